@@ -1,0 +1,78 @@
+# Every target sets up what it needs; `make help` lists them.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+JOBS ?= 2
+ARGS ?=
+
+# The first Python on the PATH that is new enough and can make virtual environments; `make PYTHON=… setup` chooses another.
+find_python = for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	echo "$$candidate"; break; fi; done
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## create .venv and install the package, its extras and the dev tools
+
+$(STAMP): pyproject.toml tools/bootstrap.py
+	@python="$${PYTHON:-$$($(find_python))}"; \
+	if [ -z "$$python" ]; then \
+		echo "holdfast needs Python 3.11 or newer with the venv module; none is on the PATH." >&2; \
+		echo "Install one (Debian: python3 python3-venv) or name it: make PYTHON=/path/to/python3 setup" >&2; \
+		exit 1; \
+	fi; \
+	"$$python" tools/bootstrap.py
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## watch a run survive the death of its worker
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+.PHONY: test
+test: $(STAMP) ## run the tests on their own private Postgres and on SQLite (ARGS="-k name", JOBS=2)
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
+
+.PHONY: faults
+faults: $(STAMP) ## run the storms: kills, outages, lost replies (minutes)
+	$(PYTEST) tests/faults $(ARGS)
+
+.PHONY: check
+check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src tests/typing
+	$(BIN)/pyright src tests/typing
+	$(BIN)/python tools/layering.py
+
+.PHONY: fmt
+fmt: $(STAMP) ## format the code and repair what the linter can
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# The alternatives that the benchmark runs beside Holdfast.
+$(STAMP).bench: $(STAMP) bench/requirements.txt
+	@$(BIN)/python tools/bootstrap.py bench/requirements.txt
+	@touch $@
+
+.PHONY: bench
+bench: $(STAMP).bench ## measure the speed (minutes)
+	$(BIN)/python -m bench $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: $(STAMP).bench ## measure the speed, roughly (under two minutes)
+	$(BIN)/python -m bench --quick $(ARGS)
+
+.PHONY: clean
+clean: ## remove everything that these targets created
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

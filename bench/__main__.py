@@ -1,0 +1,60 @@
+"""`python -m bench`: measure Holdfast beside the alternatives, and print the ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import report
+from bench.engines import ENGINES
+from bench.runner import Outcome, Runner, known
+from bench.scenarios import SCENARIOS, load_scenario
+from bench.servers import Servers
+
+
+def main() -> None:
+    """Parse the command line, measure, show."""
+    options = parse()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    outcomes: list[Outcome] = []
+    begin = time.perf_counter()
+    with Servers() as servers:
+        postgres = servers.version()
+        console.print(report.machine(postgres), highlight=False)
+        with console.status("") as status:
+            runner = Runner(servers, options.quick, options.engines, options.repeats, status.update)
+            for name in options.only:
+                outcome = runner.run(load_scenario(name))
+                if outcome.takes or outcome.failures:
+                    outcomes.append(outcome)
+                    report.show(console, outcome)
+    report.show_goals(console, outcomes)
+    console.print(f"took {time.perf_counter() - begin:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(outcomes, postgres, options.quick), indent=1))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a rough picture in under two minutes")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
+    parser.add_argument("--engines", metavar="A,B", help=f"of {', '.join(ENGINES)}")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="takes of each measurement (full: 3, quick: 1)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every take to this file")
+    options = parser.parse_args()
+    options.only = known(options.only or list(SCENARIOS), SCENARIOS, "scenario")
+    options.engines = known(options.engines.split(","), ENGINES, "engine") if options.engines else None
+    options.repeats = options.repeats or (1 if options.quick else 3)
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The engines under test, by the name used on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from bench.engines.base import Engine
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an engine is found, how tables call it, and the package it needs."""
+
+    title: str
+    module: str
+    attribute: str
+    package: str
+    sqlite: bool = False
+
+
+ENGINES = {
+    "holdfast": Entry("Holdfast", "holdfast", "HoldfastEngine", "holdfast"),
+    "dbos": Entry("DBOS", "dbos", "DbosEngine", "dbos"),
+    "absurd": Entry("Absurd", "absurd", "AbsurdEngine", "absurd_sdk"),
+    "pgqueuer": Entry("PgQueuer", "pgqueuer", "PgQueuerEngine", "pgqueuer"),
+    "procrastinate": Entry("Procrastinate", "procrastinate", "ProcrastinateEngine", "procrastinate"),
+    "raw_single": Entry("raw SQL, one statement per step", "raw_single", "RawSingle", "asyncpg"),
+    "raw_coalesced": Entry("raw SQL, coalesced", "raw_coalesced", "RawCoalesced", "asyncpg"),
+    "holdfast_sqlite": Entry("Holdfast on SQLite", "holdfast_sqlite", "HoldfastSqlite", "holdfast", True),
+    "dbos_sqlite": Entry("DBOS on SQLite", "dbos_sqlite", "DbosSqlite", "dbos", True),
+    "raw_sqlite": Entry("raw SQLite, coalesced", "raw_sqlite", "RawSqlite", "sqlite3", True),
+}
+
+
+def load(name: str) -> type[Engine]:
+    """The class of an engine. Imported only in the process that measures it: the packages stay apart."""
+    entry = ENGINES[name]
+    engine: type[Engine] = getattr(import_module(f"bench.engines.{entry.module}"), entry.attribute)
+    return engine

@@ -1,0 +1,137 @@
+"""Shows the figures: per scenario what each engine reached, and how many times better Holdfast did."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.engines import ENGINES
+from bench.goals import GOALS
+from bench.runner import Outcome
+from bench.scenarios.base import Figure
+
+PACKAGES = ("holdfast", "dbos", "absurd-sdk", "pgqueuer", "procrastinate", "asyncpg")
+BASES = ("holdfast", "holdfast_sqlite")
+
+
+def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """Per engine and figure the median of its takes."""
+    return {
+        engine: {key: median(take[key] for take in takes) for key in takes[0]}
+        for engine, takes in outcome.takes.items()
+    }
+
+
+def show(console: Console, outcome: Outcome) -> None:
+    """One scenario."""
+    values = medians(outcome)
+    base = next((name for name in BASES if name in values), None)
+    console.print(f"\n[bold]{outcome.scenario.title}[/bold]", highlight=False)
+    table = Table()
+    table.add_column("engine")
+    figures = {
+        key: figure
+        for key, figure in outcome.scenario.figures.items()
+        if any(key in of_engine for of_engine in values.values())
+    }
+    for figure in figures.values():
+        table.add_column(figure.title, justify="right")
+        if base and len(values) > 1:
+            table.add_column("Holdfast", justify="right", style="cyan")
+    for engine, of_engine in values.items():
+        cells = []
+        for key, figure in figures.items():
+            cells.append(_cell(outcome, engine, key, figure))
+            if base and len(values) > 1:
+                cells.append(_better(of_engine.get(key), values[base].get(key), figure, engine == base))
+        table.add_row(ENGINES[engine].title, *cells)
+    if values:
+        console.print(table)
+    for engine, why in outcome.failures.items():
+        console.print(f"  [yellow]{ENGINES[engine].title}: {why}[/yellow]", highlight=False)
+
+
+def _cell(outcome: Outcome, engine: str, key: str, figure: Figure) -> str:
+    takes = [take[key] for take in outcome.takes[engine] if key in take]
+    if not takes:
+        return "–"
+    text = f"{_number(median(takes))} {figure.unit}".rstrip()
+    if len(takes) > 1:
+        text += f" ({_number(min(takes))}–{_number(max(takes))})"
+    return text
+
+
+def _number(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.3g}"
+
+
+def _better(value: float | None, base: float | None, figure: Figure, is_base: bool) -> str:
+    """How many times better the base is than this."""
+    if is_base or not value or not base:
+        return ""
+    ratio = base / value if figure.more_is_better else value / base
+    return f"×{ratio:.3g}" if ratio < 100 else f"×{ratio:.0f}"
+
+
+def show_goals(console: Console, outcomes: list[Outcome]) -> None:
+    """What was aimed for, and what was reached."""
+    values = {outcome.scenario.name: medians(outcome) for outcome in outcomes}
+    table = Table()
+    for column in ("goal", "wanted", "reached", ""):
+        table.add_column(column, justify="left" if column in ("goal", "") else "right")
+    for goal in GOALS:
+        reached = goal.reached(values)
+        if reached is not None:
+            verdict = "[green]yes[/green]" if goal.holds(reached) else "[red]no[/red]"
+            table.add_row(goal.title, goal.wanted, _number(reached), verdict)
+    if table.row_count:
+        console.print("\n[bold]goals[/bold]")
+        console.print(table)
+
+
+def machine(postgres: str) -> str:
+    """What the figures were taken on."""
+    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES if _version(name))
+    return (
+        f"{os.cpu_count()} × {_processor()}, {_memory()}, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}, Postgres {postgres} (fsync on)\n{versions}"
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory() -> str:
+    return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GB"
+
+
+def as_json(outcomes: list[Outcome], postgres: str, quick: bool) -> dict[str, Any]:
+    """Everything, for a machine to read."""
+    return {
+        "machine": machine(postgres),
+        "quick": quick,
+        "scenarios": {
+            outcome.scenario.name: {"takes": outcome.takes, "failures": outcome.failures}
+            for outcome in outcomes
+        },
+    }

@@ -1,0 +1,40 @@
+"""What a scenario is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench.subject import Subject
+
+Figures = dict[str, float]
+
+POSTGRES_WORKFLOWS = ("holdfast", "dbos", "absurd", "raw_single", "raw_coalesced")
+POSTGRES_JOBS = ("holdfast", "dbos", "absurd", "pgqueuer", "procrastinate", "raw_coalesced")
+SQLITE_WORKFLOWS = ("holdfast_sqlite", "dbos_sqlite", "raw_sqlite")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column: what it is called, its unit, and whether more is better."""
+
+    title: str
+    unit: str = "/s"
+    more_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One measure: who takes part, what comes out, and how it is taken (in the engine's own process)."""
+
+    name: str
+    title: str
+    figures: dict[str, Figure]
+    engines: tuple[str, ...]
+    measure: Callable[[Subject], Awaitable[Figures]]
+    quick_engines: tuple[str, ...] | None = None
+    databases: int = 1
+    timeout: float = 600
+    repeats: bool = True
+    """Whether a full run takes it three times; long ones watch a course of time instead."""
+    quick_timeout: float = 60

@@ -1,0 +1,28 @@
+"""Workflows of five steps, each step durable before the next begins, at four levels of concurrency."""
+
+from __future__ import annotations
+
+from bench.scenarios.base import POSTGRES_WORKFLOWS, Figure, Figures, Scenario
+from bench.subject import Subject, amount, drain, warm
+
+LEVELS = (1, 10, 100, 500)
+
+
+async def measure(subject: Subject) -> Figures:
+    engine = await subject.fresh()
+    await warm(engine, "steps")
+    figures = {}
+    for level in LEVELS:
+        count = amount(engine, "steps", level, 0.4 if subject.quick else 5)
+        figures[f"c{level}"] = await drain(engine, "steps", count, level)
+    await engine.close()
+    return figures
+
+
+SCENARIO = Scenario(
+    name="steps",
+    title="5-step workflows, one worker process",
+    figures={f"c{level}": Figure(f"{level} at once") for level in LEVELS},
+    engines=POSTGRES_WORKFLOWS,
+    measure=measure,
+)

@@ -1,0 +1,68 @@
+"""What a scenario holds in its hands: one engine, its empty databases, and the ways to make it work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from bench.engines import load
+from bench.engines.base import Engine, Kind
+from bench.probe import PROBE
+from bench.waiting import handled, until
+
+LEAST = 40
+"""A measurement of fewer runs than this says nothing."""
+
+
+@dataclass
+class Subject:
+    """One engine in one process, for one measurement."""
+
+    engine: str
+    urls: list[str]
+    quick: bool
+
+    async def fresh(self, number: int = 0) -> Engine:
+        """The engine on an empty database of its own, opened."""
+        engine = load(self.engine)(self.urls[number])
+        await engine.setup()
+        await engine.open()
+        return engine
+
+    @property
+    def meter_url(self) -> str | None:
+        """Where the server's counters can be read, if there is a server."""
+        return self.urls[0] if self.urls[0].startswith("postgresql") else None
+
+
+def amount(engine: Engine, kind: Kind, concurrency: int, seconds: float) -> int:
+    """How many runs keep this engine busy for about so long, but at least twice around for all its slots."""
+    pace = min(engine.pace[kind], 300 * concurrency)
+    slots = 2 * concurrency if engine.pace[kind] > 1000 else 0
+    return max(int(pace * seconds), slots, LEAST)
+
+
+async def drain(engine: Engine, kind: Kind, count: int, concurrency: int, recorded: bool = True) -> float:
+    """Start `count` runs, then work them off with one worker: the runs per second.
+
+    The clock runs from the first handler's first moment until every run is recorded as finished (or, for
+    tables in which looking takes long, until the last handler has ended).
+    """
+    PROBE.reset()
+    await engine.start_many(kind, count)
+    async with engine.worker(concurrency):
+        await handled(count)
+        await until(engine.idle, "the last run to be recorded", pause=0)
+        end = perf_counter_ns() if recorded else PROBE.left[-1]
+    return count / ((end - PROBE.entered[0]) / 1e9)
+
+
+async def warm(engine: Engine, kind: Kind) -> None:
+    """Let caches fill, statements be prepared and lazy imports happen."""
+    await drain(engine, kind, 20, 10)
+
+
+def percentile(values: list[int], share: float) -> float:
+    """The value below which this share of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -1,0 +1,606 @@
+"""Holdfast: registers workflows, starts runs, and wires the rest together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from .connected import Connected
+from .engine.context import Context, SyncContext
+from .engine.scope import current_call, current_execution
+from .engine.workflow import TASK, WORKFLOW, Workflow, check_attempts, workflow_options
+from .errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownWorkflow
+from .model.backoff import Backoff, seconds
+from .model.ids import is_id, new_id
+from .model.names import check_name, check_namespace
+from .model.payload import Codec, Payloads
+from .model.records import NewRun, RunShape
+from .model.schema import first_problem
+from .model.status import RUN_STATUSES
+from .model.url import DatabaseUrl, parse_url
+from .run import Run, RunInfo, run_info
+from .settings import DEFAULT_URL, Settings
+from .store import Store, open_store
+from .store.migrations import refuse_missing, refuse_too_new
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from .sync import SyncApp
+
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+Seconds = float | timedelta
+
+_MAX_PRIORITY = 2**31 - 1
+
+
+class Holdfast:
+    """An application: workflows, and the database their runs live in.
+
+    ``Holdfast()`` takes the URL from ``HOLDFAST_URL``, else ``sqlite:///holdfast.db``. Nothing is connected before
+    the first use; the tables are made by themselves unless ``auto_migrate=False``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        namespace: str = "holdfast",
+        *,
+        codec: Codec | None = None,
+        logger: logging.Logger | None = None,
+        auto_migrate: bool = True,
+        pool_size: int | None = None,
+        pool: Any = None,
+        record_arguments: bool | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.url: DatabaseUrl = parse_url(url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL)
+        self.namespace = check_namespace(namespace)
+        base = settings or Settings.from_environment()
+        self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
+        self.logger = logger or _silent_logger()
+        self.workflows: dict[str, Workflow[Any, Any]] = {}
+        self._payloads = Payloads(self.settings, codec, self.logger)
+        self._auto_migrate = auto_migrate
+        self._pool = pool
+        self._connected: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected]] = {}
+        self._shared_store: Store | None = None
+        self._sync: SyncApp | None = None
+
+    # -- registering -------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def task(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def task(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def task(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread)."""
+        return self._decorate(TASK, function, options, sys._getframe(1).f_locals)
+
+    @overload
+    def workflow(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def workflow(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def workflow(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def workflow(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
+    @overload
+    def workflow(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> WorkflowDecorator: ...
+    def workflow(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``)."""
+        return self._decorate(WORKFLOW, function, options, sys._getframe(1).f_locals)
+
+    def _decorate(self, kind: str, function: Any, options: dict[str, Any], scope: dict[str, Any]) -> Any:
+        name = options.pop("name", None)
+        chosen = workflow_options(**options)
+
+        def register(wrapped: Callable[..., Any]) -> Workflow[Any, Any]:
+            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, chosen, scope)
+            known = self.workflows.get(workflow.name)
+            if known is not None and known.version != workflow.version:
+                raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
+            self.workflows[workflow.name] = workflow
+            return workflow
+
+        return register if function is None else register(function)
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[I, O],
+        input: I = ...,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        expires_in: Seconds | None = None,
+        deadline: Seconds | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        tags: Sequence[str] = (),
+    ) -> Run[O]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        expires_in: Seconds | None = None,
+        deadline: Seconds | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        tags: Sequence[str] = (),
+    ) -> Run[Any]: ...
+    async def start(
+        self, workflow: Workflow[Any, Any] | str, input: Any = None, *, key: str | None = None, **options: Any
+    ) -> Run[Any]:
+        """Start a run; when this returns, it is committed and will not be lost.
+
+        With a ``key``, a second start of the same workflow gives the same run, never a second one.
+        """
+        _refuse_in_workflow("app.start", "ctx.start")
+        connected = await self._connect()
+        shape, encode, output_type = await self._shape(connected, workflow, options)
+        if key is not None:
+            check_name(key, "the key", self.settings.max_name)
+        run_id = await connected.starter.start(NewRun(new_id(), shape, encode(input), key))
+        return Run(run_id, self._connect, self._payloads, output_type, known=True)
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Workflow[I, O],
+        inputs: Sequence[I],
+        *,
+        keys: Sequence[str] | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        expires_in: Seconds | None = None,
+        deadline: Seconds | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        tags: Sequence[str] = (),
+    ) -> list[Run[O]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: str,
+        inputs: Sequence[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        expires_in: Seconds | None = None,
+        deadline: Seconds | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        tags: Sequence[str] = (),
+    ) -> list[Run[Any]]: ...
+    async def start_many(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        inputs: Sequence[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Any,
+    ) -> list[Run[Any]]:
+        """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
+        _refuse_in_workflow("app.start_many", "ctx.start")
+        values = list(inputs)
+        names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
+        connected = await self._connect()
+        shape, encode, output_type = await self._shape(connected, workflow, options)
+        runs = [NewRun(new_id(), shape, encode(value), key) for value, key in zip(values, names, strict=True)]
+        ids = await connected.starter.start_many(runs) if runs else []
+        return [Run(run_id, self._connect, self._payloads, output_type, known=True) for run_id in ids]
+
+    async def _shape(
+        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any]
+    ) -> tuple[RunShape, Callable[[Any], str], Any]:
+        """What the starts of one call have in common, and how their inputs are checked and encoded."""
+        if isinstance(workflow, str):
+            code = self.workflows.get(workflow)
+        elif isinstance(workflow, Workflow):
+            code = workflow
+            if self.workflows.get(code.name) is not code:
+                raise UnknownWorkflow(code.name, list(self.workflows))
+        else:
+            raise ConfigurationError(f"start takes a workflow or its name, not {workflow!r}")
+        if code is None:
+            return await self._shape_by_name(connected, str(workflow), options)
+        await connected.store_definitions([code])
+        shape = self._options_to_shape(code.name, code.version, code.queue, code.options.deadline, options)
+
+        def encode(value: Any) -> str:
+            if not code.takes_input:
+                _refuse_input(value, code.name)
+            return self._payloads.check_input(value, code.input_type, code.name)
+
+        return shape, encode, code.output_type
+
+    async def _shape_by_name(
+        self, connected: Connected, name: str, options: dict[str, Any]
+    ) -> tuple[RunShape, Callable[[Any], str], Any]:
+        """A trigger without the code: checked against the stored definition."""
+        definition = await connected.definition(name, list(self.workflows))
+        declared = msgspec.json.decode(definition.options)
+        schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
+        shape = self._options_to_shape(name, definition.version, definition.queue, declared.get("deadline"), options)
+
+        def encode(value: Any) -> str:
+            if not declared.get("takes_input", True):
+                _refuse_input(value, name)
+            text = self._payloads.check_input(value, Any, name)
+            if schema is not None:
+                plain = self._payloads.plain(text, self._payloads.format, "the input")
+                problem = first_problem(plain, schema)
+                if problem is not None:
+                    raise InvalidInput(f"the input of {name!r} does not fit: {problem}")
+            return text
+
+        return shape, encode, Any
+
+    def _options_to_shape(
+        self,
+        workflow: str,
+        version: str,
+        own_queue: str,
+        own_deadline: float | None,
+        options: dict[str, Any],
+    ) -> RunShape:
+        return _shape(workflow, version, own_queue, own_deadline, self._payloads.format, self.settings, **options)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> Run[Any]:
+        """A handle for a run, without a query."""
+        if not isinstance(run_id, str) or not is_id(run_id.lower()):
+            raise ConfigurationError(f"{run_id!r} is not a run id (they look like 0197a1b2-…)")
+        return Run(run_id.lower(), self._connect, self._payloads)
+
+    async def runs(
+        self,
+        *,
+        workflow: str | Workflow[Any, Any] | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        after: str | RunInfo | None = None,
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """A page of runs, newest first. ``after`` is the last run (or its id) of the page before."""
+        if status is not None and status not in RUN_STATUSES:
+            raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
+        if not 1 <= limit <= 10_000:
+            raise ConfigurationError(f"limit must be from 1 to 10000, not {limit!r}")
+        before = after.id if isinstance(after, RunInfo) else None if after is None else self.get(after).id
+        rows = await (await self._connect()).store.runs(
+            workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
+            status=status,
+            queue=queue,
+            tag=tag,
+            reason=reason,
+            key=key,
+            before=before,
+            limit=limit,
+        )
+        return [run_info(row, self._payloads) for row in rows]
+
+    # -- working -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+    ) -> AsyncIterator[Worker]:
+        """A worker within this process, for as long as the ``async with`` lasts."""
+        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
+        async with worker:
+            yield worker
+
+    async def work(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+    ) -> None:
+        """Work until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal does
+        not wait."""
+        stop = asyncio.Event()
+        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
+
+        def signalled() -> None:
+            if stop.is_set():
+                worker.hurry()
+            stop.set()
+
+        with _signals(signalled):
+            await worker.start()
+            try:
+                waits = [asyncio.ensure_future(event.wait()) for event in (stop, worker.broken)]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for wait in waits:
+                    wait.cancel()
+            finally:
+                await worker.stop()
+        if worker.broken.is_set():
+            raise RuntimeError("the worker broke; its log says why")
+
+    async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
+        """Work until nothing is runnable: for tests, cron jobs, serverless."""
+        worker = await self._make_worker(queues, concurrency=concurrency)
+        async with worker:
+            await worker.until_drained()
+
+    async def _make_worker(self, queues: Sequence[str] | None, **changes: Any) -> Worker:
+        if isinstance(queues, str):
+            raise ConfigurationError(f"queues must be a list of names, not the string {queues!r}")
+        settings = self.settings.with_changes(**changes)
+        connected = await self._connect()
+        await connected.store_definitions(list(self.workflows.values()))
+        return Worker(
+            connected.store, settings, self._payloads, self.logger, self.workflows, connected.switchboard, queues
+        )
+
+    # -- the database ------------------------------------------------------------------------------------------------
+
+    async def migrate(self) -> list[str]:
+        """Make or update the tables; the names of what was applied. Idempotent, safe when many call at once."""
+        return await (await self._connect(migrate=True)).store.migrate()
+
+    async def store(self) -> Store:
+        """The store behind this application, for tools."""
+        return (await self._connect()).store
+
+    async def close(self) -> None:
+        """Disconnect. The application can be used again; it then connects anew."""
+        if self._sync is not None:
+            sync, self._sync = self._sync, None
+            await asyncio.get_running_loop().run_in_executor(None, sync.stop)
+        await self._disconnect()
+        if self._shared_store is not None and not self._connected:
+            store, self._shared_store = self._shared_store, None
+            await store.close()
+
+    async def __aenter__(self) -> Holdfast:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> SyncApp:
+        """The same verbs for code without an event loop."""
+        if self._sync is None:
+            from .sync import SyncApp
+
+            self._sync = SyncApp(self)
+        return self._sync
+
+    async def _connect(self, migrate: bool = False) -> Connected:
+        """What this event loop works with, made on first use."""
+        loop = asyncio.get_running_loop()
+        future = self._connected.get(loop)
+        if future is None:
+            for old in [old for old in self._connected if old.is_closed()]:
+                del self._connected[old]
+            future = self._connected[loop] = loop.create_future()
+            try:
+                future.set_result(await self._open(migrate))
+            except BaseException as error:
+                del self._connected[loop]
+                future.set_exception(error if isinstance(error, Exception) else ConfigurationError("interrupted"))
+                future.exception()
+                raise
+        return await asyncio.shield(future)
+
+    async def _open(self, migrate: bool) -> Connected:
+        store = self._shared_store or open_store(self.url, self.namespace, self.settings, self._pool)
+        await store.open()
+        if store.dialect == "sqlite":
+            self._shared_store = store  # one writer thread, whatever the number of event loops
+        try:
+            if not migrate:
+                if self._auto_migrate:
+                    await store.migrate()
+                else:
+                    state = await store.schema_state()
+                    refuse_too_new(state)
+                    refuse_missing(state, self.namespace)
+        except BaseException:
+            self._shared_store = None
+            await store.close()
+            raise
+        return Connected(store, self.settings, self.logger)
+
+    async def _disconnect(self) -> None:
+        future = self._connected.pop(asyncio.get_running_loop(), None)
+        if future is not None:
+            connected = await future
+            await connected.close()
+            if connected.store is not self._shared_store:
+                await connected.store.close()
+
+
+class TaskDecorator:
+    """The type of ``@app.task(…)``."""
+
+    @overload
+    def __call__(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise TypeError("only a type")
+
+
+class WorkflowDecorator:
+    """The type of ``@app.workflow(…)``."""
+
+    @overload
+    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise TypeError("only a type")
+
+
+def _shape(
+    workflow: str,
+    version: str,
+    own_queue: str,
+    own_deadline: float | None,
+    format_: int,
+    settings: Settings,
+    *,
+    queue: str | None = None,
+    priority: int = 0,
+    delay: Seconds | None = None,
+    at: datetime | None = None,
+    expires_in: Seconds | None = None,
+    deadline: Seconds | None = None,
+    max_attempts: int | None = None,
+    timeout: Seconds | None = None,
+    tags: Sequence[str] = (),
+) -> RunShape:
+    """Options of a start, checked."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+        raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
+    if delay is not None and at is not None:
+        raise ConfigurationError("a start takes delay or at, not both")
+    if isinstance(tags, str):
+        raise ConfigurationError(f"tags must be a list of strings, not the string {tags!r}")
+    check_attempts(max_attempts)
+    limit = own_deadline if deadline is None else seconds(deadline, "deadline")
+    return RunShape(
+        workflow,
+        version,
+        own_queue if queue is None else check_name(queue, "the queue", settings.max_name),
+        priority,
+        0 if delay is None else _milliseconds(delay, "delay") or 0,
+        None if at is None else _moment(at),
+        _milliseconds(expires_in, "expires_in"),
+        None if limit is None else int(limit * 1000),
+        max_attempts,
+        _milliseconds(timeout, "timeout"),
+        tuple(dict.fromkeys(check_name(tag, "a tag", settings.max_name) for tag in tags)),
+        None,
+        format_,
+    )
+
+
+def _milliseconds(value: Seconds | None, what: str) -> int | None:
+    return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _moment(at: datetime) -> int:
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise ConfigurationError(f"at must be a datetime with a time zone, not {at!r}")
+    return int(at.timestamp() * 1000)
+
+
+def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) -> list[str | None]:
+    if len(keys) != len(values):
+        raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
+    return [check_name(key, "the key", settings.max_name) for key in keys]
+
+
+def _refuse_input(value: Any, name: str) -> None:
+    if value is not None:
+        raise InvalidInput(f"{name!r} takes no input, but was given a {type(value).__name__}")
+
+
+def _refuse_in_workflow(called: str, instead: str) -> None:
+    """In a workflow's body it would start again on every replay. In a step, or in a plain task, it may."""
+    execution = current_execution.get()
+    if execution is not None and execution.workflow.kind == WORKFLOW and current_call.get() is None:
+        raise ContextMisuse(
+            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call it "
+            f"again. Use {instead}, or call it inside a step"
+        )
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[], None]) -> Any:
+    """SIGTERM and SIGINT call the handler; where signals cannot be had (another thread), nothing."""
+    loop = asyncio.get_running_loop()
+    installed = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
+            loop.add_signal_handler(number, handler)
+            installed.append(number)
+    try:
+        yield
+    finally:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+
+def _silent_logger() -> logging.Logger:
+    logger = logging.getLogger("holdfast")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger

@@ -1,0 +1,54 @@
+"""An application connected to its database within one event loop: the store and what hangs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from .engine.workflow import Workflow
+from .errors import UnknownWorkflow
+from .model.records import Definition
+from .settings import Settings
+from .starter import Starter
+from .store import Store
+from .watcher import Watcher
+from .worker.wakeups import Switchboard
+
+_FRESH = 5.0
+"""Seconds for which stored definitions are taken as read."""
+
+
+class Connected:
+    """Made on first use in a loop; closed with the application."""
+
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger) -> None:
+        self.store = store
+        self.loop = asyncio.get_running_loop()
+        self.switchboard = Switchboard(store, logger)
+        self.starter = Starter(store, settings, logger, self.switchboard)
+        self.watcher = Watcher(store, settings, logger, self.switchboard)
+        self._stored: set[tuple[str, str]] = set()
+        self._known: dict[str, Definition] = {}
+        self._known_at = 0.0
+
+    async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
+        """Tell the database of these workflows, once per process and version."""
+        new = [w for w in workflows if (w.name, w.version) not in self._stored]
+        if new:
+            await self.store.put_definitions([w.definition() for w in new])
+            self._stored.update((w.name, w.version) for w in new)
+
+    async def definition(self, name: str, also_known: list[str]) -> Definition:
+        """The stored definition of a workflow whose code is not here."""
+        if name not in self._known or time.monotonic() - self._known_at > _FRESH:
+            self._known = {d.name: d for d in await self.store.definitions()}
+            self._known_at = time.monotonic()
+        if name not in self._known:
+            raise UnknownWorkflow(name, sorted({*self._known, *also_known}))
+        return self._known[name]
+
+    async def close(self) -> None:
+        """Stop watching and listening, in this order; the store is closed by its owner."""
+        await self.watcher.close()
+        await self.switchboard.close()

@@ -1,0 +1,1 @@
+"""What durable means: contexts, replay, steps. Knows nothing of workers or SQL."""

@@ -1,0 +1,87 @@
+"""Errors as records: what is kept of one, and how it is raised again.
+
+The class is never rebuilt from its name. Live and replayed, the caller sees the same ``StepFailed``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from ..errors import HoldfastError, StepFailed
+from ..model.backoff import is_retryable
+from ..model.payload import Payloads
+
+_MAX_TEXT = 64 * 1024
+"""Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
+
+
+class StepTimeout(HoldfastError, TimeoutError):
+    """A try of a step took longer than its timeout."""
+
+
+class AttemptTimeout(HoldfastError, TimeoutError):
+    """An attempt of a run took longer than its timeout."""
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """What is kept of an error."""
+    trace = "".join(traceback.format_exception(error)).strip()
+    return {
+        "type": _type_name(error),
+        "message": _clean(str(error)),
+        "traceback": _clean(trace[-_MAX_TEXT:]),
+        "retryable": is_retryable(error),
+    }
+
+
+def encode_error(error: BaseException, payloads: Payloads) -> str:
+    """The stored text of an error."""
+    return payloads.encode(describe(error), "an error")
+
+
+def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str, Any]:
+    """What was kept, with every field present. Errors written by SQL are plain JSON whatever the codec."""
+    if text is None:
+        return {"type": "Error", "message": "", "traceback": None, "retryable": True}
+    found = payloads.plain(text, 1 if text.startswith("{") else format_, "an error")
+    return {"type": "Error", "message": "", "traceback": None, "retryable": True, **found}
+
+
+def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> StepFailed:
+    """What a failed step raises in its workflow."""
+    return StepFailed(
+        step,
+        error_type=error["type"],
+        message=error["message"],
+        traceback=error["traceback"],
+        retryable=error["retryable"],
+        place=place,
+    )
+
+
+def ending_step(error: BaseException) -> StepFailed | None:
+    """The failed step behind an error that ended an attempt: the error itself, or what it was raised from."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, StepFailed):
+            return link
+        seen.add(id(link))
+        if isinstance(link, BaseExceptionGroup):
+            inner = [found for part in link.exceptions if (found := ending_step(part))]
+            return inner[0] if inner else None
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return None
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _clean(text: str) -> str:
+    """Any text can be kept: what no database stores is spelled out."""
+    return text[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,32 @@
+"""What the engine needs of the worker around it: a journal, threads, and the knowledge whether slots are free."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..model.payload import Payloads
+from ..model.records import Entry
+from ..settings import Settings
+
+
+class Recorder(Protocol):
+    """The worker as an execution sees it."""
+
+    settings: Settings
+    payloads: Payloads
+    logger: logging.Logger
+
+    def record(self, entry: Entry) -> asyncio.Future[int]:
+        """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
+
+    def note(self, entry: Entry) -> None:
+        """Journal an entry that nobody waits for; safe to call from any thread."""
+
+    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run a blocking call in a thread for steps, with the caller's context variables."""
+
+    def has_free_slots(self) -> bool:
+        """Whether a wait may be kept in memory rather than released."""

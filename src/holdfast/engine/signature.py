@@ -1,0 +1,125 @@
+"""What a user's function says of itself: its name, whether it is async, the types of its input and result."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..errors import ConfigurationError
+
+
+class Shape(NamedTuple):
+    """What a step needs to know of a function before it calls it."""
+
+    name: str
+    is_async: bool
+    returns: Any
+
+
+_shapes: WeakKeyDictionary[Any, Shape] = WeakKeyDictionary()
+
+
+def shape_of(function: Callable[..., Any]) -> Shape:
+    """The shape of any callable, remembered for as long as the callable lives."""
+    key = getattr(function, "__func__", function)
+    try:
+        return _shapes[key]
+    except (KeyError, TypeError):
+        shape = Shape(name_of(function), is_async(function), return_type(function))
+        try:
+            _shapes[key] = shape
+        except TypeError:  # not weakly referable: asked anew each time
+            pass
+        return shape
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name a function goes by."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine; also for partials and objects with an async ``__call__``."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = None) -> Any:
+    """The annotated result; Any where there is none or it cannot be resolved."""
+    plain = _unwrap(function)
+    found = _resolve(plain, getattr(plain, "__annotations__", {}).get("return", Any), scope)
+    return Any if found is _UNRESOLVED else found
+
+
+def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope: dict[str, Any] | None) -> Any:
+    """The annotated type of a workflow's input. It is checked at every start, so it must be resolvable."""
+    if parameter.annotation is inspect.Parameter.empty:
+        return Any
+    found = _resolve(_unwrap(function), parameter.annotation, scope)
+    if found is _UNRESOLVED:
+        raise ConfigurationError(
+            f"{name_of(function)}: the annotation {parameter.annotation!r} of its input cannot be resolved; "
+            "import the type where the function is defined, not only for type checking"
+        )
+    return found
+
+
+def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters a caller can fill by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+
+
+def code_version(function: Callable[..., Any]) -> str:
+    """A short hash of the source, which changes when the code does."""
+    plain = inspect.unwrap(_unwrap(function))
+    try:
+        text = inspect.getsource(plain)
+    except (OSError, TypeError):
+        code = getattr(plain, "__code__", None)
+        text = repr((code.co_code, code.co_names, code.co_varnames)) if code else name_of(function)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
+_UNRESOLVED = object()
+
+
+def _resolve(function: Any, annotation: Any, scope: dict[str, Any] | None) -> Any:
+    """One annotation alone, so that an unresolvable neighbour (a Context imported for typing) does not matter."""
+    if annotation is None:
+        return type(None)
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    names = {**_closure(function), **(scope or {})}
+    try:
+        return typing.get_type_hints(holder, getattr(function, "__globals__", {}), names, include_extras=True)["it"]
+    except Exception:
+        return _UNRESOLVED
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is None or not cells:
+        return {}
+    found = {}
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return found
+
+
+def _unwrap(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__") and not inspect.ismethod(function) and not inspect.isclass(function):
+        call = getattr(function, "__call__", None)
+        return getattr(call, "__func__", function)
+    return getattr(function, "__func__", function)

@@ -1,0 +1,92 @@
+"""``@step``: a function with its own retries, timeout and backoff. Called directly it is just the function."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from ..errors import ConfigurationError
+from ..model.backoff import Backoff, seconds
+from ..model.names import check_name
+from .signature import Shape, is_async, name_of, return_type
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """What can be set for a step; None: not said here."""
+
+    name: str | None = None
+    retries: int | None = None
+    backoff: Backoff | None = None
+    timeout: float | None = None
+    record_arguments: bool | None = None
+
+    def over(self, other: StepOptions) -> StepOptions:
+        """These, and where they are silent the other's."""
+        return StepOptions(
+            *(getattr(other, f) if getattr(self, f) is None else getattr(self, f) for f in self.__dataclass_fields__)
+        )
+
+
+NO_OPTIONS = StepOptions()
+
+
+def step_options(
+    name: str | None = None,
+    retries: int | None = None,
+    backoff: Backoff | None = None,
+    timeout: float | timedelta | None = None,
+    record_arguments: bool | None = None,
+) -> StepOptions:
+    """Checked options."""
+    if name is not None:
+        check_name(name, "the name of a step", 200)
+    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
+        raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")
+    limit = None if timeout is None else seconds(timeout, "the timeout of a step")
+    return StepOptions(name, retries, backoff, limit, record_arguments)
+
+
+class StepFunction(Generic[P, R]):
+    """A function declared with ``@step``."""
+
+    def __init__(self, function: Callable[P, R], options: StepOptions, scope: dict[str, Any] | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.options = options
+        self.shape = Shape(options.name or name_of(function), is_async(function), return_type(function, scope))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.shape.name}>"
+
+
+@overload
+def step(function: Callable[P, R], /) -> StepFunction[P, R]: ...
+@overload
+def step(
+    *,
+    name: str | None = None,
+    retries: int | None = None,
+    backoff: Backoff | None = None,
+    timeout: float | timedelta | None = None,
+    record_arguments: bool | None = None,
+) -> Callable[[Callable[P, R]], StepFunction[P, R]]: ...
+def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""
+    scope = sys._getframe(1).f_locals
+    chosen = step_options(**options)
+    if function is not None:
+        return StepFunction(function, chosen, scope)
+    return lambda wrapped: StepFunction(wrapped, chosen, scope)

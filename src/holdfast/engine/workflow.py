@@ -1,0 +1,127 @@
+"""Registered code: tasks and workflows, and what the database is told of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ..errors import ConfigurationError
+from ..model.backoff import Backoff, seconds
+from ..model.names import check_name
+from ..model.payload import check_type, json_schema
+from ..model.records import Definition
+from .signature import code_version, input_type, is_async, name_of, positional, return_type
+
+I = TypeVar("I", contravariant=True)  # noqa: E741
+O = TypeVar("O", covariant=True)  # noqa: E741
+
+TASK = "task"
+WORKFLOW = "workflow"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOptions:
+    """What can be set for a task or workflow; None: the application's default."""
+
+    queue: str | None = None
+    max_attempts: int | None = None
+    timeout: float | None = None
+    deadline: float | None = None
+    backoff: Backoff | None = None
+
+
+def workflow_options(
+    queue: str | None = None,
+    max_attempts: int | None = None,
+    timeout: float | timedelta | None = None,
+    deadline: float | timedelta | None = None,
+    backoff: Backoff | None = None,
+) -> WorkflowOptions:
+    """Checked options."""
+    if queue is not None:
+        check_name(queue, "the queue", 200)
+    check_attempts(max_attempts)
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")
+    return WorkflowOptions(
+        queue,
+        max_attempts,
+        None if timeout is None else seconds(timeout, "timeout"),
+        None if deadline is None else seconds(deadline, "deadline"),
+        backoff,
+    )
+
+
+def check_attempts(value: int | None) -> None:
+    """At least one attempt, or nothing would ever run."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigurationError(f"max_attempts must be a whole number of at least 1, not {value!r}")
+
+
+class Workflow(Generic[I, O]):
+    """One registered task or workflow. Calling it calls the plain function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kind: str,
+        name: str | None,
+        options: WorkflowOptions,
+        scope: dict[str, Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.kind = kind
+        self.name = check_name(name or name_of(function), f"the name of a {kind}", 200)
+        self.options = options
+        self.is_async = is_async(function)
+        self.takes_input, self.input_type = self._input(scope)
+        self.output_type = return_type(function, scope)
+        self.version = code_version(function)
+        check_type(self.input_type, f"the input of {self.name!r}")
+        check_type(self.output_type, f"the result of {self.name!r}")
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+
+    @property
+    def queue(self) -> str:
+        """Where its runs wait: by default the queue of the same name."""
+        return self.options.queue or self.name
+
+    def definition(self) -> Definition:
+        """What the database is told."""
+        options = {
+            "max_attempts": self.options.max_attempts,
+            "timeout": self.options.timeout,
+            "deadline": self.options.deadline,
+            "takes_input": self.takes_input,
+        }
+        schema = json_schema(self.input_type) if self.takes_input else None
+        text = msgspec.json.encode(options).decode()
+        return Definition(self.name, self.version, self.kind, self.queue, text, schema)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name}>"
+
+    def _input(self, scope: dict[str, Any] | None) -> tuple[bool, Any]:
+        """Whether the function takes an input, and of which type."""
+        parameters = positional(self.function)
+        if self.kind == WORKFLOW:
+            if not parameters:
+                raise ConfigurationError(f"workflow {self.name!r} must take a context as its first parameter")
+            parameters = parameters[1:]
+        required = [p for p in parameters if p.default is inspect.Parameter.empty]
+        if len(required) > 1:
+            raise ConfigurationError(
+                f"{self.kind} {self.name!r} takes {len(required)} inputs; it must take one value: a dataclass, a dict or a list"
+            )
+        if not parameters:
+            return False, type(None)
+        return True, input_type(self.function, parameters[0], scope)

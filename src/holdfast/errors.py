@@ -1,0 +1,177 @@
+"""Every error Holdfast raises, with the sentence a user needs to act on it.
+
+Two families. ``HoldfastError`` and its children are ordinary exceptions, meant to be caught. ``Released`` and
+its children are ``BaseException``: they unwind a handler whose run is no longer its own, so that an
+``except Exception`` in user code cannot swallow them.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of everything Holdfast raises on purpose."""
+
+
+# --- set-up ---------------------------------------------------------------------------------------------------
+
+
+class ConfigurationError(HoldfastError):
+    """Something about the way Holdfast was set up cannot work: a URL, a name, an option."""
+
+
+class DatabaseUnavailable(HoldfastError):
+    """The database cannot be reached."""
+
+
+class DatabaseRefused(HoldfastError):
+    """The database answered, but would not take what it was given."""
+
+
+class SchemaError(HoldfastError):
+    """The tables are missing, or were made by a version this code cannot work with."""
+
+
+# --- starting and reading runs --------------------------------------------------------------------------------
+
+
+class UnknownWorkflow(HoldfastError):
+    """No workflow of that name, neither in this code nor among the stored definitions."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        names = ", ".join(sorted(known)) or "none yet"
+        super().__init__(f"there is no workflow named {name!r}; known workflows: {names}")
+        self.name = name
+
+
+class InvalidInput(HoldfastError):
+    """A value does not fit the type it was declared with."""
+
+
+class PayloadError(HoldfastError):
+    """A value cannot be stored as JSON, or is beyond a limit."""
+
+
+class RunNotFound(HoldfastError):
+    """No run has that id (it may have been removed by retention)."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id}")
+        self.run_id = run_id
+
+
+class InvalidState(HoldfastError):
+    """What was asked of a run does not fit the state it is in."""
+
+
+class RunFailed(HoldfastError):
+    """The run ended without a result. Carries what is known of the error that ended it."""
+
+    def __init__(
+        self,
+        run_id: str,
+        message: str,
+        *,
+        reason: str | None = None,
+        error_type: str | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        what = f"{error_type}: {message}" if error_type else message
+        super().__init__(f"run {run_id} failed ({reason}): {what}" if reason else f"run {run_id} failed: {what}")
+        self.run_id = run_id
+        self.message = message
+        self.reason = reason
+        self.error_type = error_type
+        self.traceback = traceback
+
+
+class RunCancelled(HoldfastError):
+    """The run was cancelled before it had a result."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id} was cancelled")
+        self.run_id = run_id
+
+
+# --- inside a handler -----------------------------------------------------------------------------------------
+
+
+class NonRetryableError(HoldfastError):
+    """Raise it (or a subclass) to end a step or a run at once: no further try can help."""
+
+
+class RetryLater(HoldfastError):
+    """Raise it to be tried again after ``delay`` seconds. It uses up a try like any other error."""
+
+    def __init__(self, delay: float, message: str = "") -> None:
+        if not delay >= 0:
+            raise ValueError(f"RetryLater: the delay must be zero or more seconds, not {delay!r}")
+        super().__init__(message or f"try again in {delay:g} s")
+        self.delay = float(delay)
+
+
+class StepFailed(HoldfastError):
+    """A step failed for good. Built from its record, so that it is the same live and replayed.
+
+    ``error_type``, ``message`` and ``traceback`` tell of the original error as text; the original class is
+    not rebuilt, because a class is never imported by a name found in a row.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        *,
+        error_type: str,
+        message: str,
+        traceback: str | None = None,
+        retryable: bool = True,
+        place: tuple[str, int] = ("", 0),
+    ) -> None:
+        super().__init__(
+            f"step {step!r} failed: {error_type}: {message}" if message else f"step {step!r} failed: {error_type}"
+        )
+        self.step = step
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+        self.retryable = retryable
+        self.place = place
+        """(branch, position) of the failed record."""
+        self.taken = 0
+        """How many positions the run had taken when this was raised; what came later is forgotten on retry."""
+
+
+class NonDeterminismError(HoldfastError):
+    """The code does not do again what is recorded of it: a step was renamed, moved, inserted or removed."""
+
+
+class SignalTimeout(HoldfastError, TimeoutError):
+    """The awaited signal did not come in time."""
+
+
+class ContextMisuse(HoldfastError):
+    """A context was used in a way that could not be replayed: the message says how to write it instead."""
+
+
+# --- unwinding a handler whose run is gone --------------------------------------------------------------------
+
+
+class Released(BaseException):
+    """The run is no longer this handler's. Do not catch it; ``finally`` blocks run as usual."""
+
+
+class LeaseLost(Released):
+    """Another worker may own the run by now: nothing this handler does is recorded any more."""
+
+
+class RunSuspended(Released):
+    """The run waits for something longer than a moment and has given its slot back."""
+
+
+class AttemptEnded(Released):
+    """The attempt is over: it timed out, its deadline passed, or the worker stops."""
+
+
+def sentence(error: BaseException) -> str:
+    """One line for logs and reports: the type and the message, no traceback."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,34 @@
+"""Ids made by the client, so that a write whose reply was lost can be repeated.
+
+UUIDv7: ordered by time, so that new rows land at the end of the index. The client's clock in them serves only this
+locality; nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
+_last = 0
+
+_CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def new_id() -> str:
+    """A new UUIDv7 in its usual spelling; later calls in one process sort after earlier ones."""
+    global _last
+    # 48 bits of milliseconds and 12 of their fractions, as one counter that never goes back.
+    ticks = time.time_ns() * 4096 // 1_000_000
+    _last = ticks = ticks if ticks > _last else _last + 1
+    value = ((ticks >> 12) << 16 | 0x7000 | ticks & 0xFFF) << 64 | 0x8000000000000000 | _random.getrandbits(62)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` is spelled as our ids are."""
+    return _CANONICAL.fullmatch(text) is not None

@@ -1,0 +1,35 @@
+"""Names that people give: workflows, queues, steps, keys, tags, namespaces. Refused early and by name."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import ConfigurationError
+
+_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
+
+
+def check_name(value: object, what: str, limit: int) -> str:
+    """A name every database can keep and compare exactly."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a string, not {type(value).__name__}")
+    if not value:
+        raise ConfigurationError(f"{what} must not be empty")
+    if len(value) > limit:
+        raise ConfigurationError(f"{what} has {len(value)} characters; at most {limit} are kept: {value[:40]!r}…")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{what} has a lone surrogate, which no database can keep: {value!r}") from None
+    if "\0" in value:
+        raise ConfigurationError(f"{what} has a NUL character, which no database can keep: {value!r}")
+    return value
+
+
+def check_namespace(value: str) -> str:
+    """A namespace is a schema on Postgres and a table prefix elsewhere, so it is spelled plainly."""
+    if not isinstance(value, str) or not _NAMESPACE.fullmatch(value):
+        raise ConfigurationError(
+            f"namespace {value!r} is not usable: letters, digits and underscores, not starting with a digit, at most 48"
+        )
+    return value

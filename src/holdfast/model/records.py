@@ -1,0 +1,348 @@
+"""The values that cross the line between engine and store. All plain data; payloads are JSON text.
+
+Times are milliseconds of the database's clock. Spans are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from ..settings import FORMAT
+
+RUN_ITSELF = -1
+"""The position under which the failed tries of a run as a whole are kept; steps count from 0."""
+
+
+class RunShape(NamedTuple):
+    """What many starts have in common, so that a batch is sent as a few scalars and three arrays."""
+
+    workflow: str
+    version: str
+    queue: str
+    priority: int = 0
+    delay_ms: int = 0
+    at_ms: int | None = None
+    expires_ms: int | None = None
+    deadline_ms: int | None = None
+    max_attempts: int | None = None
+    timeout_ms: int | None = None
+    tags: tuple[str, ...] = ()
+    concurrency_key: str | None = None
+    format: int = FORMAT
+
+
+class NewRun(Struct):
+    """One start."""
+
+    id: str
+    shape: RunShape
+    input: str
+    key: str | None = None
+
+
+class Lane(NamedTuple):
+    """One line of ready runs: a queue, a workflow and a priority."""
+
+    queue: str
+    workflow: str
+    priority: int
+
+
+class StepRecord(Struct):
+    """The recorded outcome of a step, as it is read back."""
+
+    branch: str
+    position: int
+    seq: int
+    name: str
+    kind: str
+    status: str
+    output: str | None
+    error: str | None
+    arguments: str | None
+    attempts: int
+    started_at: int
+    completed_at: int
+    line: str | None
+    format: int = FORMAT
+
+
+class Claimed(Struct):
+    """A run that a claim handed to this worker."""
+
+    id: str
+    workflow: str
+    queue: str
+    priority: int
+    claim: int
+    attempt: int
+    first_attempt: int
+    losses: int
+    wakes: int
+    format: int
+    input: str
+    max_attempts: int | None
+    timeout_ms: int | None
+    deadline_in_ms: int | None
+    started_at: int
+    place: int
+    last_version: str | None
+    asked: str | None = None
+    records: list[StepRecord] = field(default_factory=list)
+    complete: bool = True
+    """Whether ``records`` is the whole history, or pages are missing."""
+    tries: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Failed tries of the present attempt, for steps that have no outcome yet."""
+
+
+class StepDone(Struct):
+    """Journal entry: the outcome of a step."""
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    seq: int
+    name: str
+    kind: str
+    status: str
+    output: str | None
+    error: str | None
+    arguments: str | None
+    attempts: int
+    duration_ms: int
+    line: str | None
+    format: int = FORMAT
+
+
+class TryFailed(Struct):
+    """Journal entry: one failed try of a step, or (at position ``RUN_ITSELF``) one failed attempt of the run."""
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    attempt: int
+    number: int
+    name: str
+    error: str
+    arguments: str | None
+    duration_ms: int
+    format: int = FORMAT
+
+
+class StepRunning(Struct):
+    """Journal entry, latest wins: a step is under way, and what it says of its progress."""
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    name: str
+    detail: str | None
+    data: str | None
+    since_ms: int
+    format: int = FORMAT
+
+
+class Transition(Struct):
+    """Journal entry: the run leaves this worker, for good or for a while.
+
+    ``status`` is where it goes. ``delay_ms`` is when it is due again (None: not by time). ``wakes`` is the number
+    seen when the mailbox was looked at; if the row holds another by then, a waiting run becomes ready instead.
+    ``forget`` names the records that the next attempt is to make anew.
+    """
+
+    run_id: str
+    claim: int
+    status: str
+    reason: str | None = None
+    output: str | None = None
+    error: str | None = None
+    delay_ms: int | None = None
+    waiting_for: str | None = None
+    wakes: int | None = None
+    next_attempt: bool = False
+    recorded: bool = False
+    """Whether this claim made a new record; if so the losses start anew."""
+    version: str | None = None
+    forget: list[tuple[str, int]] = field(default_factory=list)
+    format: int = FORMAT
+
+
+Entry = StepDone | TryFailed | StepRunning | Transition
+
+
+class Batch(Struct):
+    """What one flush carries, sorted by what is to be done with it."""
+
+    steps: list[StepDone] = field(default_factory=list)
+    tries: list[TryFailed] = field(default_factory=list)
+    running: list[StepRunning] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry where it belongs."""
+        if isinstance(entry, StepDone):
+            self.steps.append(entry)
+        elif isinstance(entry, Transition):
+            self.transitions.append(entry)
+        elif isinstance(entry, TryFailed):
+            self.tries.append(entry)
+        else:
+            self.running.append(entry)
+
+    def fences(self) -> dict[str, int]:
+        """The claim number each run in the batch is fenced on."""
+        fences: dict[str, int] = {}
+        for entries in (self.steps, self.tries, self.running, self.transitions):
+            for entry in entries:
+                fences[entry.run_id] = entry.claim
+        return fences
+
+
+class FlushAnswer(Struct):
+    """What the database said to a flush."""
+
+    now_ms: int
+    lost: set[str] = field(default_factory=set)
+    """Runs that are no longer this worker's: nothing of them was written."""
+    busy: set[str] = field(default_factory=set)
+    """Runs whose row somebody else holds locked: their entries ride in the next flush."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """What operators ask of runs in the batch: cancel, pause."""
+
+
+class Held(NamedTuple):
+    """A running run that names a worker: what a heartbeat brings back."""
+
+    id: str
+    claim: int
+    asked: str | None
+
+
+class BeatAnswer(Struct):
+    """What the database said to a heartbeat."""
+
+    alive: bool
+    """False: the worker was declared dead; nothing it holds is its own any more."""
+    held: list[Held] = field(default_factory=list)
+
+
+class WorkerInfo(Struct):
+    """A worker as it registers, and as ``holdfast workers`` shows it."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str] | None
+    workflows: dict[str, str]
+    """Name → version of the code this worker has."""
+    concurrency: int
+    lease_ms: int
+    state: str = "live"
+    running: int = 0
+    started_at: int = 0
+    beat_at: int = 0
+    age_ms: int = 0
+
+
+class Tick(Struct):
+    """The answer to the one question an idle worker asks: which duties have work?"""
+
+    now_ms: int
+    due: bool
+    next_due_ms: int | None
+    """Milliseconds until the next sleeper is due."""
+    suspects: bool
+    dead: bool
+    """Whether there are dead workers, or runs that name no living one."""
+    lanes: list[Lane]
+
+
+class RunRow(Struct):
+    """A run as ``run.info()`` and the lists read it."""
+
+    id: str
+    workflow: str
+    version: str
+    queue: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    input: str
+    output: str | None
+    error: str | None
+    format: int
+    attempt: int
+    max_attempts: int | None
+    losses: int
+    claim: int
+    priority: int
+    key: str | None
+    tags: list[str]
+    parent_id: str | None
+    worker: str | None
+    visible_at: int | None
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    deadline_at: int | None
+    expires_at: int | None
+    asked: str | None
+    ready: bool
+    now_ms: int
+
+
+class Outcome(Struct):
+    """How a run ended, for those who wait for it."""
+
+    id: str
+    status: str
+    reason: str | None
+    output: str | None
+    error: str | None
+    format: int
+
+
+class ActivityRow(Struct):
+    """One call, successful or not, in the activity log."""
+
+    branch: str
+    position: int
+    name: str
+    attempt: int
+    number: int
+    status: str
+    arguments: str | None
+    output: str | None
+    error: str | None
+    started_at: int
+    completed_at: int
+    format: int = FORMAT
+
+
+class ProgressRow(Struct):
+    """A step under way."""
+
+    branch: str
+    position: int
+    name: str
+    detail: str | None
+    data: str | None
+    started_at: int
+    format: int = FORMAT
+
+
+class Definition(Struct):
+    """What the database knows of a workflow."""
+
+    name: str
+    version: str
+    kind: str
+    queue: str
+    options: str
+    input_schema: str | None
+    graph: str | None = None

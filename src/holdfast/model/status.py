@@ -1,0 +1,36 @@
+"""The words for where a run or a step stands, and why a run ended."""
+
+from __future__ import annotations
+
+QUEUED = "queued"
+RUNNING = "running"
+WAITING = "waiting"
+PAUSED = "paused"
+COMPLETED = "completed"
+FAILED = "failed"
+CANCELLED = "cancelled"
+COMPENSATING = "compensating"
+COMPENSATED = "compensated"
+SKIPPED = "skipped"
+
+TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED})
+"""A run in one of these changes only by an operator's ``retry``."""
+
+RUN_STATUSES = (QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, FAILED, CANCELLED, COMPENSATING, COMPENSATED)
+
+# Why a run ended without a result.
+REASON_CODE = "code"
+REASON_TIMEOUT = "timeout"
+REASON_DEADLINE = "deadline"
+REASON_EXPIRED = "expired"
+REASON_LOST = "lost workers"
+REASON_NON_DETERMINISM = "non-determinism"
+REASON_CANCELLED = "cancelled"
+REASON_UNDO = "a failed undo"
+
+# What a waiting run waits for.
+WAITING_RETRY = "retry"
+
+# What an operator asks of a running run; its owner learns of it by heartbeat and flush.
+ASK_CANCEL = "cancel"
+ASK_PAUSE = "pause"

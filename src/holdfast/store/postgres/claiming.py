@@ -1,0 +1,78 @@
+"""Claims on Postgres, and the histories they bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...model.records import Claimed, Lane, StepRecord
+from ...settings import Settings
+from .connections import Line
+
+
+class Claims:
+    """Takes runs over one connection of its own."""
+
+    def __init__(self, line: Line, statements: dict[str, str], settings: Settings) -> None:
+        self._line = line
+        self._sql = statements
+        self._settings = settings
+        self._asked: tuple[str, int] | None = None
+        """The (worker, token) of a claim whose reply has not come yet."""
+
+    async def claim(
+        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+    ) -> list[Claimed]:
+        """Ready runs of these lanes. After a lost reply, first what that call took."""
+        if len(lanes) == 1:
+            (queue, workflow, priority), mark = lanes[0]
+            args: tuple[Any, ...] = (versions[workflow], queue, workflow, priority, mark, limit)
+            return await self._take(worker, token, "claim_lane", args)
+        columns = (
+            [lane.queue for lane, _ in lanes],
+            [lane.workflow for lane, _ in lanes],
+            [lane.priority for lane, _ in lanes],
+            [mark for _, mark in lanes],
+            [versions[lane.workflow] for lane, _ in lanes],
+        )
+        return await self._take(worker, token, "claim_lanes", (*columns, limit))
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        args = (list(versions), list(versions.values()), None if queues is None else list(queues))
+        return await self._take(worker, token, "claim_suspect", args)
+
+    async def _take(self, worker: str, token: int, name: str, args: tuple[Any, ...]) -> list[Claimed]:
+        async with self._line.use() as connection:
+            rows = []
+            if self._asked == (worker, token):
+                rows = await connection.fetch(self._sql["claimed"], worker, token)
+            self._asked = (worker, token)
+            if not rows:
+                rows = await connection.fetch(self._sql[name], worker, token, *args)
+            claimed = [_claimed(row) for row in rows]
+            replayed = [run for run in claimed if run.claim > 1]
+            if replayed:
+                await self._bring_history(connection, replayed)
+            self._asked = None
+        claimed.sort(key=lambda run: (-run.priority, run.place))
+        return claimed
+
+    async def _bring_history(self, connection: Any, runs: list[Claimed]) -> None:
+        by_id = {run.id: run for run in runs}
+        limits = self._settings
+        rows = await connection.fetch(self._sql["history"], list(by_id), limits.history_records, limits.history_bytes)
+        for row in rows:
+            by_id[str(row[0])].records.append(StepRecord(*row[1:]))
+        for run in runs:
+            size = sum(len(record.output or "") for record in run.records)
+            run.complete = len(run.records) < limits.history_records and size * 4 < limits.history_bytes
+        attempts = [run.attempt for run in runs]
+        for row in await connection.fetch(self._sql["history_tries"], list(by_id), attempts):
+            by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = row["failures"]
+
+
+def _claimed(row: Any) -> Claimed:
+    return Claimed(str(row[0]), *row[1:])

@@ -1,0 +1,95 @@
+"""Making, checking and dropping the tables on Postgres, and looking at the server's health."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..migrations import Migration, refuse_too_new, state_of
+from ..protocol import Check, SchemaState
+from ..statements import fill
+
+
+class Schema:
+    """The tables of one namespace."""
+
+    def __init__(self, schema: str, known: list[Migration], statements: dict[str, str]) -> None:
+        self._schema = schema
+        self._known = known
+        self._sql = statements
+
+    async def state(self, connection: Any) -> SchemaState:
+        """Where the tables stand."""
+        if not await connection.fetchval(self._sql["meta_exists"], self._schema):
+            return state_of(self._known, 0, 0)
+        rows = dict(await connection.fetch(self._sql["meta"]))
+        return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
+
+    async def migrate(self, connection: Any) -> list[str]:
+        """Apply what is pending, everything in one transaction under one lock."""
+        state = await self.state(connection)
+        refuse_too_new(state)
+        if not state.pending:
+            return []
+        async with connection.transaction():
+            await connection.execute(self._sql["lock"], self._schema)
+            state = await self.state(connection)
+            refuse_too_new(state)
+            if not await connection.fetchval(self._sql["schema_exists"], self._schema):
+                await connection.execute(self._sql["create_schema"])
+            for migration in self._known[len(self._known) - len(state.pending) :]:
+                await connection.execute(migration.text)
+                await connection.execute(self._sql["put_meta"], "version", str(migration.number))
+                await connection.execute(self._sql["put_meta"], "compatible_from", str(migration.compatible_from))
+            return state.pending
+
+    async def drop(self, connection: Any) -> None:
+        """Everything of this namespace."""
+        async with connection.transaction():
+            await connection.execute(self._sql["lock"], self._schema)
+            await connection.execute(self._sql["drop_schema"])
+
+    def script(self) -> str:
+        """The whole of it for psql."""
+        last = self._known[-1]
+        words = {"version": str(last.number), "compatible_from": str(last.compatible_from)}
+        parts = [self._sql["script_head"] + ";"]
+        parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in self._known]
+        parts.append(fill(self._sql["script_tail"], words) + ";")
+        return "\n\n".join(parts) + "\n"
+
+    async def checks(self, connection: Any, behind_pooler: bool, wakes: bool) -> list[Check]:
+        """Server version, clock, durability, room for connections, and how we are connected."""
+        sent = time.time()
+        row = await connection.fetchrow(self._sql["server_facts"])
+        skew = row["now"] - (sent + time.time()) / 2
+        durable = row["durability"].startswith("on") and not row["durability"].endswith("off")
+        free = row["max_connections"] - row["connections"]
+        return [
+            Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
+            Check(
+                "clock",
+                abs(skew) < 5,
+                f"the server is {skew:+.3f} s from here",
+                "only the server's clock decides, but logs will be hard to read: check the time service",
+            ),
+            Check(
+                "durability",
+                durable,
+                f"fsync, synchronous_commit: {row['durability']}",
+                "a crash of the server may lose what was acknowledged: turn them on",
+            ),
+            Check(
+                "pool",
+                free >= 5,
+                f"{row['connections']} of {row['max_connections']} connections in use",
+                "each worker takes about five: raise max_connections or put a pooler in between",
+            ),
+            Check(
+                "wake-ups",
+                wakes,
+                "LISTEN/NOTIFY works" if wakes else "LISTEN does not deliver",
+                ("a pooler in transaction mode stands in between: " if behind_pooler else "")
+                + "workers poll instead; connect directly, or in session mode, to be woken",
+            ),
+        ]

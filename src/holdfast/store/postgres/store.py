@@ -1,0 +1,386 @@
+"""PostgresStore: the store's protocol over asyncpg. Claims, flushes and listening have files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from ...errors import DatabaseUnavailable
+from ...model.records import (
+    ActivityRow,
+    Batch,
+    Claimed,
+    Definition,
+    FlushAnswer,
+    Lane,
+    NewRun,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    RunShape,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+from ...model.url import DatabaseUrl
+from ...settings import Settings
+from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
+from ..migrations import migrations
+from ..protocol import Check, Promotion, Reaping, SchemaState, Wakeups
+from ..statements import load_statements
+from .claiming import Claims
+from .connections import Connector, Line, connect_error, translate
+from .flushing import Flusher
+from .listening import Listener, encode_wakeups
+from .pulse import PostgresPulse
+from .schema import Schema
+
+_PACKAGE = __package__ or ""
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+
+class PostgresStore:
+    """One namespace (a schema) of one Postgres database."""
+
+    dialect = "postgres"
+
+    def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
+        self._settings = settings
+        words = {"schema": f'"{namespace}"', "now": _NOW}
+        self._sql = {
+            name: text
+            for file in ("runs.sql", "work.sql", "schema.sql")
+            for name, text in load_statements(_PACKAGE, file, words).items()
+        }
+        self._channel = f"holdfast_{namespace}"
+        self._connector = Connector(url, settings, pool)
+        self._url = url.text
+        self._pool: Any = pool
+        self._owns_pool = pool is None
+        self._schema = Schema(words["schema"], migrations(_PACKAGE, words), self._sql)
+        self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
+        self._lines = {duty: Line(self._connector) for duty in ("flush", "claim", "start", "keyed", "sweep", "notify")}
+        self._flusher = Flusher(self._lines["flush"], self._sql)
+        self._claims = Claims(self._lines["claim"], self._sql, settings)
+
+    @property
+    def can_wake(self) -> bool:
+        """Whether a notification has arrived here."""
+        return self._listener.works
+
+    # -- opening and the schema ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the pool; the first connection tells what is wrong, if anything is."""
+        if self._pool is not None:
+            return
+        options = await self._connector.options()
+        try:
+            self._pool = await asyncpg.create_pool(min_size=0, max_size=self._settings.pool_size, **options)
+        except Exception as error:
+            raise connect_error(error, self._url) from None
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        for line in self._lines.values():
+            await line.close()
+        if self._owns_pool and self._pool is not None:
+            pool, self._pool = self._pool, None
+            await pool.close()
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+        return await self._with_connection(self._schema.state)
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date."""
+        return await self._with_connection(self._schema.migrate)
+
+    def migration_sql(self) -> str:
+        """The same as a script."""
+        return self._schema.script()
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+        await self._with_connection(self._schema.drop)
+
+    async def doctor(self) -> list[Check]:
+        """Look at the server, the connection and the wake-ups."""
+        wakes = await self._listener.try_once()
+        return await self._with_connection(
+            lambda connection: self._schema.checks(connection, self._connector.behind_pooler, wakes)
+        )
+
+    # -- definitions and starts ------------------------------------------------------------------------------
+
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """In the order of their names, so that two processes never wait for each other in a circle."""
+
+        async def put(connection: Any) -> None:
+            async with connection.transaction():
+                for d in sorted(definitions, key=lambda d: d.name):
+                    await connection.execute(
+                        self._sql["put_definition"],
+                        d.name,
+                        d.version,
+                        d.kind,
+                        d.queue,
+                        d.options,
+                        d.input_schema,
+                        d.graph,
+                    )
+
+        await self._with_connection(put)
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        return [Definition(*row) for row in await self._fetch("definitions")]
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """All or none. Starts with keys go over a line of their own: they may have to wait for somebody's commit."""
+        keyed = any(run.key is not None for run in runs)
+        async with self._lines["keyed" if keyed else "start"].use() as connection:
+            groups = _by_shape(runs)
+            if len(groups) == 1 and not keyed and not groups[0][0].tags and len(runs) <= self._settings.start_batch:
+                await self._insert(connection, *groups[0])
+                return [run.id for run in runs]
+            async with connection.transaction():
+                for shape, group in groups:
+                    for part in _chunks(group, self._settings.start_batch):
+                        await self._insert(connection, shape, part)
+            return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
+
+    async def _insert(self, connection: Any, shape: RunShape, runs: Sequence[NewRun]) -> None:
+        ids = [run.id for run in runs]
+        tags = msgspec.json.encode(shape.tags).decode() if shape.tags else None
+        await connection.execute(
+            self._sql["start"],
+            ids,
+            [run.input for run in runs],
+            [run.key for run in runs],
+            shape.workflow,
+            shape.version,
+            shape.queue,
+            shape.priority,
+            shape.delay_ms,
+            shape.at_ms,
+            shape.expires_ms,
+            shape.deadline_ms,
+            shape.max_attempts,
+            shape.timeout_ms,
+            tags,
+            shape.concurrency_key,
+            shape.format,
+        )
+        if shape.tags:
+            await connection.execute(self._sql["start_tags"], ids, list(shape.tags))
+
+    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        keys: dict[str, list[str]] = {}
+        for run in runs:
+            if run.key is not None:
+                keys.setdefault(run.shape.workflow, []).append(run.key)
+        found = {
+            (workflow, row["key"]): str(row["id"])
+            for workflow, names in keys.items()
+            for row in await connection.fetch(self._sql["by_keys"], workflow, names)
+        }
+        return [run.id if run.key is None else found[run.shape.workflow, run.key] for run in runs]
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended."""
+        return [Outcome(str(row[0]), *row[1:]) for row in await self._fetch("outcomes", list(ids))]
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+        rows = await self._fetch("run", run_id)
+        return _run_row(rows[0]) if rows else None
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first."""
+        filters = (workflow, status, queue, before, reason, key, limit)
+        rows = await (self._fetch("runs", *filters) if tag is None else self._fetch("runs_tagged", *filters, tag))
+        return [_run_row(row) for row in rows]
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes."""
+        return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+        return [_worker_info(row) for row in await self._fetch("workers")]
+
+    # -- operators ---------------------------------------------------------------------------------------------
+
+    async def retry(self, run_id: str) -> Lane | None:
+        """Queue a failed or cancelled run again."""
+
+        async def again(connection: Any) -> Lane | None:
+            async with connection.transaction():
+                locked = await connection.fetchrow(self._sql["lock_failed"], run_id)
+                row = await connection.fetchrow(self._sql["retry"], run_id) if locked else None
+                if row is None:
+                    return None
+                forget = msgspec.json.decode(locked["forget"] or "[]")
+                if forget:
+                    branches, positions = [b for b, _ in forget], [p for _, p in forget]
+                    await connection.execute(self._sql["forget"], [run_id] * len(forget), branches, positions)
+                return Lane(*row)
+
+        lane: Lane | None = await self._with_connection(again)
+        return lane
+
+    # -- workers -----------------------------------------------------------------------------------------------
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+        queues = None if worker.queues is None else msgspec.json.encode(worker.queues).decode()
+        workflows = msgspec.json.encode(worker.workflows).decode()
+        await self._fetch(
+            "register", worker.id, worker.host, worker.pid, queues, workflows, worker.concurrency, worker.lease_ms
+        )
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+        await self._fetch("worker_state", worker, state)
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order."""
+        await self._fetch("unregister", worker)
+
+    def pulse(self) -> PostgresPulse:
+        """A heartbeat for a thread of its own."""
+        return PostgresPulse(self._connector, self._sql)
+
+    async def claim(
+        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+    ) -> list[Claimed]:
+        """Ready runs of these lanes."""
+        return await self._claims.claim(worker, token, lanes, versions, limit)
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        return await self._claims.claim_suspect(worker, token, versions, queues)
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal."""
+        return await self._flusher.flush(worker, batch)
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back in line at once."""
+        ids, claims = [run_id for run_id, _ in held], [claim for _, claim in held]
+        await self._lines["sweep"].fetch(self._sql["give_back"], worker, ids, claims)
+
+    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
+        """Which duties have work?"""
+        row = (await self._lines["sweep"].fetch(self._sql["tick"], worker, lanes, list(workflows)))[0]
+        found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
+        due = row["next_due"]
+        return Tick(
+            now_ms=row["now_ms"],
+            due=due is not None and due <= row["now_ms"],
+            next_due_ms=None if due is None else due - row["now_ms"],
+            suspects=row["suspects"],
+            dead=row["dead"],
+            lanes=[Lane(*lane) for lane in found],
+        )
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what expired."""
+        rows = await self._lines["sweep"].fetch(self._sql["promote"], limit, DEADLINE_ERROR, EXPIRED_ERROR)
+        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["status"] == "queued"}
+        ended = [str(r["id"]) for r in rows if r["status"] != "queued"]
+        return Promotion(lanes, ended, len(rows))
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Bury dead workers, give back what they held, forget those with nothing left."""
+        line = self._lines["sweep"]
+        buried = [str(row["id"]) for row in await line.fetch(self._sql["bury"], worker)]
+        rows = await line.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
+        if len(rows) < limit:
+            await line.fetch(self._sql["forget_dead"])
+        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["status"] == "queued"}
+        letters = [str(r["id"]) for r in rows if r["status"] != "queued"]
+        return Reaping(buried, lanes, letters, len(rows))
+
+    # -- wake-ups ----------------------------------------------------------------------------------------------
+
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Wake others."""
+        await self._lines["notify"].fetch(
+            self._sql["notify"], self._channel, encode_wakeups(wakeups, self._listener.me)
+        )
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Pass on what is heard, until cancelled."""
+        await self._listener.run(heard)
+
+    # -- plumbing ----------------------------------------------------------------------------------------------
+
+    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
+        return rows
+
+    async def _with_connection(self, call: Callable[[Any], Any]) -> Any:
+        if self._pool is None:
+            raise DatabaseUnavailable("the store is closed")
+        try:
+            async with self._pool.acquire(timeout=self._settings.connect_timeout) as connection:
+                return await call(connection)
+        except Exception as error:
+            raise translate(error) from None
+
+
+def _by_shape(runs: Sequence[NewRun]) -> list[tuple[RunShape, list[NewRun]]]:
+    """Groups of runs that differ only in id, input and key."""
+    groups: dict[RunShape, list[NewRun]] = {}
+    for run in runs:
+        groups.setdefault(run.shape, []).append(run)
+    return list(groups.items())
+
+
+def _chunks(runs: list[NewRun], size: int) -> list[list[NewRun]]:
+    return [runs[i : i + size] for i in range(0, len(runs), size)]
+
+
+def _run_row(row: Any) -> RunRow:
+    values = dict(row)
+    values["id"] = str(values["id"])
+    values["tags"] = msgspec.json.decode(values["tags"]) if values["tags"] else []
+    for name in ("parent_id", "worker"):
+        values[name] = None if values[name] is None else str(values[name])
+    return RunRow(**values)
+
+
+def _worker_info(row: Any) -> WorkerInfo:
+    values = dict(row)
+    values["id"] = str(values["id"])
+    values["queues"] = None if values["queues"] is None else msgspec.json.decode(values["queues"])
+    values["workflows"] = msgspec.json.decode(values["workflows"])
+    return WorkerInfo(**values)

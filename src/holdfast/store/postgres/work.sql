@@ -1,0 +1,336 @@
+-- What workers do all day: claim, record, beat, sweep. Every statement here is hot; a test looks at the plan of each on
+-- a full table.
+
+-- name: claim_lane
+-- Up to $8 ready runs of one lane, oldest first. The lane's mark ($7) skips what this worker saw claimed before: under a
+-- long snapshot elsewhere the dead entries at the front of the index cannot be removed, and would be walked each time.
+-- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should.
+WITH picked AS MATERIALIZED (
+    SELECT id, place, version FROM {schema}.runs
+    WHERE queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
+      AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
+      AND (deadline_at IS NULL OR deadline_at > {now})
+    ORDER BY place LIMIT $8
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {schema}.runs r
+SET status = 'running', worker = $1, token = $2, version = $3, claim = r.claim + 1, place = NULL, visible_at = NULL,
+    waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+FROM picked p WHERE r.id = p.id
+RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
+          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+          p.version AS last_version, r.asked;
+
+-- name: claim_lanes
+-- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
+WITH candidates AS MATERIALIZED (
+    SELECT c.id, c.place, c.version, l.version AS new_version, l.priority
+    FROM unnest($3::text[], $4::text[], $5::integer[], $6::bigint[], $7::text[])
+         AS l(queue, workflow, priority, mark, version)
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.place, r.version FROM {schema}.runs r
+        WHERE r.queue = l.queue AND r.workflow = l.workflow AND r.priority = l.priority
+          AND r.place >= l.mark AND r.place IS NOT NULL AND r.losses < 2
+          AND (r.expires_at IS NULL OR r.started_at IS NOT NULL OR r.expires_at > {now})
+          AND (r.deadline_at IS NULL OR r.deadline_at > {now})
+        ORDER BY r.place LIMIT $8
+    ) AS c
+    ORDER BY l.priority DESC, c.place LIMIT $8
+), picked AS MATERIALIZED (
+    SELECT r.id, c.place, c.version, c.new_version
+    FROM candidates c JOIN {schema}.runs r ON r.id = c.id
+    WHERE r.place IS NOT NULL
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+)
+UPDATE {schema}.runs r
+SET status = 'running', worker = $1, token = $2, version = p.new_version, claim = r.claim + 1, place = NULL,
+    visible_at = NULL, waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+FROM picked p WHERE r.id = p.id
+RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
+          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+          p.version AS last_version, r.asked;
+
+-- name: claim_suspect
+-- One run that workers have died with, of the workflows this worker knows: taken alone, so that it takes none along.
+WITH picked AS MATERIALIZED (
+    SELECT s.id, s.place, s.version, w.version AS new_version
+    FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
+    WHERE s.place IS NOT NULL AND s.losses >= 2 AND ($5::text[] IS NULL OR s.queue = ANY($5::text[]))
+    ORDER BY s.priority DESC, s.place LIMIT 1
+    FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+UPDATE {schema}.runs r
+SET status = 'running', worker = $1, token = $2, version = p.new_version, claim = r.claim + 1, place = NULL,
+    visible_at = NULL, waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+FROM picked p WHERE r.id = p.id
+RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
+          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+          p.version AS last_version, r.asked;
+
+-- name: claimed
+-- What an earlier call of the same token took, in case its reply was lost on the way.
+SELECT r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
+       r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
+       NULL AS last_version, r.asked
+FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
+
+-- name: history
+-- The first records of claimed runs: at most $2 of each and about $3 bytes; the rest comes in pages when needed.
+SELECT u.id AS run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments, s.attempts,
+       s.started_at, s.completed_at, s.line, s.format
+FROM unnest($1::uuid[]) AS u(id)
+CROSS JOIN LATERAL (
+    SELECT p.*, sum(p.size) OVER (ORDER BY p.branch, p.position) - p.size AS before
+    FROM (SELECT *, COALESCE(octet_length(output), 0) AS size FROM {schema}.steps
+          WHERE run_id = u.id ORDER BY branch, position LIMIT $2) AS p
+) AS s
+WHERE s.before <= $3
+ORDER BY u.id, s.branch, s.position;
+
+-- name: history_tries
+-- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had.
+SELECT t.run_id, t.branch, t.position, count(*)::integer AS failures
+FROM {schema}.tries t JOIN unnest($1::uuid[], $2::integer[]) AS u(id, attempt) ON t.run_id = u.id AND t.attempt = u.attempt
+WHERE t.position >= 0
+GROUP BY t.run_id, t.branch, t.position;
+
+-- name: flush
+-- The journal's usual freight in one round trip: outcomes of steps, and completions. The fence locks the run rows in id
+-- order and steps over those that somebody else holds; only what passed the fence is written. `IS TRUE` keeps the
+-- IN a hashed subplan: as a join the planner, which takes every unnest for 10 rows, would make it quadratic.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now
+), fence AS MATERIALIZED (
+    SELECT r.id, r.asked
+    FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+    WHERE r.worker = $1 AND r.claim = f.claim
+    ORDER BY r.id
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), recorded AS (
+    INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+                                line, format, started_at, completed_at)
+    SELECT s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
+           s.attempts, s.line, s.format, clock.now - s.duration, clock.now
+    FROM unnest($4::uuid[], $5::integer[], $6::text[], $7::integer[], $8::integer[], $9::text[], $10::text[], $11::text[],
+                $12::text[], $13::text[], $14::text[], $15::integer[], $16::bigint[], $17::text[], $18::smallint[])
+         AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line,
+              format)
+    CROSS JOIN clock
+    WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE
+    ON CONFLICT (run_id, branch, position) DO NOTHING
+    RETURNING 1
+), completed AS (
+    UPDATE {schema}.runs r
+    SET status = 'completed', output = c.output, error = NULL, worker = NULL, token = NULL, asked = NULL,
+        losses = 0, completed_at = (SELECT now FROM clock)
+    FROM unnest($19::uuid[], $20::text[]) AS c(id, output)
+    WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
+    RETURNING 1
+)
+SELECT (SELECT now FROM clock) AS now_ms, (SELECT count(*) FROM fence) AS fenced,
+       (SELECT count(*) FROM recorded) AS recorded, (SELECT count(*) FROM completed) AS completed,
+       CASE WHEN (SELECT count(*) FROM fence) < cardinality($2::uuid[]) THEN (SELECT array_agg(id) FROM fence) END AS passed,
+       (SELECT array_agg(id) FROM fence WHERE asked IS NOT NULL) AS asked_ids,
+       (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked;
+
+-- name: fence
+-- The same lock on its own, for flushes that carry more than the usual freight.
+SELECT r.id, r.asked, {now} AS now_ms
+FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+WHERE r.worker = $1 AND r.claim = f.claim
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: still_ours
+-- Of runs that did not pass the fence: which are ours all the same, and were only locked?
+SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+WHERE r.worker = $1 AND r.claim = f.claim;
+
+-- name: record_steps
+-- Outcomes of steps whose runs passed the fence in this transaction.
+INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+                            line, format, started_at, completed_at)
+SELECT s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
+       s.attempts, s.line, s.format, $16::bigint - s.duration, $16::bigint
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
+            $9::text[], $10::text[], $11::text[], $12::integer[], $13::bigint[], $14::text[], $15::smallint[])
+     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line, format)
+ON CONFLICT (run_id, branch, position) DO NOTHING;
+
+-- name: foreign_steps
+-- Runs in which one of these positions was recorded under another claim: their history is not what we believe.
+SELECT DISTINCT s.run_id FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
+JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
+WHERE s.claim <> u.claim;
+
+-- name: record_tries
+-- Failed tries, before the next one begins.
+INSERT INTO {schema}.tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
+                            started_at, completed_at)
+SELECT t.run_id, t.claim, t.branch, t.position, t.attempt, t.number, t.name, t.error, t.arguments, t.format,
+       $12::bigint - t.duration, $12::bigint
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::text[],
+            $9::text[], $10::bigint[], $11::smallint[])
+     AS t(run_id, claim, branch, position, attempt, number, name, error, arguments, duration, format)
+ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
+
+-- name: record_progress
+-- What long steps are doing; the latest word wins, and a later one without details keeps those of an earlier.
+INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
+SELECT DISTINCT ON (p.run_id, p.branch, p.position)
+       p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, $9::bigint - p.since, $9::bigint
+FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::smallint[]) WITH ORDINALITY
+     AS p(run_id, branch, position, name, detail, data, since, format, n)
+ORDER BY p.run_id, p.branch, p.position, p.n DESC
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET name = excluded.name, updated_at = excluded.updated_at,
+    detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);
+
+-- name: move
+-- Runs that leave this worker, having passed the fence in this transaction. A run that says it waits, but was woken
+-- since it looked, goes back in line at once.
+UPDATE {schema}.runs r
+SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued' ELSE m.status END,
+    place = CASE WHEN m.ended THEN NULL
+                 WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN $15::bigint * 1000 + m.n
+                 WHEN m.status = 'queued' AND m.delay = 0 THEN $15::bigint * 1000 + m.n END,
+    visible_at = CASE WHEN m.ended THEN NULL
+                      WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN r.deadline_at
+                      WHEN m.status = 'queued' AND m.delay = 0 THEN r.deadline_at
+                      ELSE LEAST($15::bigint + m.delay, r.deadline_at) END,
+    worker = NULL, token = NULL,
+    asked = CASE WHEN m.ended THEN NULL ELSE r.asked END,
+    reason = m.reason, output = m.output, error = COALESCE(m.error, CASE WHEN m.status <> 'completed' THEN r.error END),
+    waiting_for = m.waiting_for, forget = m.forget,
+    attempt = r.attempt + m.next_attempt,
+    losses = CASE WHEN m.recorded THEN 0 ELSE r.losses END,
+    version = COALESCE(m.version, r.version),
+    completed_at = CASE WHEN m.ended THEN $15::bigint END
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
+            $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[]) WITH ORDINALITY
+     AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, n)
+WHERE r.id = m.id AND r.worker = $14
+RETURNING r.queue, r.workflow, r.priority, r.place;
+
+-- name: beat
+-- One heartbeat for all a worker holds. No row: it was declared dead.
+UPDATE {schema}.workers SET beat_at = {now}, expires_at = {now} + lease_ms, running = $2
+WHERE id = $1 AND state <> 'dead' RETURNING id;
+
+-- name: held
+-- What names a worker, so that it learns what it lost, what is asked of it, and what it holds without knowing.
+SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
+
+-- name: give_back
+-- Runs go back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss.
+WITH given AS MATERIALIZED (
+    SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
+    WHERE r.worker = $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r
+)
+UPDATE {schema}.runs r
+SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at
+FROM given g WHERE r.id = g.id
+RETURNING r.queue, r.workflow, r.priority;
+
+-- name: register
+-- A worker comes to life.
+INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 'live', {now}, {now}, {now} + $7::bigint)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: worker_state
+-- A worker is stopping.
+UPDATE {schema}.workers SET state = $2 WHERE id = $1 AND state <> 'dead';
+
+-- name: unregister
+-- A worker has left in good order.
+DELETE FROM {schema}.workers WHERE id = $1;
+
+-- name: workers
+-- Every worker, for people.
+SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
+       CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
+       {now} - beat_at AS age_ms
+FROM {schema}.workers ORDER BY started_at;
+
+-- name: tick
+-- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in the
+-- index, so that their number counts and not the number of runs in them.
+WITH RECURSIVE lanes AS (
+    (SELECT queue, workflow, priority FROM {schema}.runs WHERE place IS NOT NULL AND losses < 2
+     ORDER BY queue, workflow, priority LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.workflow, n.priority FROM lanes l CROSS JOIN LATERAL (
+        SELECT r.queue, r.workflow, r.priority FROM {schema}.runs r
+        WHERE r.place IS NOT NULL AND r.losses < 2
+          AND (r.queue, r.workflow, r.priority) > (l.queue, l.workflow, l.priority)
+        ORDER BY r.queue, r.workflow, r.priority LIMIT 1
+    ) AS n
+), known AS (
+    SELECT queue, workflow, priority FROM lanes WHERE $2 AND workflow = ANY($3::text[])
+)
+SELECT {now} AS now_ms,
+       (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
+       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($3::text[])) AS suspects,
+       EXISTS (SELECT 1 FROM {schema}.workers WHERE expires_at < {now} AND id <> $1) AS dead,
+       (SELECT array_agg(queue) FROM known) AS queues,
+       (SELECT array_agg(workflow) FROM known) AS workflows,
+       (SELECT array_agg(priority) FROM known) AS priorities;
+
+-- name: promote
+-- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends.
+WITH due AS MATERIALIZED (
+    SELECT id FROM {schema}.runs WHERE visible_at <= {now} ORDER BY visible_at LIMIT $1
+    FOR NO KEY UPDATE SKIP LOCKED
+), sorted AS (
+    SELECT r.id, row_number() OVER (ORDER BY r.visible_at, r.id) AS n, {now} AS now,
+           r.deadline_at IS NOT NULL AND r.deadline_at <= {now} AS late,
+           r.expires_at IS NOT NULL AND r.started_at IS NULL AND r.expires_at <= {now} AS expired
+    FROM due d JOIN {schema}.runs r ON r.id = d.id
+)
+UPDATE {schema}.runs r
+SET status = CASE WHEN s.late OR s.expired THEN 'failed' ELSE 'queued' END,
+    reason = CASE WHEN s.late THEN 'deadline' WHEN s.expired THEN 'expired' END,
+    error = CASE WHEN s.late THEN $2 WHEN s.expired THEN $3 ELSE r.error END,
+    completed_at = CASE WHEN s.late OR s.expired THEN s.now END,
+    place = CASE WHEN NOT (s.late OR s.expired) THEN s.now * 1000 + s.n END,
+    visible_at = CASE WHEN s.late OR s.expired THEN NULL
+                      WHEN r.started_at IS NULL THEN LEAST(r.expires_at, r.deadline_at) ELSE r.deadline_at END,
+    waiting_for = NULL
+FROM sorted s WHERE r.id = s.id
+RETURNING r.id, r.queue, r.workflow, r.priority, r.status;
+
+-- name: bury
+-- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
+UPDATE {schema}.workers SET state = 'dead' WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 RETURNING id;
+
+-- name: reap
+-- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter. Losses count since the last
+-- new record, so that a month-long run survives daily deploys.
+WITH lost AS MATERIALIZED (
+    SELECT r.id FROM {schema}.runs r
+    WHERE r.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
+    ORDER BY r.id LIMIT $1
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), counted AS (
+    SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
+           CASE WHEN EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim)
+                THEN 1 ELSE r.losses + 1 END AS losses
+    FROM lost l JOIN {schema}.runs r ON r.id = l.id
+)
+UPDATE {schema}.runs r
+SET worker = NULL, token = NULL, losses = c.losses,
+    status = CASE WHEN c.losses >= $2 THEN 'failed' ELSE 'queued' END,
+    reason = CASE WHEN c.losses >= $2 THEN 'lost workers' END,
+    error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
+    completed_at = CASE WHEN c.losses >= $2 THEN c.now END,
+    place = CASE WHEN c.losses < $2 THEN c.now * 1000 + c.n END,
+    visible_at = CASE WHEN c.losses < $2 THEN r.deadline_at END
+FROM counted c WHERE r.id = c.id
+RETURNING r.id, r.queue, r.workflow, r.priority, r.status, r.losses;
+
+-- name: forget_dead
+-- Dead workers with nothing left to reap.
+DELETE FROM {schema}.workers w WHERE w.state = 'dead'
+AND NOT EXISTS (SELECT 1 FROM {schema}.runs r WHERE r.worker = w.id);

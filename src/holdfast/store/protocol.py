@@ -1,0 +1,206 @@
+"""What every store can do. One protocol, batch-shaped; one test suite runs over all that implement it.
+
+All methods raise ``DatabaseUnavailable`` when the database cannot be reached or the connection broke; every write is
+then safe to repeat with the same arguments, because the reply may have been lost after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from ..model.records import (
+    ActivityRow,
+    Batch,
+    BeatAnswer,
+    Claimed,
+    Definition,
+    FlushAnswer,
+    Lane,
+    NewRun,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+
+
+class Promotion(NamedTuple):
+    """What became of due runs."""
+
+    lanes: set[Lane]
+    ended: list[str]
+    count: int
+
+
+class Reaping(NamedTuple):
+    """What became of the runs of dead workers."""
+
+    buried: list[str]
+    lanes: set[Lane]
+    dead_letters: list[str]
+    count: int
+
+
+class SchemaState(NamedTuple):
+    """How the tables stand to this code."""
+
+    version: int
+    """0: there are none."""
+    newest: int
+    compatible_from: int
+    pending: list[str]
+    """Names of the migrations still to be applied."""
+
+
+class Check(NamedTuple):
+    """One finding of ``holdfast doctor``."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+class Pulse(Protocol):
+    """A worker's heartbeat: synchronous, for a thread of its own, on a connection of its own."""
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        """Say that the worker lives; hear what it holds."""
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+class Wakeups(NamedTuple):
+    """Topics of a wake-up: lanes that have something ready, whether runs have ended, or just: look."""
+
+    lanes: frozenset[Lane]
+    ended: bool
+    look: bool = False
+    """Something may have changed, nobody knows what."""
+
+
+class Store(Protocol):
+    """A database that holds runs."""
+
+    dialect: str
+    can_wake: bool
+    """Whether ``listen`` delivers. Without it everything works by polling."""
+
+    # -- opening and the schema
+    async def open(self) -> None:
+        """Connect. Says in one sentence what is wrong if it cannot."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; the names of what was applied. Idempotent, safe when many call at once."""
+
+    def migration_sql(self) -> str:
+        """The whole of it as a script, for those who apply it themselves."""
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+
+    async def doctor(self) -> list[Check]:
+        """Check connection, version, clock, wake-ups, pool."""
+
+    # -- definitions and starts
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """Store what the code declares."""
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it."""
+
+    # -- reading
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended."""
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first; ``before`` is the last id of the page before."""
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes, by (branch, position)."""
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+
+    # -- operators
+    async def retry(self, run_id: str) -> Lane | None:
+        """Queue a failed or cancelled run again, keeping its records but those its error belongs to."""
+
+    # -- workers
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order."""
+
+    def pulse(self) -> Pulse:
+        """A heartbeat for a thread of its own."""
+
+    async def claim(
+        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+    ) -> list[Claimed]:
+        """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with their
+        first records. Called again with the same token it returns what the first call took."""
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal: one transaction, fenced run by run."""
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put (run, claim) pairs back in line at once; no attempt, no loss."""
+
+    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
+        """Which duties have work?"""
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what expired."""
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Give back what dead workers held, in a bounded batch."""
+
+    # -- wake-ups
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Wake others. A transaction of its own, after the data is committed; never required."""
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Call ``heard`` at each wake-up until the store is closed. Reconnects by itself."""

@@ -1,0 +1,136 @@
+"""Claims on SQLite, and the histories they bring along. One writer: what was looked at is still so when it is taken."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from ...model.records import Claimed, Lane, StepRecord
+from ...settings import Settings
+
+
+class Claims:
+    """Takes runs; called in the writer's transaction."""
+
+    def __init__(self, statements: dict[str, str], settings: Settings) -> None:
+        self._sql = statements
+        self._settings = settings
+
+    def claim(
+        self,
+        database: sqlite3.Connection,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+    ) -> list[Claimed]:
+        """Ready runs of these lanes, or what the same token took before."""
+        taken = self._taken(database, worker, token)
+        if not taken:
+            for place, row, last, version in self._first(
+                database, [lane for lane, _ in lanes], versions, limit
+            ):
+                taken.append(self._take(database, worker, token, version, row, place, last))
+        return self._with_history(database, taken)
+
+    def claim_suspect(
+        self,
+        database: sqlite3.Connection,
+        worker: str,
+        token: int,
+        versions: dict[str, str],
+        queues: Sequence[str] | None,
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        taken = self._taken(database, worker, token)
+        if not taken:
+            suspect = self._first_suspect(database, versions, queues)
+            if suspect is not None:
+                place, row, last, workflow = suspect
+                taken.append(self._take(database, worker, token, versions[workflow], row, place, last))
+        return self._with_history(database, taken)
+
+    def has_suspects(self, database: sqlite3.Connection, workflows: Sequence[str]) -> bool:
+        """Whether one of these workflows has a run to be taken alone."""
+        return self._first_suspect(database, workflows, None) is not None
+
+    # -- choosing ----------------------------------------------------------------------------------------------
+
+    def _first(
+        self, database: sqlite3.Connection, lanes: list[Lane], versions: dict[str, str], limit: int
+    ) -> Iterator[tuple[int, int, str, str]]:
+        """(place, row, last version, new version) of the first runs over all lanes: by priority, then by age."""
+        for _, level in groupby(
+            sorted(lanes, key=lambda lane: -lane.priority), key=lambda lane: lane.priority
+        ):
+            found = [
+                (place, row, last, versions[lane.workflow])
+                for lane in level
+                for place, row, last in database.execute(self._sql["ready"], (*lane, limit))
+            ]
+            found.sort()
+            yield from found[:limit]
+            limit -= len(found)
+            if limit <= 0:
+                return
+
+    def _first_suspect(
+        self,
+        database: sqlite3.Connection,
+        workflows: Sequence[str] | dict[str, str],
+        queues: Sequence[str] | None,
+    ) -> tuple[int, int, str, str] | None:
+        cursor = database.execute(self._sql["suspects"])
+        try:
+            for place, row, last, workflow, queue in cursor:
+                if workflow in workflows and (queues is None or queue in queues):
+                    return place, row, last, workflow
+            return None
+        finally:
+            cursor.close()
+
+    # -- taking ------------------------------------------------------------------------------------------------
+
+    def _taken(self, database: sqlite3.Connection, worker: str, token: int) -> list[Claimed]:
+        return [Claimed(*row) for row in database.execute(self._sql["taken"], (worker, token))]
+
+    def _take(
+        self,
+        database: sqlite3.Connection,
+        worker: str,
+        token: int,
+        version: str,
+        row: int,
+        place: int,
+        last: str,
+    ) -> Claimed:
+        arguments = (worker, token, version, row, place, last)
+        return Claimed(*database.execute(self._sql["take"], arguments).fetchall()[0])
+
+    # -- history -----------------------------------------------------------------------------------------------
+
+    def _with_history(self, database: sqlite3.Connection, runs: list[Claimed]) -> list[Claimed]:
+        """A run claimed for the first time has none."""
+        for run in runs:
+            if run.claim > 1:
+                self._bring_records(database, run)
+                for branch, position, count in database.execute(
+                    self._sql["history_tries"], (run.id, run.attempt)
+                ):
+                    run.tries[branch, position] = count
+        return runs
+
+    def _bring_records(self, database: sqlite3.Connection, run: Claimed) -> None:
+        """Read until there are enough; the cursor is lazy, so that no more is read than is brought along."""
+        size = 0
+        cursor = database.execute(self._sql["history"], (run.id,))
+        for row in cursor:
+            if len(run.records) == self._settings.history_records or size > self._settings.history_bytes:
+                run.complete = False
+                break
+            record = StepRecord(*row)
+            size += len(record.output or "")
+            run.records.append(record)
+        cursor.close()

@@ -1,0 +1,63 @@
+"""Connections to the file: how they are set up, and the patience that SQLite's lock asks for.
+
+SQLite's own busy handler sleeps up to 100 ms between two looks and hands the lock to whoever looks first, so that a
+busy process starves the others. It is switched off, and ``patiently`` looks again every few milliseconds instead.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_NAP = (0.001, 0.005)
+"""Seconds between two looks at a locked file. At random, so that two who wait do not keep in step."""
+_CACHE_KIB = 32 * 1024
+"""Pages kept in memory: the upper parts of every tree of a few million rows."""
+_WAL_LIMIT = 64 * 1024 * 1024
+"""A write-ahead log that a burst made larger than this is cut back at the next checkpoint."""
+
+
+def connect(path: str | None, patience: float, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to the file, or to a new database in memory; transactions are begun and ended by hand."""
+    database = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None, cached_statements=256)
+    try:
+        # The switch to WAL takes the whole file for a moment, and fails at once while another process does the same.
+        patiently(lambda: database.execute("PRAGMA journal_mode = WAL").fetchall(), patience)
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        database.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+        database.execute("PRAGMA temp_store = MEMORY")
+        if read_only:
+            database.execute("PRAGMA query_only = ON")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def patiently(action: Callable[[], T], patience: float) -> T:
+    """Do it; while another process holds the lock, do it again, for up to ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(*_NAP))
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether somebody else holds the lock, so that trying again helps."""
+    return primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def primary_code(error: BaseException) -> int | None:
+    """SQLite's result code without its refinements, or None for errors that are not SQLite's own."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,41 @@
+"""Who wants to be woken in this process. Other processes are noticed by the writer, which rings the same bell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..protocol import Wakeups
+
+LOOK = Wakeups(frozenset(), True)
+"""Something may have changed: look. SQLite does not say what."""
+
+
+class Bell:
+    """Calls every listener in its own event loop, whichever thread rings."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, Callable[[Wakeups], None]]] = {}
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
+
+    def add(self, heard: Callable[[Wakeups], None]) -> object:
+        """Listen from now on; the answer is for ``remove``."""
+        ticket = object()
+        self._listeners[ticket] = (asyncio.get_running_loop(), heard)
+        return ticket
+
+    def remove(self, ticket: object) -> None:
+        """Listen no more."""
+        self._listeners.pop(ticket, None)
+
+    def ring(self, wakeups: Wakeups) -> None:
+        """Wake everybody."""
+        for loop, heard in list(self._listeners.values()):
+            try:
+                loop.call_soon_threadsafe(heard, wakeups)
+            except RuntimeError:
+                pass  # the loop was closed with the listener still in it

@@ -1,0 +1,144 @@
+-- Starting runs and reading them.
+
+-- name: start
+-- One start; a repeated one finds its id taken, a keyed one perhaps its key, and changes nothing.
+INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
+                          timeout_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: start_tag
+-- A tag of a run just started, for finding it again; none for a run that lost its key to an earlier one.
+INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE id = ? ON CONFLICT DO NOTHING;
+
+-- name: by_key
+-- Which run stands behind a key, ours or that of an earlier start.
+SELECT id FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
+
+-- name: outcome
+-- How a run ended, if it has.
+SELECT id, status, reason, output, error, format FROM {prefix}runs
+WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated');
+
+-- name: run
+-- One run, for people.
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+FROM {prefix}runs WHERE id = ?;
+
+-- name: runs
+-- A page of runs, newest first. Each filter is left out by passing null. The three statements after this one ask the
+-- same, but name the filter that an index serves: a plan made for "null or equal" could use none.
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+FROM {prefix}runs
+WHERE id < COALESCE(:before, 'g')
+  AND dag_id IS NULL
+  AND (:workflow IS NULL OR workflow = :workflow)
+  AND (:status IS NULL OR status = :status)
+  AND (:queue IS NULL OR queue = :queue)
+  AND (:reason IS NULL OR reason = :reason)
+  AND (:key IS NULL OR key = :key)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: runs_of_workflow
+-- The same, for one workflow.
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+FROM {prefix}runs
+WHERE workflow = :workflow
+  AND id < COALESCE(:before, 'g')
+  AND dag_id IS NULL
+  AND (:status IS NULL OR status = :status)
+  AND (:queue IS NULL OR queue = :queue)
+  AND (:reason IS NULL OR reason = :reason)
+  AND (:key IS NULL OR key = :key)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: runs_at_rest
+-- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
+WHERE status = :status
+  AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+  AND id < COALESCE(:before, 'g')
+  AND dag_id IS NULL
+  AND (:workflow IS NULL OR workflow = :workflow)
+  AND (:queue IS NULL OR queue = :queue)
+  AND (:reason IS NULL OR reason = :reason)
+  AND (:key IS NULL OR key = :key)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: runs_tagged
+-- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
+SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
+       r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
+       r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
+       r.place IS NOT NULL AS ready, {now} AS now_ms
+FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
+WHERE t.tag = :tag
+  AND t.run_id < COALESCE(:before, 'g')
+  AND r.dag_id IS NULL
+  AND (:workflow IS NULL OR r.workflow = :workflow)
+  AND (:status IS NULL OR r.status = :status)
+  AND (:queue IS NULL OR r.queue = :queue)
+  AND (:reason IS NULL OR r.reason = :reason)
+  AND (:key IS NULL OR r.key = :key)
+ORDER BY t.run_id DESC LIMIT :limit;
+
+-- name: steps
+-- A page of recorded outcomes of one run, by branch and position.
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format
+FROM {prefix}steps WHERE run_id = ? AND (branch, position) > (?, ?) ORDER BY branch, position LIMIT ?;
+
+-- name: progress
+-- What is under way in one run.
+SELECT branch, position, name, detail, data, started_at, format
+FROM {prefix}progress p
+WHERE run_id = ? AND NOT EXISTS (
+    SELECT 1 FROM {prefix}steps s
+    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position)
+ORDER BY branch, position;
+
+-- name: activity
+-- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.
+SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
+FROM {prefix}activity WHERE run_id = ? ORDER BY started_at, completed_at, position, number LIMIT ?;
+
+-- name: forget_of
+-- What a run to be retried has to make anew.
+SELECT forget FROM {prefix}runs WHERE id = ?;
+
+-- name: retry
+-- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
+-- that no worker trusts what it remembers of the run.
+UPDATE {prefix}runs
+SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
+    place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
+    deadline_at = {now} + (deadline_at - created_at), visible_at = {now} + (deadline_at - created_at),
+    expires_at = NULL, asked = NULL
+WHERE id = ? AND status IN ('failed', 'cancelled')
+RETURNING queue, workflow, priority;
+
+-- name: forget
+-- A record that the next attempt is to make anew.
+DELETE FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ?;
+
+-- name: put_definition
+-- What the database knows of a workflow; the newest sight of a version makes it the current one.
+INSERT INTO {prefix}definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, {now}, {now})
+ON CONFLICT (name, version) DO UPDATE
+SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
+    graph = excluded.graph, seen_at = excluded.seen_at;
+
+-- name: definitions
+-- The current definition of every workflow.
+SELECT name, version, kind, queue, options, input_schema, graph FROM (
+    SELECT *, row_number() OVER (PARTITION BY name ORDER BY seen_at DESC) AS n FROM {prefix}definitions
+) WHERE n = 1 ORDER BY name;

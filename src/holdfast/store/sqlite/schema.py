@@ -1,0 +1,50 @@
+"""Making, checking and dropping the tables on SQLite; all of it called in the writer's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ..migrations import Migration, refuse_too_new, state_of
+from ..protocol import SchemaState
+from ..statements import fill, split_script
+
+
+class Schema:
+    """The tables of one namespace."""
+
+    def __init__(self, known: list[Migration], statements: dict[str, str]) -> None:
+        self._known = known
+        self._sql = statements
+
+    def state(self, database: sqlite3.Connection) -> SchemaState:
+        """Where the tables stand."""
+        if not database.execute(self._sql["meta_exists"]).fetchall():
+            return state_of(self._known, 0, 0)
+        rows = dict(database.execute(self._sql["meta"]).fetchall())
+        return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
+
+    def migrate(self, database: sqlite3.Connection) -> list[str]:
+        """Apply what is pending. The writer's transaction keeps every other process out meanwhile."""
+        state = self.state(database)
+        refuse_too_new(state)
+        for migration in self._known[len(self._known) - len(state.pending) :]:
+            # Statement by statement: executescript() would commit first.
+            for statement in split_script(migration.text):
+                database.execute(statement)
+            database.execute(self._sql["put_meta"], ("version", str(migration.number)))
+            database.execute(self._sql["put_meta"], ("compatible_from", str(migration.compatible_from)))
+        return state.pending
+
+    def drop(self, database: sqlite3.Connection) -> None:
+        """Everything of this namespace. The names come from the database and carry our own prefix."""
+        for kind, name in database.execute(self._sql["ours"]).fetchall():
+            database.execute(f'DROP {kind} "{name}"')
+
+    def script(self) -> str:
+        """The whole of it for the sqlite3 shell."""
+        last = self._known[-1]
+        words = {"version": str(last.number), "compatible_from": str(last.compatible_from)}
+        parts = [self._sql["script_head"] + ";"]
+        parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in self._known]
+        parts.append(fill(self._sql["script_tail"], words) + ";")
+        return "\n\n".join(parts) + "\n"

@@ -1,0 +1,33 @@
+-- Making, checking and dropping the tables.
+
+-- name: now
+-- The only clock that decides anything.
+SELECT {now};
+
+-- name: meta_exists
+-- Whether there are tables at all.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{prefix}meta';
+
+-- name: meta
+-- Their version.
+SELECT name, value FROM {prefix}meta;
+
+-- name: put_meta
+-- Set it.
+INSERT INTO {prefix}meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: ours
+-- Every table and view that carries our prefix. Views come first, since they read from the tables; indexes go with their
+-- tables. GLOB, because _ is a wildcard to LIKE.
+SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB '{prefix}*' ORDER BY type DESC;
+
+-- name: script_head
+-- The beginning of the script printed for those who migrate by hand.
+PRAGMA journal_mode = WAL;
+BEGIN EXCLUSIVE;
+
+-- name: script_tail
+-- Its end.
+INSERT INTO {prefix}meta (name, value) VALUES ('version', '{version}'), ('compatible_from', '{compatible_from}')
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+COMMIT;

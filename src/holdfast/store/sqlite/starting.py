@@ -1,0 +1,62 @@
+"""Starts: many rows of few shapes, all or none."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ...model.records import NewRun, RunShape
+
+
+def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
+    """Insert them; their ids, or for a key already taken the id of the run that has it."""
+    (now,) = database.execute(sql["now"]).fetchone()
+    before = database.total_changes
+    database.executemany(sql["start"], _rows(runs, now))
+    all_new = database.total_changes - before == len(runs)
+    tags = [(tag, run.id) for run in runs if run.shape.tags for tag in run.shape.tags]
+    if tags:
+        database.executemany(sql["start_tag"], tags)
+    return [run.id if all_new or run.key is None else _owner(database, sql, run) for run in runs]
+
+
+def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> str:
+    (owner,) = database.execute(sql["by_key"], (run.shape.workflow, run.key)).fetchone()
+    return str(owner)
+
+
+def _rows(runs: Sequence[NewRun], now: int) -> Iterator[tuple[Any, ...]]:
+    """What runs of one shape have in common is worked out once per stretch of them."""
+    shape, shared, ready = None, (), False
+    for n, run in enumerate(runs, 1):
+        if run.shape is not shape:
+            shape = run.shape
+            shared, ready = _shared(shape, now)
+        yield run.id, run.input, run.key, now * 1000 + n if ready else None, *shared
+
+
+def _shared(shape: RunShape, now: int) -> tuple[tuple[Any, ...], bool]:
+    due = max(now + shape.delay_ms, shape.at_ms or now)
+    ready = due <= now
+    expires_at = None if shape.expires_ms is None else due + shape.expires_ms
+    deadline_at = None if shape.deadline_ms is None else now + shape.deadline_ms
+    times = (None if ready else due, expires_at, deadline_at)
+    shared = (
+        shape.workflow,
+        shape.version,
+        shape.queue,
+        shape.priority,
+        min((time for time in times if time is not None), default=None),
+        shape.max_attempts,
+        shape.timeout_ms,
+        deadline_at,
+        expires_at,
+        msgspec.json.encode(shape.tags).decode() if shape.tags else None,
+        shape.concurrency_key,
+        shape.format,
+        now,
+    )
+    return shared, ready

@@ -1,0 +1,337 @@
+"""SqliteStore: the store's protocol over one file. Claims, flushes, sweeps and the two threads have files of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...model.records import (
+    ActivityRow,
+    Batch,
+    Claimed,
+    Definition,
+    FlushAnswer,
+    Lane,
+    NewRun,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+from ...model.url import DatabaseUrl
+from ...settings import Settings
+from ..migrations import migrations, refuse_too_new
+from ..protocol import Check, Promotion, Reaping, SchemaState, Wakeups
+from ..statements import load_statements
+from . import health, sweeping
+from .claiming import Claims
+from .connections import connect
+from .flushing import flush
+from .jobs import T, Work
+from .listening import LOOK, Bell
+from .pulse import SqlitePulse
+from .reading import page_statement, run_row, worker_info
+from .schema import Schema
+from .starting import start
+from .threads import ConnectionThread, Reader
+from .troubles import Troubles, closed
+from .writer import Writer
+
+_PACKAGE = __package__ or ""
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+class SqliteStore:
+    """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
+
+    dialect = "sqlite"
+    can_wake = True
+
+    def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
+        self._path = url.path
+        self._settings = settings
+        self._troubles = Troubles(url.path, namespace, settings.command_timeout)
+        words = {"prefix": f"{namespace}_", "now": _NOW}
+        self._sql = {
+            name: text
+            for file in ("runs.sql", "work.sql", "schema.sql")
+            for name, text in load_statements(_PACKAGE, file, words).items()
+        }
+        self._schema = Schema(migrations(_PACKAGE, words), self._sql)
+        self._claims = Claims(self._sql, settings)
+        self._bell = Bell()
+        self._writer: Writer | None = None
+        self._reader: ConnectionThread | None = None
+
+    # -- opening and the schema ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect the writer and, for a file, a reader beside it. In memory there is but one connection."""
+        if self._writer is not None:
+            return
+        patience = self._settings.command_timeout
+        writer = Writer(
+            "holdfast-sqlite-writer",
+            lambda: connect(self._path, patience),
+            self._troubles,
+            patience,
+            watched=lambda: self._path is not None and self._bell.heard,
+            others_wrote=lambda: self._bell.ring(LOOK),
+        )
+        await writer.open()
+        reader: ConnectionThread = writer
+        if self._path is not None:
+            name, path = "holdfast-sqlite-reader", self._path
+            reader = Reader(name, lambda: connect(path, patience, read_only=True), self._troubles, patience)
+            try:
+                await reader.open()
+            except BaseException:
+                await writer.close()
+                raise
+        self._writer, self._reader = writer, reader
+
+    async def close(self) -> None:
+        """Finish what waits; the writer goes last, and tidies the write-ahead log away."""
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
+        if reader is not None and reader is not writer:
+            await reader.close()
+        if writer is not None:
+            await writer.close()
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+        return await self._read(self._schema.state)
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; a glance first, so that a process that finds nothing to do takes no lock."""
+        state = await self.schema_state()
+        refuse_too_new(state)
+        return await self._write(self._schema.migrate) if state.pending else []
+
+    def migration_sql(self) -> str:
+        """The same as a script."""
+        return self._schema.script()
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+        await self._write(self._schema.drop)
+
+    async def doctor(self) -> list[Check]:
+        """Look at the library, the file and the clock."""
+        return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
+
+    # -- definitions and starts ------------------------------------------------------------------------------
+
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """Store what the code declares."""
+        rows = [(d.name, d.version, d.kind, d.queue, d.options, d.input_schema, d.graph) for d in definitions]
+        await self._write(lambda database: _nothing(database.executemany(self._sql["put_definition"], rows)))
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        return [Definition(*row) for row in await self._fetch("definitions")]
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """All or none: a job that fails is rolled back to its savepoint."""
+        return await self._write(lambda database: start(database, self._sql, runs))
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended. One job for all, so that asking for many costs one hop."""
+        statement = self._sql["outcome"]
+
+        def look(database: sqlite3.Connection) -> list[Outcome]:
+            return [
+                Outcome(*row) for run_id in ids for row in database.execute(statement, (run_id,)).fetchall()
+            ]
+
+        return await self._read(look)
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+        rows = await self._fetch("run", run_id)
+        return run_row(rows[0]) if rows else None
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first."""
+        filters = {
+            "workflow": workflow,
+            "status": status,
+            "queue": queue,
+            "tag": tag,
+            "reason": reason,
+            "key": key,
+            "before": before,
+            "limit": limit,
+        }
+        statement = self._sql[page_statement(tag, status, workflow)]
+        rows: list[Any] = await self._read(lambda database: database.execute(statement, filters).fetchall())
+        return [run_row(row) for row in rows]
+
+    async def steps(
+        self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000
+    ) -> list[StepRecord]:
+        """A page of recorded outcomes."""
+        return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+        return [worker_info(row) for row in await self._fetch("workers")]
+
+    # -- operators ---------------------------------------------------------------------------------------------
+
+    async def retry(self, run_id: str) -> Lane | None:
+        """Queue a failed or cancelled run again."""
+
+        def again(database: sqlite3.Connection) -> Lane | None:
+            forget = database.execute(self._sql["forget_of"], (run_id,)).fetchall()
+            rows = database.execute(self._sql["retry"], (run_id,)).fetchall()
+            if not rows:
+                return None
+            places = msgspec.json.decode(forget[0][0] or "[]")
+            database.executemany(
+                self._sql["forget"], [(run_id, branch, position) for branch, position in places]
+            )
+            return Lane(*rows[0])
+
+        return await self._write(again)
+
+    # -- workers -----------------------------------------------------------------------------------------------
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+        queues = None if worker.queues is None else msgspec.json.encode(worker.queues).decode()
+        workflows = msgspec.json.encode(worker.workflows).decode()
+        lease = worker.lease_ms
+        await self._execute(
+            "register",
+            worker.id,
+            worker.host,
+            worker.pid,
+            queues,
+            workflows,
+            worker.concurrency,
+            lease,
+            lease,
+        )
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+        await self._execute("worker_state", state, worker)
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order."""
+        await self._execute("unregister", worker)
+
+    def pulse(self) -> SqlitePulse:
+        """A heartbeat for a thread of its own."""
+        if self._writer is None:
+            raise closed()
+        return SqlitePulse(self._writer, self._sql)
+
+    async def claim(
+        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+    ) -> list[Claimed]:
+        """Ready runs of these lanes."""
+        return await self._write(
+            lambda database: self._claims.claim(database, worker, token, lanes, versions, limit)
+        )
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        return await self._write(
+            lambda database: self._claims.claim_suspect(database, worker, token, versions, queues)
+        )
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal."""
+        return await self._write(lambda database: flush(database, self._sql, worker, batch))
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back in line at once."""
+        await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
+
+    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
+        """Which duties have work?"""
+        return await self._read(
+            lambda database: sweeping.tick(database, self._sql, self._claims, worker, workflows, lanes)
+        )
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what expired."""
+        return await self._write(lambda database: sweeping.promote(database, self._sql, limit))
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Bury dead workers, and give back what they held."""
+        return await self._write(
+            lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses)
+        )
+
+    # -- wake-ups ----------------------------------------------------------------------------------------------
+
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Wake those in this process. Others see the commit itself: their writers look for it."""
+        self._bell.ring(wakeups)
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Pass on what is heard, until cancelled."""
+        ticket = self._bell.add(heard)
+        try:
+            await self._write(
+                lambda database: None
+            )  # the writer begins to look around once it knows of a listener
+            heard(LOOK)
+            await asyncio.Event().wait()
+        finally:
+            self._bell.remove(ticket)
+
+    # -- plumbing ----------------------------------------------------------------------------------------------
+
+    async def _write(self, work: Work[T]) -> T:
+        if self._writer is None:
+            raise closed()
+        return await self._writer.do(work)
+
+    async def _read(self, work: Work[T]) -> T:
+        if self._reader is None:
+            raise closed()
+        return await self._reader.do(work)
+
+    async def _execute(self, name: str, *arguments: Any) -> None:
+        await self._write(lambda database: _nothing(database.execute(self._sql[name], arguments)))
+
+    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+        return await self._read(lambda database: database.execute(self._sql[name], arguments).fetchall())
+
+
+def _nothing(_: object) -> None:
+    """For statements that bring nothing back."""

@@ -1,0 +1,46 @@
+"""Loads ``.sql`` files of named, explained statements.
+
+A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
+up in the server's own logs. ``{schema}`` and ``{now}`` are the only things ever put in, and neither comes from a user
+unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[str, str]:
+    """The statements of one file by their names."""
+    parts = _NAME.split(_read(package, filename))
+    return {name: fill(body, words).strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:
+    """(number, name, text) of every migration, in order."""
+    folder = resources.files(package) / "migrations"
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".sql"):
+            number, _, rest = file.name.partition("_")
+            yield int(number), rest.removesuffix(".sql"), file.read_text(encoding="utf-8")
+
+
+def fill(text: str, words: dict[str, str]) -> str:
+    """Put the words into their ``{places}``. Plain replacement: SQL has braces of its own."""
+    for name, value in words.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def split_script(text: str) -> list[str]:
+    """The statements of a migration. Migrations keep semicolons at line ends for this purpose only."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return [part.strip() for part in re.split(r";[ \t]*(?:--[^\n]*)?(?:\n|$)", "\n".join(lines)) if part.strip()]
+
+
+def _read(package: str, filename: str) -> str:
+    return (resources.files(package) / filename).read_text(encoding="utf-8")

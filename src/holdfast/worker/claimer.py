@@ -1,0 +1,143 @@
+"""The claimer: takes as many ready runs as there are free slots, the moment slots or runs appear.
+
+It knows lanes (queue, workflow, priority) that may have something, from wake-ups and from the sweeper's question, and
+for each a mark: the place up to which it has seen everything claimed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from ..model.records import Claimed, Lane
+from ..settings import Settings
+from ..store import Store
+from .patience import patiently
+
+_MARK_SLACK = 2_000_000
+"""Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
+
+
+class Claimer:
+    """Claims in a loop; rung by whoever knows that there is work or room."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        worker_id: Callable[[], str],
+        versions: dict[str, str],
+        queues: Sequence[str] | None,
+        free_slots: Callable[[], int],
+        suspect_running: Callable[[], bool],
+        accept: Callable[[list[Claimed]], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._worker_id = worker_id
+        self._versions = versions
+        self._queues = None if queues is None else frozenset(queues)
+        self._free_slots = free_slots
+        self._suspect_running = suspect_running
+        self._accept = accept
+        self._active: dict[Lane, int] = {}
+        self._marks: dict[Lane, int] = {}
+        self._suspects = False
+        self._bell = asyncio.Event()
+        self._tokens = itertools.count(1)
+        self.stopped = False
+        self.busy = False
+        self.last_found = 0.0
+        """When a claim last brought something (monotonic)."""
+
+    # -- rung by others ----------------------------------------------------------------------------------------
+
+    def serves(self, lane: Lane) -> bool:
+        """Whether this worker takes runs of a lane."""
+        return lane.workflow in self._versions and (self._queues is None or lane.queue in self._queues)
+
+    def woken(self, lanes: Iterable[Lane]) -> None:
+        """Something was just put in line: it stands behind the mark."""
+        for lane in lanes:
+            if self.serves(lane) and lane not in self._active:
+                self._active[lane] = self._marks.get(lane, 0)
+                self._bell.set()
+
+    def found(self, lanes: Iterable[Lane], suspects: bool = False) -> None:
+        """The sweeper saw ready runs in these lanes, wherever they stand: look from the beginning."""
+        for lane in lanes:
+            if self.serves(lane) and lane not in self._active:
+                self._active[lane] = 0
+                self._bell.set()
+        if suspects:
+            self._suspects = True
+            self._bell.set()
+
+    def slots_freed(self) -> None:
+        """There is room."""
+        if self._active or self._suspects:
+            self._bell.set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being claimed, and no lane is known to have anything."""
+        return not (self.busy or self._active or self._bell.is_set())
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim for ever."""
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            self.busy = True
+            try:
+                await self._claim_while_possible()
+            finally:
+                self.busy = False
+
+    async def _claim_while_possible(self) -> None:
+        if self._suspects and not self._suspect_running() and self._free_slots() > 0 and not self.stopped:
+            self._suspects = False
+            await self._claim(None, 1)
+        while self._active and not self.stopped and (free := self._free_slots()) > 0:
+            await self._claim(list(self._active.items()), free)
+
+    async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
+        token, worker = next(self._tokens), self._worker_id()
+
+        async def ask() -> list[Claimed]:
+            if lanes is None:
+                return await self._store.claim_suspect(worker, token, self._versions, self._listed_queues())
+            return await self._store.claim(worker, token, lanes, self._versions, limit)
+
+        # The same token again after an outage: what a claim with a lost reply took must not be left lying.
+        runs = await patiently(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
+        if lanes is not None:
+            self._learn(lanes, runs, limit)
+        if runs:
+            self.last_found = time.monotonic()
+            if worker == self._worker_id():
+                self._accept(runs)
+
+    def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
+        """Move the marks; drop lanes that have run dry."""
+        for run in runs:
+            lane = Lane(run.queue, run.workflow, run.priority)
+            mark = run.place - _MARK_SLACK
+            if mark > self._marks.get(lane, 0):
+                self._marks[lane] = mark
+            if lane in self._active:
+                self._active[lane] = self._marks.get(lane, 0)
+        # One lane is drained when it gives less than asked for; of many, others may hold the first rows locked.
+        if (len(lanes) == 1 and len(runs) < limit) or not runs:
+            for lane, _ in lanes:
+                self._active.pop(lane, None)
+
+    def _listed_queues(self) -> list[str] | None:
+        return None if self._queues is None else sorted(self._queues)

@@ -1,0 +1,460 @@
+"""The executor: runs handlers in slots, bounds them in time, and turns what becomes of them into journal entries.
+
+    claimed → decode the input → call the handler → outcome → journal → slot free
+
+Each handler is one task (a plain ``def`` one thread more). A slot is free again when the entry that ends the claim
+is committed, or when the handler is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..engine.calls import default_backoff
+from ..engine.context import Context, SyncContext
+from ..engine.execution import Execution
+from ..engine.failure import AttemptTimeout, encode_error, ending_step
+from ..engine.scope import current_execution
+from ..engine.workflow import WORKFLOW, Workflow
+from ..errors import (
+    AttemptEnded,
+    ContextMisuse,
+    DatabaseRefused,
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    NonDeterminismError,
+    PayloadError,
+    Released,
+    RunSuspended,
+)
+from ..model import status
+from ..model.backoff import retry_delay
+from ..model.payload import Payloads
+from ..model.records import RUN_ITSELF, Claimed, Entry, Transition, TryFailed
+from ..settings import SUSPECT_LOSSES, Settings
+from .cache import HistoryCache
+from .journal import Journal
+from .threads import Threads
+
+
+_OVER = AttemptEnded("the attempt is over")
+
+
+class DeadlineExceeded(HoldfastError):
+    """The run did not end before its deadline."""
+
+
+class Executor:
+    """The slots of one worker, and what goes on in them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        concurrency: int,
+        payloads: Payloads,
+        logger: logging.Logger,
+        workflows: dict[str, Workflow[Any, Any]],
+        journal: Journal,
+        slots_freed: Callable[[], None],
+        fetch_history: Callable[[Claimed], Awaitable[None]],
+        has_code: Callable[[str, str], Awaitable[bool]],
+    ) -> None:
+        self.settings = settings
+        self.concurrency = concurrency
+        self.payloads = payloads
+        self.logger = logger
+        self._workflows = workflows
+        self._journal = journal
+        self._slots_freed = slots_freed
+        self._fetch_history = fetch_history
+        self._has_code = has_code
+        self._handlers = Threads("handler")
+        self._steps = Threads("step")
+        self._loop = asyncio.get_running_loop()
+        self.cache = HistoryCache(settings.history_cache)
+        self.running: dict[str, Execution] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    # -- the worker, as an execution sees it (engine.Recorder) ----------------------------------------------------
+
+    def record(self, entry: Entry) -> asyncio.Future[int]:
+        """Journal an entry."""
+        return self._journal.record(entry)
+
+    def note(self, entry: Entry) -> None:
+        """Journal an entry nobody waits for, from any thread."""
+        self._loop.call_soon_threadsafe(self._journal.note, entry)
+
+    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """A blocking step."""
+        return self._steps.submit(function)
+
+    def has_free_slots(self) -> bool:
+        """Whether a moment's wait may stay in memory."""
+        return len(self.running) < self.concurrency
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Slots to be claimed for."""
+        return self.concurrency - len(self.running)
+
+    def holding(self) -> dict[str, int]:
+        """Run id → claim number of all that is in the slots. Called from the heartbeat's thread."""
+        while True:
+            try:
+                return {run_id: execution.claim for run_id, execution in self.running.items()}
+            except RuntimeError:  # changed while we looked
+                continue
+
+    @property
+    def suspect_running(self) -> bool:
+        """Whether a run that workers have died with is in a slot: they are taken one at a time."""
+        return any(execution.claimed.losses >= SUSPECT_LOSSES for execution in self.running.values())
+
+    def accept(self, runs: list[Claimed]) -> None:
+        """Fill slots with claimed runs."""
+        for claimed in runs:
+            known = self.running.get(claimed.id)
+            if known is not None:
+                known.lose()  # claimed anew: whatever we held of it is not ours any more
+                self._free(known)
+            execution = Execution(claimed, self._workflows[claimed.workflow], self)
+            self.running[claimed.id] = execution
+            self._begin(execution)
+        self.idle.clear()
+
+    def _begin(self, execution: Execution) -> None:
+        task = self._loop.create_task(self._drive(execution))
+        execution.owner = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        limit = self._time_limit(execution)
+        if limit is not None:
+            self._timers[execution.run_id] = self._loop.call_later(limit[0], self._time_is_up, execution, limit[1])
+
+    def _free(self, execution: Execution) -> None:
+        """Give the slot back, once."""
+        if self.running.get(execution.run_id) is execution:
+            del self.running[execution.run_id]
+            timer = self._timers.pop(execution.run_id, None)
+            if timer is not None:
+                timer.cancel()
+            if not self.running:
+                self.idle.set()
+            self._slots_freed()
+
+    # -- one attempt ---------------------------------------------------------------------------------------------
+
+    async def _drive(self, execution: Execution) -> None:
+        current_execution.set(execution)
+        try:
+            result = await self._call_handler(execution)
+        except asyncio.CancelledError:
+            if execution.closed is None and not _being_cancelled():
+                await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
+                return
+            if execution.closed is None:
+                execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
+            self._released(execution)
+        except Released:
+            self._released(execution)
+        except Exception as error:
+            await self._failed(execution, error)
+        except BaseException as error:
+            # SystemExit and the like from user code must not end the worker, nor hang the run.
+            await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+        else:
+            await self._returned(execution, result)
+
+    async def _call_handler(self, execution: Execution) -> Any:
+        workflow, claimed = execution.workflow, execution.claimed
+        if not claimed.complete:
+            await self._fetch_history(claimed)
+            execution.load(claimed.records)
+        args: list[Any] = []
+        if workflow.kind == WORKFLOW:
+            args.append(Context(execution) if workflow.is_async else SyncContext(execution, self._loop))
+        if workflow.takes_input:
+            args.append(self._decode_input(execution))
+        if workflow.is_async:
+            return await workflow.function(*args)
+        return await self._call_in_thread(execution, workflow, args)
+
+    async def _call_in_thread(self, execution: Execution, workflow: Workflow[Any, Any], args: list[Any]) -> Any:
+        context = contextvars.copy_context()
+
+        def call() -> Any:
+            execution.owner = threading.get_ident()
+            return context.run(workflow.function, *args)
+
+        return await self._handlers.submit(call)
+
+    def _decode_input(self, execution: Execution) -> Any:
+        workflow, claimed = execution.workflow, execution.claimed
+        try:
+            return self.payloads.decode(
+                claimed.input, workflow.input_type, claimed.format, f"the input of {workflow.name!r}"
+            )
+        except PayloadError as error:
+            raise InvalidInput(str(error)) from None
+
+    # -- outcomes ------------------------------------------------------------------------------------------------
+
+    async def _returned(self, execution: Execution, result: Any) -> None:
+        """The handler came to its end: check that it left nothing behind, then record the result."""
+        if execution.closed is not None:
+            await self._closed(execution)
+            return
+        try:
+            self._check_nothing_left(execution)
+            workflow = execution.workflow
+            output, _ = self.payloads.round_trip(result, workflow.output_type, f"the result of {workflow.name!r}")
+        except NonDeterminismError as error:
+            execution.diverge(error)
+            await self._closed(execution)
+            return
+        except HoldfastError as error:
+            await self._end_failed(execution, error, status.REASON_CODE)
+            return
+        move = Transition(
+            execution.run_id, execution.claim, status.COMPLETED, output=output, format=self.payloads.format
+        )
+        await self._leave(execution, move)
+
+    def _check_nothing_left(self, execution: Execution) -> None:
+        if execution.unawaited:
+            names = ", ".join(repr(call.name) for call in execution.unawaited.values())
+            raise ContextMisuse(
+                f"the workflow returned without awaiting {names}: the step never began. Await every ctx.step(…)"
+            )
+        execution.history.check_all_taken()
+
+    async def _failed(self, execution: Execution, error: Exception) -> None:
+        """The handler raised: another attempt, later, or the end."""
+        if execution.closed is not None:
+            await self._closed(execution)
+            return
+        await self._attempt_failed(execution, error, status.REASON_CODE)
+
+    async def _attempt_failed(self, execution: Execution, error: Exception, reason: str) -> None:
+        claimed, workflow = execution.claimed, execution.workflow
+        allowed = claimed.max_attempts or workflow.options.max_attempts or self.settings.max_attempts
+        failures = claimed.attempt - claimed.first_attempt + 1
+        backoff = workflow.options.backoff or default_backoff(self.settings)
+        delay = (
+            None if isinstance(error, (ContextMisuse, InvalidInput)) else retry_delay(error, failures, allowed, backoff)
+        )
+        if delay is None:
+            await self._end_failed(execution, error, reason)
+            return
+        text = encode_error(error, self.payloads)
+        self._note_attempt(execution, text)
+        self.logger.info(
+            "run %s (%s): attempt %d failed with %s; next in %.1f s",
+            execution.run_id, workflow.name, claimed.attempt, type(error).__name__, delay,
+        )  # fmt: skip
+        move = Transition(
+            execution.run_id,
+            execution.claim,
+            status.QUEUED,
+            error=text,
+            delay_ms=max(1, int(delay * 1000)),
+            next_attempt=True,
+            recorded=execution.recorded,
+            forget=execution.to_forget(ending_step(error)),
+            format=self.payloads.format,
+        )
+        await self._leave(execution, move)
+
+    async def _end_failed(self, execution: Execution, error: Exception, reason: str) -> None:
+        text = encode_error(error, self.payloads)
+        self._note_attempt(execution, text)
+        self.logger.warning(
+            "run %s (%s) failed for good (%s): %s",
+            execution.run_id,
+            execution.workflow.name,
+            reason,
+            type(error).__name__,
+        )
+        move = Transition(
+            execution.run_id,
+            execution.claim,
+            status.FAILED,
+            reason=reason,
+            error=text,
+            recorded=execution.recorded,
+            forget=execution.to_forget(ending_step(error)),
+            format=self.payloads.format,
+        )
+        await self._leave(execution, move)
+
+    def _note_attempt(self, execution: Execution, error: str) -> None:
+        """The failed attempt goes into the activity log, in the same flush as what becomes of the run."""
+        claimed = execution.claimed
+        self._journal.note(
+            TryFailed(
+                execution.run_id,
+                execution.claim,
+                "",
+                RUN_ITSELF,
+                claimed.attempt,
+                1,
+                execution.workflow.name,
+                error,
+                None,
+                int((time.monotonic() - execution.began) * 1000),
+                self.payloads.format,
+            )
+        )
+
+    async def _leave(self, execution: Execution, move: Transition) -> None:
+        """Journal the entry that ends this claim, wait for its commit, free the slot."""
+        if execution.closed is None:
+            execution.closed = _OVER
+        try:
+            await execution.leave(move)
+        except DatabaseRefused as refusal:
+            await self._end_refused(execution, refusal)
+        except (LeaseLost, asyncio.CancelledError):
+            pass
+        finally:
+            self._free(execution)
+
+    async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
+        """The database would not take the result: end the run with a plain sentence instead."""
+        text = encode_error(PayloadError(f"the database refused the outcome of the run: {refusal}"), self.payloads)
+        move = Transition(
+            execution.run_id,
+            execution.claim,
+            status.FAILED,
+            reason=status.REASON_CODE,
+            error=text,
+            format=self.payloads.format,
+        )
+        try:
+            await execution.leave(move)
+        except (LeaseLost, DatabaseRefused):
+            self.logger.exception("run %s: its outcome could not be recorded", execution.run_id)
+
+    async def _closed(self, execution: Execution) -> None:
+        """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
+        error = execution.diverged
+        if error is None or execution.leaving:
+            self._released(execution)
+            return
+        claimed, name = execution.claimed, execution.workflow.name
+        last = claimed.last_version
+        if last is not None and last != execution.workflow.version and await self._has_code(name, last):
+            self.logger.warning(
+                "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, name
+            )
+            back = Transition(
+                claimed.id, claimed.claim, status.QUEUED, delay_ms=int(self.settings.poll * 1000), version=last
+            )
+            await self._leave(execution, back)
+            return
+        await self._end_failed(execution, error, status.REASON_NON_DETERMINISM)
+
+    def _released(self, execution: Execution) -> None:
+        """The run has left already; keep its records if it may come back here."""
+        if isinstance(execution.closed, RunSuspended):
+            records = execution.cacheable()
+            if records is not None:
+                self.cache.put(execution.run_id, execution.claim, records)
+        self._free(execution)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def _time_limit(self, execution: Execution) -> tuple[float, str] | None:
+        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run."""
+        claimed = execution.claimed
+        timeout = claimed.timeout_ms / 1000 if claimed.timeout_ms is not None else execution.workflow.options.timeout
+        deadline = None if claimed.deadline_in_ms is None else max(0.0, claimed.deadline_in_ms / 1000)
+        if deadline is not None and (timeout is None or deadline <= timeout):
+            return deadline, status.REASON_DEADLINE
+        return None if timeout is None else (timeout, status.REASON_TIMEOUT)
+
+    def _time_is_up(self, execution: Execution, reason: str) -> None:
+        """End the attempt, even if the handler ignores being cancelled."""
+        if execution.closed is not None:
+            return
+        if reason == status.REASON_DEADLINE:
+            error: Exception = DeadlineExceeded(f"run {execution.run_id} did not end before its deadline")
+        else:
+            error = AttemptTimeout(f"the attempt took longer than its timeout ({execution.workflow.name})")
+        execution.close(AttemptEnded(str(error)))
+        ending = (
+            self._end_failed(execution, error, reason)
+            if reason == status.REASON_DEADLINE
+            else self._attempt_failed(execution, error, reason)
+        )
+        self._keep(self._loop.create_task(ending))
+
+    def list_running_steps(self) -> None:
+        """Called about once a second: steps that take long are listed as running."""
+        now = time.monotonic()
+        for execution in list(self.running.values()):
+            if execution.active and execution.closed is None:
+                execution.list_running(now, self.settings.running_after)
+
+    # -- losing and giving back ----------------------------------------------------------------------------------
+
+    def lose(self, run_id: str, claim: int | None = None) -> None:
+        """The run is not ours any more."""
+        execution = self.running.get(run_id)
+        if execution is not None and (claim is None or execution.claim == claim):
+            self.logger.warning("run %s: lost its lease (claim %d)", run_id, execution.claim)
+            execution.lose()
+            self._free(execution)
+
+    def lose_all(self) -> None:
+        """The worker's own lease is over."""
+        for run_id in list(self.running):
+            self.lose(run_id)
+
+    async def give_back(self) -> None:
+        """Stop every handler and put its run back in line at once: no attempt used, nothing failed."""
+        receipts = []
+        for execution in list(self.running.values()):
+            if execution.closed is None:
+                execution.close(AttemptEnded("the worker stops"))
+                move = Transition(
+                    execution.run_id, execution.claim, status.QUEUED, delay_ms=0, recorded=execution.recorded
+                )
+                receipts.append((execution, execution.leave(move)))
+        for execution, receipt in receipts:
+            try:
+                await receipt
+            except (LeaseLost, DatabaseRefused):
+                pass
+            self._free(execution)
+
+    async def close(self) -> None:
+        """Let go of threads and of handlers that ignored being cancelled."""
+        self._handlers.close()
+        self._steps.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,135 @@
+"""The sweeper: asks which duties have work, and does what is due.
+
+Makes sleepers ready when their time has come, tells the claimer what it saw, and gives back what dead workers held. One
+combined question per tick, so that an idle worker costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from ..model.records import Lane, Tick
+from ..settings import Settings
+from ..store import Store
+from .claimer import Claimer
+from .patience import patiently
+
+T = TypeVar("T")
+
+_BATCH = 1000
+"""Rows moved by one statement: bounds how long they stay locked."""
+_ORPHANS_EVERY = 6
+"""Sweeps between two looks for runs that name no worker at all; these are rare."""
+
+
+class Sweeper:
+    """Ticks for ever."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        worker_id: Callable[[], str],
+        workflows: list[str],
+        claimer: Claimer,
+        may_reap: Callable[[], bool],
+        ready: Callable[[Iterable[Lane]], None],
+        ended: Callable[[], None],
+        each_tick: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._worker_id = worker_id
+        self._workflows = workflows
+        self._claimer = claimer
+        self._may_reap = may_reap
+        self._ready = ready
+        self._ended = ended
+        self._each_tick = each_tick
+        self._look = asyncio.Event()
+        self._next_sweep = 0.0
+        self._sweeps = 0
+        self._wait = settings.busy_poll
+        self.ticks = 0
+
+    def look_now(self) -> None:
+        """Something changed: do not wait for the tick."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        while True:
+            self._look.clear()
+            tick = await self.tick()
+            self._each_tick()
+            await self._pause(tick)
+
+    async def tick(self) -> Tick:
+        """Ask once and act on the answer."""
+        tick = await self._ask(lambda: self._store.tick(self._worker_id(), self._workflows, True))
+        if tick.due:
+            await self._promote()
+        if tick.lanes or tick.suspects:
+            self._claimer.found(tick.lanes, tick.suspects)
+        await self._sweep(tick)
+        self.ticks += 1
+        return tick
+
+    async def _promote(self) -> None:
+        while True:
+            done = await self._ask(lambda: self._store.promote(_BATCH))
+            if done.lanes:
+                self._ready(done.lanes)
+            if done.ended:
+                self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
+                self._ended()
+            if done.count < _BATCH:
+                return
+
+    async def _sweep(self, tick: Tick) -> None:
+        now = time.monotonic()
+        if now < self._next_sweep or not self._may_reap():
+            return
+        self._next_sweep = now + self._settings.sweep
+        self._sweeps += 1
+        if tick.dead or self._sweeps % _ORPHANS_EVERY == 1:
+            await self._reap()
+
+    async def _reap(self) -> None:
+        """Give back what dead workers held, in bounded batches."""
+        while True:
+            done = await self._ask(lambda: self._store.reap(self._worker_id(), _BATCH, self._settings.max_losses))
+            if done.buried:
+                self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
+            if done.dead_letters:
+                self._logger.error("dead letters after too many lost workers: %s", ", ".join(done.dead_letters))
+                self._ended()
+            if done.lanes:
+                self._ready(done.lanes)
+            if done.count < _BATCH:
+                return
+
+    async def _pause(self, tick: Tick) -> None:
+        """Until the next tick: the poll interval, less when a sleeper is due sooner, or when there are no wake-ups and
+        there was work a short while ago."""
+        longest = self._settings.poll
+        if not self._store.can_wake:
+            busy = time.monotonic() - self._claimer.last_found < longest
+            self._wait = self._settings.busy_poll if busy else min(self._wait * 2, longest)
+            longest = self._wait
+        if tick.next_due_ms is not None:
+            longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + 0.001)
+        try:
+            async with asyncio.timeout(longest):
+                await self._look.wait()
+        except TimeoutError:
+            pass
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, "sweep", self._logger, self._settings.outage_backoff_max)

@@ -1,0 +1,87 @@
+"""The switchboard: who wants to be woken in this process, and what to tell other processes.
+
+Outgoing notifications are coalesced: whatever came up while the last one was sent goes out as the next, in a transaction
+of its own, after the data was committed. None of it is required: polling alone is correct.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import HoldfastError, sentence
+from ..model.records import Lane, Transition
+from ..store import Store
+from ..store.protocol import Wakeups
+
+Listener = Callable[[Wakeups], None]
+
+
+class Switchboard:
+    """Passes wake-ups on, inside the process at once and to other processes by the store."""
+
+    def __init__(self, store: Store, logger: logging.Logger) -> None:
+        self._store = store
+        self._logger = logger
+        self._listeners: list[Listener] = []
+        self._lanes: set[Lane] = set()
+        self._ended = False
+        self._sender: asyncio.Task[None] | None = None
+        self._ear: asyncio.Task[None] | None = None
+        self.outcomes: Callable[[Sequence[Transition]], None] | None = None
+        """Told how runs of this process ended, so that nobody here needs to ask the database."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Be told of every wake-up."""
+        self._listeners.append(listener)
+        if self._ear is None:
+            self._ear = asyncio.create_task(self._store.listen(self._heard), name="holdfast-listen")
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """No more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def ready(self, lanes: Iterable[Lane]) -> None:
+        """Runs were put in line."""
+        new = frozenset(lanes)
+        self._lanes |= new
+        self._heard(Wakeups(new, False))
+        self._send_soon()
+
+    def ended(self, moves: Sequence[Transition] = ()) -> None:
+        """Runs have ended; how, where it is known here."""
+        self._ended = True
+        if self.outcomes is not None and moves:
+            self.outcomes(moves)
+        elif not moves:
+            self._heard(Wakeups(frozenset(), True))
+        self._send_soon()
+
+    async def close(self) -> None:
+        """Send what is left, stop listening."""
+        if self._sender is not None:
+            await asyncio.wait((self._sender,), timeout=2)
+        for task in (self._sender, self._ear):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _heard(self, wakeups: Wakeups) -> None:
+        for listener in list(self._listeners):
+            listener(wakeups)
+
+    def _send_soon(self) -> None:
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="holdfast-notify")
+
+    async def _send(self) -> None:
+        while self._lanes or self._ended:
+            wakeups = Wakeups(frozenset(self._lanes), self._ended)
+            self._lanes, self._ended = set(), False
+            try:
+                await self._store.notify(wakeups)
+            except HoldfastError as error:
+                self._logger.debug("notify: %s", sentence(error))
+                return

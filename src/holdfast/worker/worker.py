@@ -1,0 +1,284 @@
+"""A worker: registers, claims, executes, records, beats and sweeps, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..engine.workflow import Workflow
+from ..errors import DatabaseUnavailable
+from ..model.ids import new_id
+from ..model.payload import Payloads
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, Transition, WorkerInfo
+from ..model.status import TERMINAL
+from ..settings import Settings
+from ..store import Store
+from ..store.protocol import Wakeups
+from .claimer import Claimer
+from .executor import Executor
+from .heartbeat import Heartbeat
+from .journal import Journal
+from .patience import patiently
+from .sweeper import Sweeper
+from .wakeups import Switchboard
+
+
+class Worker:
+    """One worker in this process. Use it as ``async with app.worker(): …``."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        payloads: Payloads,
+        logger: logging.Logger,
+        workflows: dict[str, Workflow[Any, Any]],
+        switchboard: Switchboard,
+        queues: Sequence[str] | None,
+    ) -> None:
+        self.id = new_id()
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._workflows = dict(workflows)
+        self._versions = {name: workflow.version for name, workflow in workflows.items()}
+        self._switchboard = switchboard
+        self._queues = None if queues is None else list(queues)
+        self._strays: set[tuple[str, int]] = set()
+        self._duties: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._hurried = asyncio.Event()
+        self.broken = asyncio.Event()
+        """Set if a duty ended by an error, which is a bug: the worker is of no use any more."""
+        self._journal = Journal(store, settings, logger, self._my_id, self._flush_answered, self._flushed)
+        self._executor = Executor(
+            settings, settings.concurrency, payloads, logger, self._workflows, self._journal,
+            self._slots_freed, self._fetch_history, self._has_code,
+        )  # fmt: skip
+        self._claimer = Claimer(
+            store, settings, logger, self._my_id, self._versions, queues,
+            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept,
+        )  # fmt: skip
+        self._sweeper = Sweeper(
+            store, settings, logger, self._my_id, list(workflows), self._claimer,
+            self._may_reap, switchboard.ready, switchboard.ended, self._executor.list_running_steps,
+        )  # fmt: skip
+        self._heartbeat = Heartbeat(
+            store, settings.beat, settings.lease, logger, self._my_id,
+            self._executor.holding, self._beat_answered, self._lease_expired,
+        )  # fmt: skip
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Register and begin all duties."""
+        await self._store.register(self._info())
+        self._logger.info("worker %s started: %s", self.id, ", ".join(self._versions) or "no workflows")
+        self._switchboard.subscribe(self._woken)
+        self._heartbeat.start()
+        for duty in (self._journal, self._claimer, self._sweeper):
+            task = asyncio.create_task(duty.run(), name=f"holdfast-{type(duty).__name__.lower()}")
+            task.add_done_callback(self._duty_ended)
+            self._duties.append(task)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._claimer.stopped = True
+        grace = self._settings.grace if grace is None else grace
+        try:
+            await self._finish(grace)
+        finally:
+            self._switchboard.unsubscribe(self._woken)
+            for task in self._duties:
+                task.cancel()
+            await asyncio.gather(*self._duties, return_exceptions=True)
+            await self._executor.close()
+            await self._heartbeat.stop()
+            await self._unregister()
+        self._logger.info("worker %s stopped", self.id)
+
+    async def _finish(self, grace: float) -> None:
+        if self._executor.running and grace > 0:
+            self._logger.info("worker %s waits up to %g s for %d runs", self.id, grace, len(self._executor.running))
+            try:
+                await self._store.worker_state(self.id, "stopping")
+            except DatabaseUnavailable:
+                pass
+            await self._wait_idle(grace)
+        # The database may be away; what cannot be given back now is reaped after the lease.
+        asyncio.get_running_loop().call_later(5, self._journal.give_up)
+        await self._executor.give_back()
+        await self._journal.settle()
+
+    async def _wait_idle(self, grace: float) -> None:
+        idle = asyncio.ensure_future(self._executor.idle.wait())
+        hurry = asyncio.ensure_future(self._hurried.wait())
+        await asyncio.wait((idle, hurry), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        hurry.cancel()
+
+    def hurry(self) -> None:
+        """A second signal: do not wait for handlers any longer."""
+        self._hurried.set()
+
+    async def _unregister(self) -> None:
+        try:
+            await self._store.unregister(self.id)
+        except DatabaseUnavailable:
+            self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
+
+    async def until_drained(self) -> None:
+        """Until nothing is runnable: nothing in the slots, in line, or due within a moment."""
+        while True:
+            await self._executor.idle.wait()
+            tick = await self._sweeper.tick()
+            soon = tick.next_due_ms is not None and tick.next_due_ms <= self._settings.moment * 1000
+            served = any(self._claimer.serves(lane) for lane in tick.lanes)
+            if not (served or soon or tick.suspects) and self._claimer.idle and self._executor.idle.is_set():
+                await self._journal.settle()
+                if self._executor.idle.is_set() and self._claimer.idle:
+                    return
+            else:
+                await asyncio.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def _my_id(self) -> str:
+        return self.id
+
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(
+            self.id,
+            socket.gethostname(),
+            os.getpid(),
+            self._queues,
+            self._versions,
+            self._settings.concurrency,
+            int(self._settings.lease * 1000),
+        )
+
+    def _free_slots(self) -> int:
+        return 0 if self._stopping else self._executor.free
+
+    def _may_reap(self) -> bool:
+        """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
+        take everybody else for dead."""
+        return not self._stopping and time.monotonic() - self._heartbeat.unbroken_since >= self._settings.lease
+
+    async def _has_code(self, workflow: str, version: str) -> bool:
+        """Whether a living worker has this version of a workflow."""
+        workers = await self._store.workers()
+        return any(w.state == "live" and w.workflows.get(workflow) == version and w.id != self.id for w in workers)
+
+    async def _fetch_history(self, claimed: Claimed) -> None:
+        """The rest of a long history, page by page."""
+        claimed.records = []
+        after = ("", -1)
+        while True:
+            page = await patiently(
+                lambda: self._store.steps(claimed.id, after),  # noqa: B023
+                "history", self._logger, self._settings.outage_backoff_max,
+            )  # fmt: skip
+            claimed.records += page
+            if len(page) < 1000:
+                return
+            after = (page[-1].branch, page[-1].position)
+
+    # -- what the duties tell each other -------------------------------------------------------------------------
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        if wakeups.lanes:
+            self._claimer.woken(wakeups.lanes)
+        if wakeups.look:
+            self._sweeper.look_now()
+
+    def _slots_freed(self) -> None:
+        self._claimer.slots_freed()
+
+    def _flushed(self, moves: list[Transition]) -> None:
+        """Transitions are committed: whoever waits for these runs may look, and what went back in line is ready."""
+        if not moves:
+            return
+        ended = [move for move in moves if move.status in TERMINAL]
+        if ended:
+            self._switchboard.ended(ended)
+        if len(ended) < len(moves):
+            self._sweeper.look_now()  # something has a time now; it may come before the next tick
+
+    def _flush_answered(self, answer: FlushAnswer) -> None:
+        for run_id in answer.lost:
+            self._executor.lose(run_id)
+
+    def _beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
+        """Compare what the database says we hold with what we know."""
+        if not answer.alive:
+            self._reborn()
+            return
+        held = {run.id: run.claim for run in answer.held}
+        for run_id, claim in before.items():
+            execution = self._executor.running.get(run_id)
+            if (
+                held.get(run_id) != claim
+                and execution is not None
+                and execution.claim == claim
+                and not execution.leaving
+            ):
+                self._executor.lose(run_id, claim)
+        now = self._executor.holding()
+        strays = {(run_id, claim) for run_id, claim in held.items() if now.get(run_id) != claim}
+        # Seen twice: once may be a claim or a commit whose reply is on its way.
+        again = strays & self._strays
+        self._strays = strays - again
+        if again and not self._stopping:
+            self._logger.warning("giving back %d runs that name this worker without its knowledge", len(again))
+            asyncio.ensure_future(self._give_back(sorted(again)))
+
+    async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
+        try:
+            await self._store.give_back(self.id, list(held))
+            self._sweeper.look_now()
+        except DatabaseUnavailable:
+            pass  # the next two beats find them again
+
+    def _lease_expired(self) -> None:
+        """No beat has come through for a whole lease: others may own our runs by now."""
+        if self._executor.running:
+            self._logger.error("worker %s: no heartbeat for a whole lease; stopping its handlers", self.id)
+            self._executor.lose_all()
+
+    def _reborn(self) -> None:
+        """We were declared dead. Nothing we hold is ours; go on under a new id."""
+        if self._stopping:
+            return
+        old, self.id = self.id, new_id()
+        self._logger.error("worker %s was declared dead; going on as %s", old, self.id)
+        self._executor.lose_all()
+        self._strays.clear()
+        self._duties.append(asyncio.create_task(self._register_again()))
+
+    async def _register_again(self) -> None:
+        await patiently(
+            lambda: self._store.register(self._info()), "register", self._logger, self._settings.outage_backoff_max
+        )
+        self._sweeper.look_now()
+
+    def _duty_ended(self, task: asyncio.Task[None]) -> None:
+        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it."""
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.critical("%s broke", task.get_name(), exc_info=task.exception())
+            self.broken.set()

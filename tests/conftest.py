@@ -1,0 +1,48 @@
+"""The databases that tests run on: a private Postgres per test process, a fresh database per test.
+
+`url` runs a test on every database; `postgres_url` and `sqlite_url` on one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import DatabasePool
+from tests.support.postgres import PostgresServer, server_for_tests
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server per test process, fsync off. Crash tests leave it alone and start one of their own."""
+    with server_for_tests() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_server: PostgresServer) -> Iterator[DatabasePool]:
+    pool = DatabasePool(postgres_server)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, postgres_databases: DatabasePool) -> Iterator[str]:
+    """An empty Postgres database of this test's own."""
+    name = postgres_databases.take()
+    yield postgres_server.url(name)
+    postgres_databases.give_back(name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file of this test's own, not yet created."""
+    return f"sqlite:///{tmp_path / 'holdfast.db'}"
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The test runs once per database."""
+    return str(request.getfixturevalue(f"{request.param}_url"))

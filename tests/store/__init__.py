@@ -1,0 +1,1 @@
+"""The store suite: one set of tests, run unchanged on every database."""

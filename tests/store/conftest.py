@@ -1,0 +1,79 @@
+"""The databases of the store suite: Postgres, a SQLite file, SQLite in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store import Store, open_store
+from tests.store.scene import Rows, Scene
+
+Opener = Callable[..., Store]
+
+
+@pytest.fixture(params=["postgres", "sqlite", "memory"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """Where the store under test lives; the test runs once on each."""
+    if request.param == "memory":
+        return "sqlite://"
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+class Stores:
+    """Opens stores on the test's database and closes them afterwards."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self.url = parse_url(url)
+        self._stack = stack
+
+    @property
+    def shared(self) -> bool:
+        """Whether a second store sees the same data; a database in memory is its store's alone."""
+        return self.url.kind != "sqlite" or self.url.path is not None
+
+    async def open(self, namespace: str = "holdfast", settings: Settings | None = None) -> Store:
+        store = open_store(self.url, namespace, settings or Settings())
+        await store.open()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def scene(self, store: Store, namespace: str = "holdfast") -> Scene:
+        rows = Rows(store, namespace, self.url.text)
+        self._stack.push_async_callback(rows.close)
+        scene = Scene(store, rows)
+        scene.worker = await scene.add_worker()
+        return scene
+
+
+@pytest.fixture
+async def stores(store_url: str) -> AsyncIterator[Stores]:
+    async with AsyncExitStack() as stack:
+        yield Stores(store_url, stack)
+
+
+@pytest.fixture
+async def bare(stores: Stores) -> Store:
+    """A store without tables."""
+    return await stores.open()
+
+
+@pytest.fixture
+async def store(bare: Store) -> Store:
+    await bare.migrate()
+    return bare
+
+
+@pytest.fixture
+async def scene(stores: Stores, store: Store) -> Scene:
+    """A migrated store with one registered worker."""
+    return await stores.scene(store)
+
+
+@pytest.fixture
+async def twin(stores: Stores, store: Store) -> Store:
+    """A second store on the same database, as another process would have; in memory it is the same one."""
+    return await stores.open() if stores.shared else store

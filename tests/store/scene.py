@@ -1,0 +1,256 @@
+"""The stage on which store tests play: a store, direct access to its rows, and short words for the usual moves.
+
+Times are set, never waited for: ``rows.shift(run, "visible_at", -60_000)`` makes a minute pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import (
+    Batch,
+    BeatAnswer,
+    Claimed,
+    Entry,
+    FlushAnswer,
+    Lane,
+    NewRun,
+    RunRow,
+    RunShape,
+    StepDone,
+    StepRunning,
+    Transition,
+    TryFailed,
+    WorkerInfo,
+)
+from holdfast.store import Store
+from holdfast.store.sqlite import SqliteStore
+
+WORKFLOWS = ("order", "mail", "report")
+"""The workflows that the workers of these tests know."""
+VERSIONS = dict.fromkeys(WORKFLOWS, "v1")
+MINUTE = 60_000
+DAY = 24 * 60 * MINUTE
+
+
+class Rows:
+    """The tables themselves. ``[runs]`` stands for the table's full name, ``?`` for a value, in every dialect."""
+
+    def __init__(self, store: Store, namespace: str = "holdfast", url: str = "") -> None:
+        self._store = store
+        self._namespace = namespace
+        self._url = url
+        self._connection: Any = None
+
+    async def fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        if isinstance(self._store, SqliteStore):
+            text = re.sub(r"\[(\w+)\]", rf"{self._namespace}_\1", sql)
+            assert self._store._writer is not None
+            return await self._store._writer.do(lambda database: database.execute(text, values).fetchall())
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._url)
+        numbers = itertools.count(1)
+        text = re.sub(r"\?", lambda _: f"${next(numbers)}", re.sub(r"\[(\w+)\]", rf'"{self._namespace}".\1', sql))
+        return [tuple(row) for row in await self._connection.fetch(text, *values)]
+
+    async def set(self, run_id: str, column: str, value: Any) -> None:
+        await self.fetch(f"UPDATE [runs] SET {column} = ? WHERE id = ?", value, run_id)
+
+    async def get(self, run_id: str, column: str) -> Any:
+        [(value,)] = await self.fetch(f"SELECT {column} FROM [runs] WHERE id = ?", run_id)
+        return value
+
+    async def shift(self, run_id: str, column: str, by_ms: int) -> None:
+        """Move a time of a run; by a negative span, into the past."""
+        await self.fetch(f"UPDATE [runs] SET {column} = {column} + ? WHERE id = ?", by_ms, run_id)
+
+    async def silence(self, worker: str) -> None:
+        """Let a worker's lease have run out a minute ago."""
+        await self.fetch("UPDATE [workers] SET expires_at = beat_at - ? WHERE id = ?", MINUTE, worker)
+
+    async def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Everything that a journal entry can change, for seeing that nothing was."""
+        tables = ("runs", "steps", "tries", "progress", "run_tags")
+        return {table: sorted(await self.fetch(f"SELECT * FROM [{table}]"), key=repr) for table in tables}
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class Scene:
+    """One worker on one store; others can be added."""
+
+    def __init__(self, store: Store, rows: Rows) -> None:
+        self.store = store
+        self.rows = rows
+        self.worker = ""
+        self._tokens = itertools.count(1)
+
+    async def add_worker(self, **changes: Any) -> str:
+        worker = WorkerInfo(new_id(), "here", 1, None, VERSIONS, concurrency=10, lease_ms=30_000)
+        for name, value in changes.items():
+            setattr(worker, name, value)
+        await self.store.register(worker)
+        return worker.id
+
+    async def start(self, workflow: str = "order", *, key: str | None = None, input: str = "{}", **shape: Any) -> str:
+        [run_id] = await self.store.start([new_run(workflow, key=key, input=input, **shape)])
+        return run_id
+
+    async def start_many(self, count: int, workflow: str = "order", **shape: Any) -> list[str]:
+        return await self.store.start([new_run(workflow, **shape) for _ in range(count)])
+
+    async def lanes(self, workflows: Sequence[str] = WORKFLOWS) -> list[Lane]:
+        return (await self.store.tick(self.worker, workflows, True)).lanes
+
+    async def claim(
+        self,
+        limit: int = 10,
+        *,
+        worker: str | None = None,
+        token: int | None = None,
+        lanes: Sequence[Lane] | None = None,
+        version: str = "v1",
+    ) -> list[Claimed]:
+        """What is ready, over all lanes there are."""
+        lanes = await self.lanes() if lanes is None else lanes
+        marked = [(lane, 0) for lane in lanes]
+        versions = dict.fromkeys(WORKFLOWS, version)
+        token = next(self._tokens) if token is None else token
+        return await self.store.claim(worker or self.worker, token, marked, versions, limit) if marked else []
+
+    async def suspect(
+        self, *, token: int | None = None, workflows: Sequence[str] = WORKFLOWS, queues: Sequence[str] | None = None
+    ) -> list[Claimed]:
+        token = next(self._tokens) if token is None else token
+        return await self.store.claim_suspect(self.worker, token, dict.fromkeys(workflows, "v1"), queues)
+
+    async def running(self, *, worker: str | None = None, **start: Any) -> Claimed:
+        """A run just started and claimed."""
+        run_id = await self.start(**start)
+        [claimed] = await self.claim(worker=worker)
+        assert claimed.id == run_id, "another run was ready too"
+        return claimed
+
+    async def again(self, run: Claimed) -> Claimed:
+        """Given back and claimed once more: the next claim number, on the same worker."""
+        await self.store.give_back(self.worker, [(run.id, run.claim)])
+        [claimed] = await self.claim()
+        return claimed
+
+    async def flush(self, *entries: Entry, worker: str | None = None) -> FlushAnswer:
+        batch = Batch()
+        for entry in entries:
+            batch.add(entry)
+        return await self.store.flush(worker or self.worker, batch)
+
+    async def lose(self, run_id: str, max_losses: int = 5) -> None:
+        """A worker claims the run and dies with it."""
+        victim = await self.add_worker()
+        lanes = await self.lanes()
+        held = await self.claim(worker=victim, lanes=lanes)
+        if not held:
+            held = await self.store.claim_suspect(victim, next(self._tokens), VERSIONS, None)
+        assert [run.id for run in held] == [run_id], "the run to be lost was not the only one"
+        await self.bury(victim, max_losses)
+
+    async def bury(self, worker: str, max_losses: int = 5) -> None:
+        await self.rows.silence(worker)
+        await self.store.reap(self.worker, 100, max_losses)
+
+    async def info(self, run_id: str) -> RunRow:
+        row = await self.store.run(run_id)
+        assert row is not None
+        return row
+
+    def beat(self, worker: str | None = None, running: int = 0) -> BeatAnswer:
+        """Called in a thread (``asyncio.to_thread``): heartbeats are synchronous."""
+        pulse = self.store.pulse()
+        try:
+            return pulse.beat(worker or self.worker, running)
+        finally:
+            pulse.close()
+
+
+def new_run(workflow: str = "order", *, key: str | None = None, input: str = "{}", **shape: Any) -> NewRun:
+    values = {"workflow": workflow, "version": "v1", "queue": workflow} | shape
+    return NewRun(new_id(), RunShape(**values), input, key)
+
+
+def step(run: Claimed, position: int = 0, output: str | None = "1", *, branch: str = "", **changes: Any) -> StepDone:
+    """The outcome of a step of a run, under the claim it is held by."""
+    values: dict[str, Any] = {
+        "run_id": run.id,
+        "claim": run.claim,
+        "branch": branch,
+        "position": position,
+        "seq": position,
+        "name": f"step {position}",
+        "kind": "step",
+        "status": "completed",
+        "output": output,
+        "error": None,
+        "arguments": None,
+        "attempts": 1,
+        "duration_ms": 0,
+        "line": None,
+    }
+    return StepDone(**(values | changes))
+
+
+def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any) -> TryFailed:
+    values: dict[str, Any] = {
+        "run_id": run.id,
+        "claim": run.claim,
+        "branch": "",
+        "position": position,
+        "attempt": run.attempt,
+        "number": number,
+        "name": f"step {position}",
+        "error": '{"type":"ValueError","message":"no"}',
+        "arguments": None,
+        "duration_ms": 0,
+    }
+    return TryFailed(**(values | changes))
+
+
+def under_way(run: Claimed, position: int = 0, detail: str | None = None, **changes: Any) -> StepRunning:
+    values: dict[str, Any] = {
+        "run_id": run.id,
+        "claim": run.claim,
+        "branch": "",
+        "position": position,
+        "name": f"step {position}",
+        "detail": detail,
+        "data": None,
+        "since_ms": 0,
+    }
+    return StepRunning(**(values | changes))
+
+
+def move(run: Claimed, status: str, **changes: Any) -> Transition:
+    return Transition(run.id, run.claim, status, **changes)
+
+
+def completed(run: Claimed, output: str | None = '"done"') -> Transition:
+    return move(run, "completed", output=output)
+
+
+def failed(run: Claimed, **changes: Any) -> Transition:
+    return move(run, "failed", **({"reason": "code", "error": '{"type":"ValueError"}'} | changes))
+
+
+def retried(run: Claimed, delay_ms: int = 0, **changes: Any) -> Transition:
+    """A failed attempt, to be followed by another."""
+    return move(run, "queued", delay_ms=delay_ms, next_attempt=True, error='{"type":"ValueError"}', **changes)
+
+
+def waiting(run: Claimed, delay_ms: int | None = MINUTE, **changes: Any) -> Transition:
+    return move(run, "waiting", delay_ms=delay_ms, **({"waiting_for": "time", "wakes": run.wakes} | changes))

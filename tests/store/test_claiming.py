@@ -1,0 +1,339 @@
+"""Claims: who gets what, in which order, and with which history."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.model.records import Lane, StepRecord
+from holdfast.settings import Settings
+from holdfast.store import Store
+from tests.store.conftest import Stores
+from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retried, step, waiting
+
+
+async def test_a_claim_takes_the_oldest_and_makes_it_ones_own(scene: Scene) -> None:
+    """D3."""
+    first = await scene.start(input="1")
+    await scene.start(input="2")
+    [claimed] = await scene.claim(1)
+    assert (claimed.id, claimed.input, claimed.attempt, claimed.claim, claimed.losses) == (first, "1", 1, 1, 0)
+    assert (claimed.workflow, claimed.queue, claimed.priority) == ("order", "order", 0)
+    row = await scene.info(first)
+    assert (row.status, row.attempt, row.worker, row.claim, row.ready) == ("running", 1, scene.worker, 1, False)
+    assert row.started_at == claimed.started_at
+    assert row.visible_at is None
+
+
+async def test_an_empty_queue_gives_nothing(scene: Scene) -> None:
+    """D4."""
+    assert await scene.claim(lanes=[Lane("order", "order", 0)]) == []
+    assert await scene.claim(lanes=[Lane("order", "order", 0), Lane("mail", "mail", 0)]) == []
+    assert await scene.suspect() == []
+
+
+async def test_a_running_run_is_not_handed_out_again(scene: Scene) -> None:
+    """D5."""
+    run = await scene.running()
+    lane = Lane("order", "order", 0)
+    assert await scene.lanes() == []
+    assert await scene.claim(lanes=[lane]) == []
+    assert await scene.claim(lanes=[lane, Lane("mail", "mail", 0)]) == []
+    assert (await scene.info(run.id)).claim == 1
+
+
+async def test_nothing_is_handed_out_before_its_time(scene: Scene) -> None:
+    """D6, R6."""
+    run_id = await scene.start(delay_ms=MINUTE)
+    lane = Lane("order", "order", 0)
+    assert (await scene.store.promote(10)).count == 0
+    assert await scene.claim(lanes=[lane]) == []
+    await scene.rows.shift(run_id, "visible_at", -2 * MINUTE)
+    assert (await scene.store.promote(10)).lanes == {lane}
+    assert [run.id for run in await scene.claim(lanes=[lane])] == [run_id]
+
+
+async def test_higher_priority_goes_first_then_age(scene: Scene) -> None:
+    """D7; over several lanes, queues and workflows."""
+    expected = []
+    for priority, workflow, queue in [(0, "order", "a"), (5, "mail", "b"), (0, "mail", "b"), (5, "order", "a")] * 2:
+        expected.append((-priority, len(expected), await scene.start(workflow, queue=queue, priority=priority)))
+    ids = [run_id for _, _, run_id in sorted(expected)]
+    taken = [run.id for run in await scene.claim(3)]
+    assert taken == ids[:3]
+    taken += [run.id for run in await scene.claim(100)]
+    assert taken == ids
+
+
+async def test_negative_priorities_come_last(scene: Scene) -> None:
+    low, normal = await scene.start(priority=-5), await scene.start()
+    assert [run.id for run in await scene.claim()] == [normal, low]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_no_claim_takes_more_than_its_limit(scene: Scene, lanes: int) -> None:
+    for n in range(lanes):
+        await scene.start_many(20, queue=f"q{n}")
+    assert len(await scene.claim(7)) == 7
+    assert len(await scene.rows.fetch("SELECT id FROM [runs] WHERE status = 'running'")) == 7
+
+
+async def test_each_run_is_claimed_exactly_once_under_concurrency(scene: Scene, twin: Store) -> None:
+    """D16, W15."""
+    ids = set()
+    for queue in ("a", "b", "c"):
+        ids |= set(await scene.start_many(40, queue=queue))
+    lanes = [(lane, 0) for lane in await scene.lanes()]
+    workers = [await scene.add_worker() for _ in range(4)]
+
+    async def take(store: Store, worker: str, token: int) -> list[str]:
+        some = lanes if token % 2 else lanes[:1]
+        return [run.id for run in await store.claim(worker, token, some, VERSIONS, 10)]
+
+    claims = [
+        take(store, worker, token)
+        for token in range(1, 15)
+        for store, worker in zip((scene.store, twin) * 2, workers, strict=True)
+    ]
+    taken = [run_id for answer in await asyncio.gather(*claims) for run_id in answer]
+    assert len(taken) == len(set(taken))
+    while rest := await scene.claim(50):
+        taken += [run.id for run in rest]
+    assert sorted(taken) == sorted(ids)
+
+
+async def test_every_claim_has_a_new_number(scene: Scene) -> None:
+    """Rule 1."""
+    run = await scene.running()
+    second = await scene.again(run)
+    third = await scene.again(second)
+    assert [run.claim, second.claim, third.claim] == [1, 2, 3]
+    assert [run.attempt, second.attempt, third.attempt] == [1, 1, 1]
+
+
+async def test_a_claim_after_a_failed_attempt_has_a_new_number_too(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(retried(run))
+    [again] = await scene.claim()
+    assert (again.claim, again.attempt) == (2, 2)
+
+
+# -- a reply that was lost (rule 2) ------------------------------------------------------------------------------
+
+
+async def test_the_same_token_gives_what_the_first_call_took(scene: Scene) -> None:
+    ids = await scene.start_many(5)
+    lanes = await scene.lanes()
+    first = await scene.claim(3, token=7, lanes=lanes)
+    again = await scene.claim(3, token=7, lanes=lanes)
+    assert [run.id for run in first] == ids[:3]
+    assert {(run.id, run.claim, run.input) for run in again} == {(run.id, run.claim, run.input) for run in first}
+    assert {run.id for run in await scene.claim(3, token=8, lanes=lanes)} == set(ids[3:])
+
+
+async def test_the_token_of_another_worker_means_nothing(scene: Scene) -> None:
+    await scene.start_many(4)
+    other = await scene.add_worker()
+    lanes = await scene.lanes()
+    mine = await scene.claim(2, token=7, lanes=lanes)
+    theirs = await scene.claim(2, token=7, lanes=lanes, worker=other)
+    assert not {run.id for run in mine} & {run.id for run in theirs}
+
+
+@pytest.mark.parametrize("patience", range(8))
+async def test_a_claim_cut_off_at_any_moment_is_made_good_by_asking_again(scene: Scene, patience: int) -> None:
+    """What the database says a worker holds is what the repeated claim returned: no run is held unknown."""
+    await scene.start_many(6)
+    lanes = await scene.lanes()
+    cut_off = asyncio.create_task(scene.claim(3, token=7, lanes=lanes))
+    for _ in range(patience):
+        await asyncio.sleep(0)
+    cut_off.cancel()
+    await asyncio.gather(cut_off, return_exceptions=True)
+    claimed = await scene.claim(3, token=7, lanes=lanes)
+    held = (await asyncio.to_thread(scene.beat)).held
+    assert {(run.id, run.claim) for run in claimed} == {(run.id, run.claim) for run in held}
+    assert len(held) == 3
+
+
+async def test_a_suspect_claimed_with_the_same_token_is_the_same_one(scene: Scene) -> None:
+    for _ in range(2):
+        await scene.rows.set(await scene.start(), "losses", 2)
+    [first] = await scene.suspect(token=7)
+    [again] = await scene.suspect(token=7)
+    assert (again.id, again.claim) == (first.id, first.claim)
+
+
+# -- lanes (rule 32) -----------------------------------------------------------------------------------------------
+
+
+async def test_lanes_are_told_for_known_workflows_only(scene: Scene) -> None:
+    await scene.start("order", queue="a")
+    await scene.start("order", queue="a", priority=3)
+    await scene.start("mail", queue="a")
+    await scene.start("order", queue="b")
+    await scene.start_many(50, "unknown", queue="a")
+    assert set(await scene.lanes()) == {
+        Lane("a", "order", 0),
+        Lane("a", "order", 3),
+        Lane("a", "mail", 0),
+        Lane("b", "order", 0),
+    }
+    assert set(await scene.lanes(["mail"])) == {Lane("a", "mail", 0)}
+    assert (await scene.store.tick(scene.worker, ["order"], False)).lanes == []
+
+
+async def test_two_hundred_queues_are_served_in_order_of_age(scene: Scene) -> None:
+    runs = [new_run(queue=f"q{n:03}") for n in range(200)]
+    await scene.store.start(runs + [new_run("unknown", queue=f"q{n:03}") for n in range(200)])
+    assert len(await scene.lanes()) == 200
+    first = [run.id for run in await scene.claim(50)]
+    rest = [run.id for run in await scene.claim(500)]
+    assert first == [run.id for run in runs[:50]]
+    assert first + rest == [run.id for run in runs]
+    assert await scene.lanes() == []
+
+
+async def test_a_claim_takes_from_its_lanes_only(scene: Scene) -> None:
+    await scene.start(queue="a")
+    wanted = await scene.start(queue="b")
+    await scene.start(queue="b", priority=1)
+    await scene.start("mail", queue="b")
+    assert [run.id for run in await scene.claim(lanes=[Lane("b", "order", 0)])] == [wanted]
+
+
+# -- expiry and deadline at the claim (R3) ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [[], [Lane("mail", "mail", 0)]])
+async def test_what_expired_unclaimed_is_not_handed_out_even_before_a_sweep(scene: Scene, others: list[Lane]) -> None:
+    run_id = await scene.start(expires_ms=MINUTE)
+    lanes = [Lane("order", "order", 0), *others]
+    await scene.rows.shift(run_id, "expires_at", -2 * MINUTE)
+    assert await scene.claim(lanes=lanes) == []
+    await scene.rows.shift(run_id, "expires_at", 2 * MINUTE)
+    assert [run.id for run in await scene.claim(lanes=lanes)] == [run_id]
+
+
+async def test_a_run_picked_up_in_time_never_expires(scene: Scene) -> None:
+    run = await scene.running(expires_ms=MINUTE)
+    await scene.rows.shift(run.id, "expires_at", -2 * MINUTE)
+    again = await scene.again(run)
+    await scene.flush(retried(again))
+    assert (await scene.store.promote(10)).count == 0
+    assert [third.id for third in await scene.claim()] == [run.id]
+
+
+@pytest.mark.parametrize("others", [[], [Lane("mail", "mail", 0)]])
+async def test_a_run_past_its_deadline_is_not_handed_out(scene: Scene, others: list[Lane]) -> None:
+    run_id = await scene.start(deadline_ms=MINUTE)
+    await scene.rows.shift(run_id, "deadline_at", -2 * MINUTE)
+    assert await scene.claim(lanes=[Lane("order", "order", 0), *others]) == []
+
+
+# -- history (rule 33) ----------------------------------------------------------------------------------------------
+
+
+async def test_a_first_claim_brings_no_history(scene: Scene) -> None:
+    run = await scene.running()
+    assert (run.records, run.tries, run.complete) == ([], {}, True)
+
+
+async def test_a_later_claim_brings_the_records_in_order(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(
+        step(run, 1, "2", seq=5, name="b", duration_ms=30, line="a.py:3", attempts=2, arguments="[1]"),
+        step(run, 0, "1", branch="1.0", status="failed", error='{"type":"E"}'),
+        step(run, 0, None, name="a"),
+    )
+    again = await scene.again(run)
+    assert again.complete
+    assert [(r.branch, r.position, r.output) for r in again.records] == [("", 0, None), ("", 1, "2"), ("1.0", 0, "1")]
+    second = again.records[1]
+    assert second == StepRecord(
+        "",
+        1,
+        5,
+        "b",
+        "step",
+        "completed",
+        "2",
+        None,
+        "[1]",
+        2,
+        second.completed_at - 30,
+        second.completed_at,
+        "a.py:3",
+        1,
+    )
+    assert (again.records[2].status, again.records[2].error) == ("failed", '{"type":"E"}')
+
+
+@pytest.mark.parametrize("output", ["null", "false", "0", '""', None])
+async def test_empty_outputs_come_back_as_they_were(scene: Scene, output: str | None) -> None:
+    """R4."""
+    run = await scene.running()
+    await scene.flush(step(run, 0, output))
+    again = await scene.again(run)
+    assert [record.output for record in again.records] == [output]
+    assert [record.output for record in await scene.store.steps(run.id)] == [output]
+
+
+async def test_a_long_history_comes_in_pages(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(*(step(run, n, str(n), branch=branch) for branch in ("", "1.2") for n in range(100)))
+    again = await scene.again(run)
+    assert not again.complete
+    assert [(r.branch, r.position) for r in again.records] == [("", n) for n in range(64)]
+    pages, last = list(again.records), again.records[-1]
+    while page := await scene.store.steps(run.id, (last.branch, last.position), 50):
+        assert len(page) <= 50
+        pages += page
+        last = page[-1]
+    assert [(r.branch, r.position, r.output) for r in pages] == [
+        (branch, n, str(n)) for branch in ("", "1.2") for n in range(100)
+    ]
+
+
+async def test_a_large_history_is_bounded_by_its_size_too(stores: Stores, store: Store) -> None:
+    scene = await stores.scene(await stores.open(settings=Settings(history_bytes=10_000)) if stores.shared else store)
+    size = 4_000 if stores.shared else 100_000
+    run = await scene.running()
+    await scene.flush(*(step(run, n, '"' + "x" * size + '"') for n in range(10)))
+    again = await scene.again(run)
+    assert not again.complete
+    assert 1 <= len(again.records) <= 4
+    assert len(await scene.store.steps(run.id)) == 10
+
+
+async def test_histories_of_several_runs_are_kept_apart(scene: Scene) -> None:
+    await scene.start_many(3)
+    runs = await scene.claim()
+    await scene.flush(*(step(run, n, f'"{run.id} {n}"') for run in runs for n in range(3)))
+    await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in runs])
+    for again in await scene.claim():
+        assert [record.output for record in again.records] == [f'"{again.id} {n}"' for n in range(3)]
+
+
+async def test_tries_of_the_present_attempt_come_along_and_older_ones_do_not(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(failed_try(run, 0, 1), failed_try(run, 0, 2), failed_try(run, -1, 1), waiting(run))
+    await scene.rows.shift(run.id, "visible_at", -2 * MINUTE)
+    await scene.store.promote(10)
+    [again] = await scene.claim()
+    assert again.tries == {("", 0): 2}
+    await scene.flush(retried(again))
+    [third] = await scene.claim()
+    assert (third.attempt, third.tries) == (2, {})
+
+
+async def test_a_claim_tells_which_code_had_the_run_last(scene: Scene) -> None:
+    run_id = await scene.start(version="v0")
+    [first] = await scene.claim(version="v1")
+    assert first.last_version == "v0"
+    assert (await scene.info(run_id)).version == "v1"
+    await scene.store.give_back(scene.worker, [(first.id, first.claim)])
+    await scene.start("mail", version="v0")
+    assert {run.last_version for run in await scene.claim(version="v2")} == {"v1", "v0"}
+    assert (await scene.info(run_id)).version == "v2"

@@ -1,0 +1,178 @@
+"""The fence (R2, rule 1): every write names (worker, claim), and whoever lost the run writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import Claimed, Entry
+from tests.store.scene import (
+    Scene,
+    completed,
+    failed,
+    failed_try,
+    move,
+    retried,
+    step,
+    under_way,
+    waiting,
+)
+
+ENTRIES: dict[str, Callable[[Claimed], Entry]] = {
+    "step": step,
+    "try": failed_try,
+    "progress": under_way,
+    "completion": completed,
+    "failure": failed,
+    "next attempt": lambda run: retried(run, forget=[("", 9)]),
+    "wait": waiting,
+    "release": lambda run: move(run, "queued", delay_ms=0),
+}
+
+
+@pytest.fixture(params=ENTRIES)
+def entry(request: pytest.FixtureRequest) -> Callable[[Claimed], Entry]:
+    """Each kind of entry that a journal can hold."""
+    return ENTRIES[request.param]
+
+
+async def held(scene: Scene) -> Claimed:
+    """A run in its second claim, with a record for the forgetful entry to forget."""
+    run = await scene.again(await scene.running())
+    await scene.flush(step(run, 9))
+    return run
+
+
+async def test_the_owner_may_write(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    """The other tests of this file prove something only because of this one."""
+    run = await held(scene)
+    before = await scene.rows.dump()
+    answer = await scene.flush(entry(run))
+    assert answer.lost == set()
+    assert await scene.rows.dump() != before
+
+
+async def refused(scene: Scene, entry: Entry, worker: str | None = None) -> None:
+    before = await scene.rows.dump()
+    answer = await scene.flush(entry, worker=worker)
+    assert answer.lost == {entry.run_id}
+    assert answer.busy == set()
+    assert await scene.rows.dump() == before
+
+
+async def test_another_worker_may_not(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    """W1: a foreign lease; D9, D15."""
+    run = await held(scene)
+    await refused(scene, entry(run), worker=await scene.add_worker())
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+async def test_another_claim_of_the_same_worker_may_not(
+    scene: Scene, entry: Callable[[Claimed], Entry], off: int
+) -> None:
+    """A timed-out attempt must not pass the fence of the next one."""
+    run = await held(scene)
+    run.claim += off
+    await refused(scene, entry(run))
+
+
+async def test_nobody_may_write_to_a_finished_run(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    """D15; promise 5: a run ends once."""
+    run = await held(scene)
+    await scene.flush(completed(run))
+    await refused(scene, entry(run))
+
+
+async def test_nobody_may_write_to_a_run_that_waits(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    run = await held(scene)
+    await scene.flush(waiting(run))
+    await refused(scene, entry(run))
+
+
+async def test_a_worker_declared_dead_may_not_write(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    """Promise 6; W3, D32."""
+    victim = await scene.add_worker()
+    run = await scene.running(worker=victim)
+    await scene.bury(victim)
+    await refused(scene, entry(run), worker=victim)
+    await scene.claim()
+    await refused(scene, entry(run), worker=victim)
+
+
+async def test_a_run_that_does_not_exist_is_lost(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
+    run = await held(scene)
+    run.id = new_id()
+    await refused(scene, entry(run))
+
+
+@pytest.mark.parametrize("count", [3, 100])
+async def test_one_lost_run_takes_no_other_along(scene: Scene, count: int) -> None:
+    await scene.start_many(count)
+    runs = await scene.claim(count)
+    lost = runs[count // 2]
+    await scene.store.give_back(scene.worker, [(lost.id, lost.claim)])
+    answer = await scene.flush(
+        *(step(run, 0, f'"{run.id}"') for run in runs),
+        *(under_way(run, 1) for run in runs),
+        *(completed(run) for run in runs),
+    )
+    assert answer.lost == {lost.id}
+    written = await scene.rows.fetch("SELECT run_id FROM [steps]")
+    assert {str(run_id) for (run_id,) in written} == {run.id for run in runs} - {lost.id}
+    ended = {outcome.id for outcome in await scene.store.outcomes([run.id for run in runs])}
+    assert ended == {run.id for run in runs} - {lost.id}
+    assert (await scene.info(lost.id)).status == "queued"
+
+
+async def test_an_entry_of_an_old_claim_does_not_pass_beside_one_of_the_new(scene: Scene) -> None:
+    """Rule 1, when both attempts of one run meet in one batch."""
+    old = await scene.running()
+    new = await scene.again(old)
+    await scene.flush(step(old, 0, '"old"'), step(new, 1, '"new"'))
+    await scene.flush(step(old, 2, '"old"'), under_way(new, 3))
+    assert [record.output for record in await scene.store.steps(new.id)] == ['"new"']
+
+
+async def test_an_old_completion_does_not_pass_beside_a_new_step(scene: Scene) -> None:
+    old = await scene.running()
+    new = await scene.again(old)
+    await scene.flush(step(new, 0, '"new"'), completed(old, '"old"'))
+    row = await scene.info(new.id)
+    assert (row.status, row.output, row.claim) == ("running", None, new.claim)
+
+
+async def test_a_place_recorded_by_another_claim_means_the_run_is_lost(scene: Scene) -> None:
+    """Rule 7: under our own number a conflict is success, under another it is not; then nothing of the run is written."""
+    old = await scene.running()
+    await scene.flush(step(old, 0, '"theirs"'))
+    new = await scene.again(old)
+    before = await scene.rows.dump()
+    answer = await scene.flush(step(new, 0, '"ours"'), step(new, 1), failed_try(new, 2), under_way(new, 3))
+    assert answer.lost == {new.id}
+    assert await scene.rows.dump() == before
+    answer = await scene.flush(step(new, 0, '"ours"'), completed(new))
+    assert answer.lost == {new.id}
+    assert await scene.rows.dump() == before
+
+
+async def test_a_conflict_in_one_run_takes_no_other_along(scene: Scene) -> None:
+    old = await scene.running()
+    await scene.flush(step(old, 0))
+    new = await scene.again(old)
+    other = await scene.running()
+    answer = await scene.flush(step(new, 0), step(other, 0), completed(other))
+    assert answer.lost == {new.id}
+    assert (await scene.info(other.id)).status == "completed"
+    assert len(await scene.store.steps(other.id)) == 1
+
+
+async def test_giving_back_needs_the_worker_and_the_claim_too(scene: Scene) -> None:
+    run = await scene.running()
+    before = await scene.rows.dump()
+    await scene.store.give_back(await scene.add_worker(), [(run.id, run.claim)])
+    await scene.store.give_back(scene.worker, [(run.id, run.claim + 1), (run.id, run.claim - 1), (new_id(), 1)])
+    assert await scene.rows.dump() == before
+    await scene.store.give_back(scene.worker, [(run.id, run.claim)])
+    assert await scene.rows.dump() != before

@@ -1,0 +1,262 @@
+"""Dead workers: what they held goes back, is counted, is set apart, and ends as a dead letter (rules 3, 5; R8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import Lane
+from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
+
+
+async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(scene: Scene) -> None:
+    """D17, D19."""
+    victim = await scene.add_worker()
+    run = await scene.running(worker=victim)
+    await scene.rows.silence(victim)
+    reaping = await scene.store.reap(scene.worker, 100, 5)
+    assert (reaping.buried, reaping.lanes) == ([victim], {Lane("order", "order", 0)})
+    assert (reaping.dead_letters, reaping.count) == ([], 1)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.worker, row.losses, row.attempt) == ("queued", True, None, 1, 1)
+    [again] = await scene.claim()
+    assert (again.claim, again.attempt, again.losses) == (2, 1, 1)
+
+
+async def test_a_live_worker_keeps_its_runs(scene: Scene) -> None:
+    """D18."""
+    stopping, live = await scene.add_worker(), await scene.add_worker()
+    first, second = await scene.running(worker=stopping), await scene.running(worker=live)
+    await scene.store.worker_state(stopping, "stopping")
+    before = await scene.rows.dump()
+    reaping = await scene.store.reap(scene.worker, 100, 5)
+    assert (reaping.buried, reaping.count) == ([], 0)
+    assert await scene.rows.dump() == before
+    assert {(await scene.info(run.id)).worker for run in (first, second)} == {stopping, live}
+
+
+async def test_a_worker_does_not_bury_itself(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.rows.silence(scene.worker)
+    assert (await scene.store.reap(scene.worker, 100, 5)).buried == []
+    assert (await scene.info(run.id)).worker == scene.worker
+
+
+async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> None:
+    """D20, D21."""
+    run = await scene.running()
+    await scene.rows.set(run.id, "worker", new_id())
+    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
+    assert (await scene.store.reap(scene.worker, 100, 5)).count == 1
+    assert (await scene.info(run.id)).ready
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
+
+
+async def test_a_worker_that_left_with_runs_in_hand_leaves_them_to_the_reaper(scene: Scene) -> None:
+    leaver = await scene.add_worker()
+    run = await scene.running(worker=leaver)
+    await scene.store.unregister(leaver)
+    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
+    await scene.store.reap(scene.worker, 100, 5)
+    assert (await scene.info(run.id)).ready
+
+
+async def test_the_tick_tells_of_dead_workers_until_they_are_seen_to(scene: Scene) -> None:
+    victim = await scene.add_worker()
+    await scene.running(worker=victim)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
+    await scene.rows.silence(victim)
+    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
+    await scene.store.reap(scene.worker, 100, 5)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
+
+
+async def test_reaping_is_bounded_and_goes_on_where_it_stopped(scene: Scene) -> None:
+    victim = await scene.add_worker()
+    ids = set(await scene.start_many(10))
+    await scene.claim(10, worker=victim)
+    await scene.rows.silence(victim)
+    counts = [(await scene.store.reap(scene.worker, 4, 5)).count for _ in range(4)]
+    assert counts == [4, 4, 2, 0]
+    assert {run.id for run in await scene.claim(20)} == ids
+    assert victim not in {worker.id for worker in await scene.store.workers()}
+
+
+async def test_a_dead_worker_hears_that_it_is(scene: Scene) -> None:
+    """Its runs are not given away twice: while any is left to reap, the worker stays known as dead."""
+    victim = await scene.add_worker()
+    await scene.start_many(3)
+    await scene.claim(3, worker=victim)
+    await scene.rows.silence(victim)
+    await scene.store.reap(scene.worker, 2, 5)
+    assert not (await asyncio.to_thread(scene.beat, victim)).alive
+    await scene.store.reap(scene.worker, 2, 5)
+    answer = await asyncio.to_thread(scene.beat, victim)
+    assert (answer.alive, answer.held) == (False, [])
+
+
+# -- counting (rule 5) -------------------------------------------------------------------------------------------------
+
+
+async def test_losses_add_up_while_nothing_new_is_recorded(scene: Scene) -> None:
+    run_id = await scene.start()
+    for losses in (1, 2, 3):
+        await scene.lose(run_id)
+        assert (await scene.info(run_id)).losses == losses
+
+
+async def test_losses_are_counted_from_the_last_new_record(scene: Scene) -> None:
+    """A month-long run survives daily deploys."""
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    victim = await scene.add_worker()
+    [run] = await scene.claim(worker=victim)
+    await scene.flush(step(run, 0), worker=victim)
+    await scene.bury(victim)
+    assert (await scene.info(run_id)).losses == 1, "the loss after the record is the first"
+    await scene.lose(run_id)
+    assert (await scene.info(run_id)).losses == 2, "an old record does not count again"
+
+
+async def test_a_claim_that_recorded_something_wipes_the_losses_out_when_it_ends(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    await scene.flush(move(run, "queued", delay_ms=0))
+    assert (await scene.info(run_id)).losses == 1
+    [run] = await scene.claim()
+    await scene.flush(step(run, 0), move(run, "queued", delay_ms=0, recorded=True))
+    assert (await scene.info(run_id)).losses == 0
+
+
+async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    again = await scene.again(run)
+    assert again.losses == 1
+    await scene.flush(step(again, 0))
+    assert (await scene.again(again)).losses == 0
+
+
+async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> None:
+    """R8."""
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    [run] = await scene.claim()
+    for _ in range(3):
+        await scene.flush(waiting(run, 0))
+        await scene.store.promote(10)
+        [run] = await scene.claim()
+    assert (run.attempt, run.losses, run.claim) == (1, 1, 5)
+    await scene.flush(move(run, "queued", delay_ms=0, next_attempt=True, error="{}"))
+    [run] = await scene.claim()
+    assert (run.attempt, run.losses) == (2, 1)
+
+
+async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
+    """W3, Q12."""
+    run_id = await scene.start()
+    for _ in range(2):
+        await scene.lose(run_id, max_losses=3)
+    assert (await scene.info(run_id)).status == "queued"
+    victim = await scene.add_worker()
+    [run] = await scene.store.claim_suspect(victim, 1, {"order": "v1"}, None)
+    await scene.rows.silence(victim)
+    reaping = await scene.store.reap(scene.worker, 100, 3)
+    assert (reaping.dead_letters, reaping.lanes, reaping.count) == ([run_id], set(), 1)
+    row = await scene.info(run_id)
+    assert (row.status, row.reason, row.losses, row.worker, row.ready) == ("failed", "lost workers", 3, None, False)
+    assert row.completed_at is not None
+    assert row.error is not None and "worker" in row.error
+    assert [letter.id for letter in await scene.store.runs(reason="lost workers")] == [run_id]
+    assert await scene.suspect() == []
+    assert run.id == run_id
+
+
+async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id, max_losses=1)
+    assert (await scene.info(run_id)).status == "failed"
+    await scene.store.retry(run_id)
+    [run] = await scene.claim()
+    assert (run.id, run.losses) == (run_id, 0)
+
+
+# -- suspects -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_with_two_losses_stands_apart(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.lose(run_id)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).suspects
+    await scene.lose(run_id)
+    lane = Lane("order", "order", 0)
+    tick = await scene.store.tick(scene.worker, ["order"], True)
+    assert (tick.suspects, tick.lanes) == (True, [])
+    assert await scene.claim(lanes=[lane]) == []
+    assert await scene.claim(lanes=[lane, Lane("mail", "mail", 0)]) == []
+    [run] = await scene.suspect()
+    assert (run.id, run.losses, run.claim, run.attempt) == (run_id, 2, 3, 1)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).suspects
+
+
+async def test_suspects_are_taken_one_at_a_time_in_the_usual_order(scene: Scene) -> None:
+    low, high, old = [await scene.start(priority=priority) for priority in (0, 5, 0)]
+    for run_id in (low, high, old):
+        await scene.rows.set(run_id, "losses", 2)
+    await scene.rows.shift(old, "place", -1_000_000)
+    assert [[run.id for run in await scene.suspect()] for _ in range(4)] == [[high], [old], [low], []]
+
+
+async def test_a_suspect_is_taken_only_by_who_knows_its_workflow_and_serves_its_queue(scene: Scene) -> None:
+    run_id = await scene.start("mail", queue="vip")
+    await scene.rows.set(run_id, "losses", 3)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).suspects
+    assert await scene.suspect(workflows=["order"]) == []
+    assert await scene.suspect(queues=["mail"]) == []
+    assert await scene.suspect(queues=[]) == []
+    assert [run.id for run in await scene.suspect(queues=["other", "vip"])] == [run_id]
+
+
+async def test_a_suspect_brings_its_history(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(step(run, 0, '"kept"'))
+    await scene.store.give_back(scene.worker, [(run.id, run.claim)])
+    await scene.rows.set(run.id, "losses", 2)
+    [again] = await scene.suspect()
+    assert [record.output for record in again.records] == ['"kept"']
+
+
+async def test_a_suspect_that_gets_on_is_a_suspect_no_more(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.rows.set(run_id, "losses", 2)
+    [run] = await scene.suspect()
+    await scene.flush(step(run, 0), waiting(run, 0, recorded=True))
+    await scene.store.promote(10)
+    assert [again.id for again in await scene.claim()] == [run_id]
+
+
+@pytest.mark.parametrize("losses", [0, 2])
+async def test_a_lost_run_keeps_its_deadline_in_view(scene: Scene, losses: int) -> None:
+    run_id = await scene.start(deadline_ms=MINUTE)
+    await scene.rows.set(run_id, "losses", losses)
+    await scene.lose(run_id)
+    row = await scene.info(run_id)
+    assert row.visible_at == row.deadline_at
+    await scene.rows.shift(run_id, "deadline_at", -2 * MINUTE)
+    await scene.rows.shift(run_id, "visible_at", -2 * MINUTE)
+    assert await scene.suspect() == []
+    assert await scene.claim(lanes=[Lane("order", "order", 0)]) == []
+    assert (await scene.store.promote(10)).ended == [run_id]
+
+
+async def test_a_completed_run_is_never_reaped(scene: Scene) -> None:
+    victim = await scene.add_worker()
+    run = await scene.running(worker=victim)
+    await scene.flush(completed(run), worker=victim)
+    await scene.bury(victim)
+    row = await scene.info(run.id)
+    assert (row.status, row.losses) == ("completed", 0)

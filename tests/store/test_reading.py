@@ -1,0 +1,188 @@
+"""Reading back: runs, pages, filters, tags, steps, the activity log, definitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import Definition
+from tests.store.scene import MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
+
+
+async def test_unknown_ids_are_answered_with_nothing(scene: Scene) -> None:
+    nobody = new_id()
+    store = scene.store
+    assert await store.run(nobody) is None
+    assert await store.outcomes([nobody]) == []
+    assert (await store.steps(nobody), await store.progress(nobody), await store.activity(nobody)) == ([], [], [])
+    assert await store.retry(nobody) is None
+    await store.give_back(nobody, [(nobody, 1)])
+    await store.unregister(nobody)
+    await store.worker_state(nobody, "stopping")
+
+
+async def test_outcomes_are_of_ended_runs_only(scene: Scene) -> None:
+    await scene.start_many(6)
+    done, broken, cancelled, sleeps, busy = await scene.claim(5)
+    await scene.flush(
+        completed(done, "42"),
+        failed(broken, reason="timeout", error='{"type":"T"}'),
+        move(cancelled, "cancelled", reason="cancelled"),
+        waiting(sleeps),
+    )
+    ids = [row.id for row in await scene.store.runs()]
+    found = {outcome.id: outcome for outcome in await scene.store.outcomes([*ids, new_id()])}
+    assert set(found) == {done.id, broken.id, cancelled.id}
+    assert (found[done.id].status, found[done.id].output, found[done.id].format) == ("completed", "42", 1)
+    assert (found[broken.id].reason, found[broken.id].error) == ("timeout", '{"type":"T"}')
+    assert busy.id in ids
+    assert await scene.store.outcomes([]) == []
+
+
+# -- lists (W10 to W13) ----------------------------------------------------------------------------------------------------
+
+
+async def test_pages_go_newest_first_and_hold_everything_once(scene: Scene) -> None:
+    ids = await scene.start_many(23)
+    pages = []
+    before = None
+    while page := await scene.store.runs(before=before, limit=10):
+        pages.append([row.id for row in page])
+        before = pages[-1][-1]
+    assert [len(page) for page in pages] == [10, 10, 3]
+    assert [run_id for page in pages for run_id in page] == sorted(ids, reverse=True)
+
+
+@pytest.mark.parametrize("filters", [{"workflow": "mail"}, {"status": "failed"}, {"tag": "red"}])
+async def test_pages_of_a_filter_hold_everything_once_too(scene: Scene, filters: dict[str, str]) -> None:
+    ids = await scene.start_many(7, "mail", tags=("red",))
+    await scene.start_many(7, "order", tags=("blue",))
+    await scene.flush(*(failed(run) for run in await scene.claim(20) if run.id in ids))
+    found: list[str] = []
+    while page := await scene.store.runs(before=found[-1] if found else None, limit=3, **filters):
+        found += [row.id for row in page]
+    assert found == sorted(ids, reverse=True)
+
+
+async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
+    wanted = await scene.start("mail", queue="vip", key="k", tags=("red", "hot"))
+    [run] = await scene.claim()
+    await scene.flush(failed(run, reason="timeout"))
+    await scene.start("order", queue="vip", key="other", tags=("red",))
+    other = await scene.start("mail", queue="mail")
+    exact: dict[str, str] = {
+        "workflow": "mail",
+        "status": "failed",
+        "queue": "vip",
+        "tag": "hot",
+        "reason": "timeout",
+        "key": "k",
+    }
+    assert [row.id for row in await scene.store.runs(**exact)] == [wanted]  # type: ignore[arg-type]
+    for name in exact:
+        assert await scene.store.runs(**(exact | {name: "something else"})) == [], name  # type: ignore[arg-type]
+        assert wanted in {row.id for row in await scene.store.runs(**{name: exact[name]})}, name  # type: ignore[arg-type]
+    assert [row.id for row in await scene.store.runs(workflow="mail", status="queued")] == [other]
+    assert len(await scene.store.runs(queue="vip")) == 2
+    assert len(await scene.store.runs(tag="red")) == 2
+    assert len(await scene.store.runs(tag="red", workflow="order")) == 1
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"])
+async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None:
+    wanted, _ = await scene.start(), await scene.start("mail")
+    for row in await scene.store.runs():
+        await scene.rows.set(row.id, "status", status if row.id == wanted else "compensating")
+    assert [row.id for row in await scene.store.runs(status=status)] == [wanted]
+    assert [row.id for row in await scene.store.runs(status=status, workflow="order")] == [wanted]
+    assert await scene.store.runs(status=status, workflow="mail") == []
+
+
+# -- the activity log (W6) ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_activity_log_tells_every_call_in_start_order(scene: Scene) -> None:
+    run, other = await scene.running(), await scene.running()
+    await scene.flush(
+        step(run, 1, "2", duration_ms=10, arguments='["b"]'),
+        failed_try(run, 0, 1, duration_ms=900, arguments='["a"]'),
+        failed_try(run, 0, 2, duration_ms=500),
+        step(run, 0, "1", duration_ms=300, attempts=3),
+        step(other, 0),
+    )
+    log = await scene.store.activity(run.id)
+    assert [(row.position, row.number, row.status) for row in log] == [
+        (0, 1, "failed"),
+        (0, 2, "failed"),
+        (0, 3, "completed"),
+        (1, 1, "completed"),
+    ]
+    assert [row.completed_at - row.started_at for row in log] == [900, 500, 300, 10]
+    assert (log[0].arguments, log[0].output, log[3].arguments, log[3].output) == ('["a"]', None, '["b"]', "2")
+    assert log[0].error is not None and log[3].error is None
+
+
+async def test_calls_of_the_same_millisecond_are_told_in_the_order_of_the_code(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(*(step(run, position) for position in (3, 0, 2, 1)))
+    assert [row.position for row in await scene.store.activity(run.id)] == [0, 1, 2, 3]
+
+
+async def test_the_activity_log_can_be_cut_short(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(*(step(run, n) for n in range(5)))
+    assert len(await scene.store.activity(run.id, limit=3)) == 3
+
+
+async def test_steps_are_told_in_pages(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(*(step(run, n, branch=branch) for branch in ("", "1") for n in range(5)))
+    page = await scene.store.steps(run.id, limit=7)
+    assert [(r.branch, r.position) for r in page] == [("", 0), ("", 1), ("", 2), ("", 3), ("", 4), ("1", 0), ("1", 1)]
+    rest = await scene.store.steps(run.id, ("1", 1), 7)
+    assert [(r.branch, r.position) for r in rest] == [("1", 2), ("1", 3), ("1", 4)]
+
+
+async def test_progress_and_steps_of_runs_do_not_mix(scene: Scene) -> None:
+    first, second = await scene.running(), await scene.running()
+    await scene.flush(step(first, 0, '"mine"'), under_way(second, 0))
+    assert await scene.store.progress(first.id) == []
+    assert await scene.store.steps(second.id) == []
+
+
+# -- definitions ---------------------------------------------------------------------------------------------------------------
+
+
+def definition(name: str = "order", version: str = "v1", queue: str = "order") -> Definition:
+    return Definition(name, version, "workflow", queue, '{"max_attempts":3}', '{"type":"object"}')
+
+
+async def test_definitions_may_be_stored_again_and_again(scene: Scene) -> None:
+    """S1, S2."""
+    for _ in range(3):
+        await scene.store.put_definitions([definition("order"), definition("mail")])
+    assert sorted(d.name for d in await scene.store.definitions()) == ["mail", "order"]
+    assert await scene.rows.fetch("SELECT count(*) FROM [definitions]") == [(2,)]
+    [order] = [d for d in await scene.store.definitions() if d.name == "order"]
+    assert order == definition("order")
+
+
+async def test_a_changed_definition_of_one_version_replaces_the_old(scene: Scene) -> None:
+    await scene.store.put_definitions([definition(queue="old")])
+    await scene.store.put_definitions([definition(queue="new")])
+    assert [d.queue for d in await scene.store.definitions()] == ["new"]
+
+
+async def test_the_version_seen_last_is_the_current_one(scene: Scene) -> None:
+    await scene.store.put_definitions([definition(version="v1")])
+    await scene.rows.fetch("UPDATE [definitions] SET seen_at = seen_at - ?", MINUTE)
+    await scene.store.put_definitions([definition(version="v2")])
+    assert [d.version for d in await scene.store.definitions()] == ["v2"]
+    await scene.rows.fetch("UPDATE [definitions] SET seen_at = seen_at - ?", MINUTE)
+    await scene.store.put_definitions([definition(version="v1")])
+    assert [d.version for d in await scene.store.definitions()] == ["v1"]
+
+
+async def test_no_definitions_is_an_empty_list(scene: Scene) -> None:
+    await scene.store.put_definitions([])
+    assert await scene.store.definitions() == []

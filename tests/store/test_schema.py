@@ -1,0 +1,153 @@
+"""The tables: made once, by many at the same time, checked, dropped (W8, W9, W14; rule 40)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+
+import asyncpg
+import pytest
+
+from holdfast.errors import SchemaError
+from holdfast.store import Store
+from tests.store.conftest import Stores
+from tests.store.scene import Rows
+
+MIGRATE = """
+import asyncio, sys
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store import open_store
+
+async def main():
+    store = open_store(parse_url(sys.argv[1]), "holdfast", Settings())
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    sys.stdin.readline()
+    await store.open()
+    applied = await store.migrate()
+    state = await store.schema_state()
+    await store.close()
+    print(len(applied), state.pending)
+
+asyncio.run(main())
+"""
+
+
+async def test_migrating_makes_the_tables_and_a_second_time_nothing(bare: Store) -> None:
+    """W14."""
+    before = await bare.schema_state()
+    assert before.version == 0
+    assert before.pending
+    applied = await bare.migrate()
+    assert applied == before.pending
+    after = await bare.schema_state()
+    assert (after.version, after.pending) == (after.newest, [])
+    assert await bare.migrate() == []
+    assert await bare.schema_state() == after
+
+
+async def test_twenty_may_migrate_at_once(stores: Stores) -> None:
+    opened = [await stores.open() for _ in range(20 if stores.shared else 1)]
+    applied = await asyncio.gather(*(store.migrate() for store in opened))
+    assert sum(len(names) for names in applied) == (await opened[0].schema_state()).newest
+
+
+def test_twenty_processes_may_create_one_file_at_once(sqlite_url: str) -> None:
+    """Also the switch of the file to WAL is raced for."""
+    command = [sys.executable, "-c", MIGRATE, sqlite_url]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(20)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60) for process in processes]
+    assert [error for _, error in answers if error] == []
+    assert sorted(out.strip() for out, _ in answers) == ["0 []"] * 19 + ["1 []"]
+
+
+async def test_tables_that_need_newer_code_are_refused(stores: Stores, store: Store) -> None:
+    rows = (await stores.scene(store)).rows
+    await rows.fetch("UPDATE [meta] SET value = '99'")
+    assert (await store.schema_state()).compatible_from == 99
+    with pytest.raises(SchemaError, match="99"):
+        await store.migrate()
+
+
+async def test_newer_tables_that_old_code_may_use_are_not_refused(stores: Stores, store: Store) -> None:
+    """Rule 40: only what is too old for ``compatible_from`` is."""
+    rows = (await stores.scene(store)).rows
+    await rows.fetch("UPDATE [meta] SET value = '99' WHERE name = 'version'")
+    assert await store.migrate() == []
+    state = await store.schema_state()
+    assert (state.version, state.pending) == (99, [])
+
+
+async def test_the_script_makes_the_same_tables(stores: Stores, bare: Store) -> None:
+    script = bare.migration_sql()
+    if bare.dialect == "postgres":
+        connection = await asyncpg.connect(stores.url.text)
+        await connection.execute(script)
+        await connection.close()
+    elif stores.url.path is not None:
+        with sqlite3.connect(stores.url.path) as database:
+            database.executescript(script)
+        database.close()
+    else:
+        pytest.skip("a database in memory is migrated by its store alone")
+    state = await bare.schema_state()
+    assert (state.version, state.pending) == (state.newest, [])
+    assert await bare.migrate() == []
+
+
+async def test_two_namespaces_of_one_database_do_not_meet(stores: Stores, store: Store) -> None:
+    """W8, W9. One name is the beginning of the other, which a careless prefix would mix up."""
+    other = await stores.open("holdfast_2")
+    await other.migrate()
+    first, second = await stores.scene(store), await stores.scene(other, "holdfast_2")
+    run_id = await first.start(key="k")
+    assert await other.run(run_id) is None
+    assert await second.claim() == []
+    assert await second.start(key="k") != run_id
+    assert len(await other.workers()) == 1
+
+
+async def test_a_reset_drops_this_namespace_and_no_other(stores: Stores, store: Store) -> None:
+    other = await stores.open("holdfast_2")
+    await other.migrate()
+    scene = await stores.scene(other, "holdfast_2")
+    run_id = await scene.start()
+    await store.reset()
+    state = await store.schema_state()
+    assert (state.version, bool(state.pending)) == (0, True)
+    assert (await scene.info(run_id)).id == run_id
+    await store.migrate()
+    assert await store.runs() == []
+
+
+async def test_a_reset_of_nothing_is_nothing(bare: Store) -> None:
+    await bare.reset()
+    assert (await bare.schema_state()).version == 0
+
+
+async def test_the_doctor_finds_a_fresh_store_in_good_health(store: Store) -> None:
+    checks = await store.doctor()
+    names = {check.name for check in checks}
+    assert {"server", "clock", "durability"} - names <= ({"durability"} if store.dialect == "sqlite" else set())
+    # The test server runs with fsync off, and the doctor says so.
+    assert [check for check in checks if not check.ok and check.name != "durability"] == []
+    assert all(check.found for check in checks)
+
+
+async def test_rows_helper_reaches_the_tables(stores: Stores, store: Store) -> None:
+    """The suite's own key to the tables: a test that sets a time through it must not set nothing."""
+    scene = await stores.scene(store)
+    run_id = await scene.start()
+    assert isinstance(scene.rows, Rows)
+    await scene.rows.set(run_id, "wakes", 3)
+    await scene.rows.shift(run_id, "wakes", 4)
+    assert await scene.rows.get(run_id, "wakes") == 7

@@ -1,0 +1,88 @@
+"""Workers: registering, beating, what a heartbeat brings back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import Held, WorkerInfo
+from tests.store.scene import MINUTE, Scene, completed
+
+
+async def test_a_worker_is_listed_as_it_registered(scene: Scene) -> None:
+    worker = WorkerInfo(new_id(), "host-1", 42, ["a", "b"], {"order": "v1"}, 50, 20_000)
+    await scene.store.register(worker)
+    [row] = [row for row in await scene.store.workers() if row.id == worker.id]
+    assert (row.host, row.pid, row.queues, row.workflows) == ("host-1", 42, ["a", "b"], {"order": "v1"})
+    assert (row.concurrency, row.lease_ms, row.state, row.running) == (50, 20_000, "live", 0)
+    assert row.started_at == row.beat_at and 0 <= row.age_ms < MINUTE
+    assert [other.queues for other in await scene.store.workers() if other.id == scene.worker] == [None]
+
+
+async def test_registering_twice_is_registering_once(scene: Scene) -> None:
+    worker = await scene.add_worker()
+    await scene.rows.silence(worker)
+    first = await scene.store.workers()
+    await scene.add_worker(id=worker)
+    assert [row.id for row in await scene.store.workers()] == [row.id for row in first]
+    assert [row.state for row in await scene.store.workers() if row.id == worker] == ["dead"]
+
+
+async def test_a_heartbeat_renews_the_lease(scene: Scene) -> None:
+    """W1."""
+    await scene.rows.fetch("UPDATE [workers] SET beat_at = beat_at - ?, expires_at = expires_at - ?", MINUTE, MINUTE)
+    [row] = await scene.store.workers()
+    assert row.state == "dead" and row.age_ms >= MINUTE
+    answer = await asyncio.to_thread(scene.beat, None, 17)
+    assert (answer.alive, answer.held) == (True, [])
+    [row] = await scene.store.workers()
+    assert (row.state, row.running) == ("live", 17)
+    assert row.age_ms < MINUTE
+
+
+async def test_a_heartbeat_brings_back_what_the_worker_holds(scene: Scene) -> None:
+    """Rules 2 and 4."""
+    await scene.start_many(3)
+    first, second, third = await scene.claim()
+    other = await scene.add_worker()
+    await scene.running(worker=other)
+    await scene.rows.set(second.id, "asked", "cancel")
+    await scene.flush(completed(third))
+    answer = await asyncio.to_thread(scene.beat)
+    assert sorted(answer.held) == sorted([Held(first.id, 1, None), Held(second.id, 1, "cancel")])
+
+
+async def test_nobody_s_heartbeat_is_refused(scene: Scene) -> None:
+    assert not (await asyncio.to_thread(scene.beat, new_id())).alive
+
+
+async def test_a_worker_that_left_is_listed_no_more(scene: Scene) -> None:
+    worker = await scene.add_worker()
+    await scene.store.unregister(worker)
+    assert [row.id for row in await scene.store.workers()] == [scene.worker]
+    assert not (await asyncio.to_thread(scene.beat, worker)).alive
+
+
+async def test_a_stopping_worker_says_so_and_still_beats(scene: Scene) -> None:
+    await scene.store.worker_state(scene.worker, "stopping")
+    assert [row.state for row in await scene.store.workers()] == ["stopping"]
+    assert (await asyncio.to_thread(scene.beat)).alive
+    assert [row.state for row in await scene.store.workers()] == ["stopping"]
+
+
+async def test_runs_given_back_are_ready_at_once_and_cost_nothing(scene: Scene) -> None:
+    """R14."""
+    ids = await scene.start_many(3, deadline_ms=MINUTE)
+    held = await scene.claim()
+    await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in held])
+    for run_id in ids:
+        row = await scene.info(run_id)
+        assert (row.status, row.ready, row.worker, row.attempt, row.losses) == ("queued", True, None, 1, 0)
+        assert row.visible_at == row.deadline_at
+    assert {run.id for run in await scene.claim()} == set(ids)
+
+
+async def test_beats_of_several_threads_do_not_disturb_each_other(scene: Scene) -> None:
+    workers = [await scene.add_worker() for _ in range(5)]
+    answers = await asyncio.gather(*(asyncio.to_thread(scene.beat, worker) for worker in workers))
+    assert all(answer.alive for answer in answers)

@@ -1,0 +1,176 @@
+"""The private Postgres does what the crash tests rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.support import postgres, wire
+from tests.support.databases import DatabasePool
+from tests.support.postgres import HOST, PostgresServer, PostgresUnavailable, PrivatePostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[PrivatePostgres]:
+    with PrivatePostgres(fsync=True, settings={"application_name": "durable"}) as server:
+        yield server
+
+
+def test_settings_reach_the_server(durable: PrivatePostgres) -> None:
+    assert durable.execute("SHOW fsync") == ["on"]
+    assert durable.execute("SHOW application_name") == ["durable"]
+
+
+def test_a_killed_server_comes_back_with_what_was_committed(durable: PrivatePostgres) -> None:
+    durable.execute("CREATE TABLE kept AS SELECT 7 AS n")
+    url = durable.url()
+
+    durable.kill9()
+    with pytest.raises(OSError):
+        durable.execute("SELECT 1")
+    durable.restart()
+
+    assert durable.url() == url
+    assert durable.execute("SELECT n FROM kept") == ["7"]
+    assert "was not properly shut down" in durable.log
+
+
+async def test_a_kill_cuts_the_connections_of_drivers(durable: PrivatePostgres) -> None:
+    connection = await asyncpg.connect(durable.url())
+    durable.kill9()
+    with pytest.raises((OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+        await connection.fetch("SELECT 1")
+    connection.terminate()
+    durable.restart()
+
+
+def test_a_restart_in_good_order_keeps_data_and_port(durable: PrivatePostgres) -> None:
+    durable.execute("CREATE TABLE orderly AS SELECT 1 AS n")
+    url = durable.url()
+    durable.restart()
+    assert durable.url() == url
+    assert durable.execute("SELECT n FROM orderly") == ["1"]
+
+
+def test_stop_leaves_nothing_behind() -> None:
+    server = PrivatePostgres().start()
+    folder = Path(server.execute("SHOW data_directory")[0]).parent
+    server.stop()
+    server.stop()
+    assert not folder.exists()
+    assert not server.running
+
+
+def test_a_taken_port_is_refused_with_the_servers_own_words(durable: PrivatePostgres) -> None:
+    with pytest.raises(PostgresUnavailable, match="free port") as refused:
+        PrivatePostgres(port=durable.port).start()
+    assert "Address already in use" in str(refused.value)
+
+
+def test_a_collision_on_a_chosen_port_is_tried_again(
+    durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = postgres._free_port
+    ports = iter([durable.port, real()])
+    monkeypatch.setattr(postgres, "_free_port", lambda: next(ports))
+    with PrivatePostgres() as server:
+        assert server.execute("SELECT 1") == ["1"]
+        assert server.port != durable.port
+
+
+def test_a_setting_that_does_not_exist_is_reported_from_the_log() -> None:
+    with pytest.raises(PostgresUnavailable, match="no_such_setting"):
+        PrivatePostgres(settings={"no_such_setting": 1}).start()
+
+
+def test_a_test_process_that_is_killed_takes_its_server_along() -> None:
+    program = (
+        "import time; from tests.support.postgres import PrivatePostgres; s = PrivatePostgres().start(); "
+        "print(s.port, s.execute('SHOW data_directory')[0], flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout
+        port, folder = owner.stdout.readline().split()
+        assert wire.execute(HOST, int(port), "SELECT 1") == ["1"]
+        os.kill(owner.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while Path(folder).parent.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(folder).parent.exists()
+    with pytest.raises(OSError):
+        socket.create_connection((HOST, int(port)))
+
+
+def test_nothing_to_run_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_wheel_bindir", lambda: None)
+    monkeypatch.setattr(postgres, "_system_bindirs", dict)
+    with pytest.raises(PostgresUnavailable, match="HOLDFAST_TEST_POSTGRES"):
+        postgres.find_bindir()
+
+
+def test_no_npm_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PostgresUnavailable, match="npm"):
+        postgres._npm()
+
+
+def test_the_oldest_postgres_runs() -> None:
+    with PrivatePostgres(postgres.fetch_postgres(12)) as server:
+        assert server.execute("SHOW server_version")[0].startswith("12.")
+        assert server.create_database("old") == server.url("old")
+        server.kill9()
+        server.restart()
+        assert server.execute("SELECT 1", database="old") == ["1"]
+
+
+def test_every_test_has_an_empty_database_and_loses_the_old_one(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool
+) -> None:
+    first = postgres_databases.take()
+    for statement in ("CREATE SCHEMA s", "CREATE TABLE s.t (n int)", "CREATE TABLE u (n int)"):
+        postgres_server.execute(statement, database=first)
+    postgres_databases.give_back(first)
+
+    second = postgres_databases.take()
+    try:
+        assert first != second
+        assert (
+            postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname IN ('s', 'public')", second)
+            == []
+        )
+        with pytest.raises(Exception, match="does not exist"):
+            postgres_server.execute("SELECT 1", database=first)
+    finally:
+        postgres_databases.give_back(second)
+
+
+async def test_a_connection_left_open_does_not_hold_up_the_next_test(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool
+) -> None:
+    name = postgres_databases.take()
+    left_open = await asyncpg.connect(postgres_server.url(name))
+    postgres_databases.give_back(name)
+
+    started = time.monotonic()
+    postgres_databases.give_back(postgres_databases.take())
+
+    assert time.monotonic() - started < 2
+    left_open.terminate()
+
+
+def test_both_databases_get_a_url(url: str) -> None:
+    assert url.startswith(("postgresql://", "sqlite:////"))

@@ -1,0 +1,89 @@
+"""Make `.venv`: the package in editable form, all its extras, and the tools of the `dev` group.
+
+Run by `make setup` with any Python that is new enough; uses nothing but the standard library. uv does the
+installing because it is ten times faster; where uv cannot be had or does not manage, plain pip does, which
+may be too old to know dependency groups, so the group is read here. Package hosts come from the machine's own
+configuration and are written nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+
+def requirements() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return ["--editable", f"{ROOT}[all]", *project["dependency-groups"]["dev"]]
+
+
+def create_venv() -> None:
+    """A new environment, unless the one that is there runs and is of this very Python version."""
+    probe = "import sys, pip; print(sys.version)"
+    if PYTHON.exists():
+        found = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True)
+        if found.returncode == 0 and found.stdout.strip() == sys.version:
+            return
+    print(f"creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
+    venv.create(VENV, clear=True, with_pip=True, symlinks=True)
+
+
+def writable_home() -> bool:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    while not home.exists():
+        home = home.parent
+    return os.access(home, os.W_OK)
+
+
+def pip(*arguments: str | Path) -> bool:
+    cache = [] if writable_home() else ["--no-cache-dir"]
+    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *cache, *arguments]
+    return subprocess.run(command, cwd=ROOT).returncode == 0
+
+
+def pip_setting(name: str) -> str | None:
+    """One value of pip's own configuration (files and PIP_… variables), because uv reads neither."""
+    listing = subprocess.run([PYTHON, "-m", "pip", "config", "list"], capture_output=True, text=True)
+    for line in listing.stdout.splitlines():
+        key, _, value = line.partition("=")
+        if key.rpartition(".")[2] == name:
+            return value.strip("'\"")
+    return None
+
+
+def uv(*arguments: str | Path) -> bool:
+    if not pip("uv"):
+        return False
+    environment = dict(os.environ)
+    for variable, setting in (("UV_DEFAULT_INDEX", "index-url"), ("SSL_CERT_FILE", "cert")):
+        if variable not in environment and (value := pip_setting(setting)):
+            environment[variable] = value
+    cache = [] if writable_home() else ["--no-cache"]
+    command = [VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON, *cache, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
+
+
+def main(files: list[str]) -> int:
+    """Install, together with whatever these requirements files ask for."""
+    create_venv()
+    wanted = requirements() + [word for file in files for word in ("--requirement", file)]
+    print("installing holdfast, its extras and the dev tools", flush=True)
+    if uv(*wanted):
+        return 0
+    print("uv did not manage; trying again with pip", flush=True)
+    if pip(*wanted):
+        return 0
+    print("set-up failed: neither uv nor pip could install the packages (see above)", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
