@@ -28,7 +28,7 @@ from .model.schema import first_problem
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .run import Run, RunInfo, run_info
-from .settings import DEFAULT_URL, Settings
+from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
@@ -46,14 +46,15 @@ _MAX_PRIORITY = 2**31 - 1
 class Holdfast:
     """An application: workflows, and the database their runs live in.
 
-    ``Holdfast()`` takes the URL from ``HOLDFAST_URL``, else ``sqlite:///holdfast.db``. Nothing is connected before
-    the first use; the tables are made by themselves unless ``auto_migrate=False``.
+    ``Holdfast()`` takes the URL from ``HOLDFAST_URL``, else ``sqlite:///holdfast.db``, and the namespace from
+    ``HOLDFAST_NAMESPACE``, else ``holdfast``. Nothing is connected before the first use; the tables are made by
+    themselves unless ``auto_migrate=False``.
     """
 
     def __init__(
         self,
         url: str | None = None,
-        namespace: str = "holdfast",
+        namespace: str | None = None,
         *,
         codec: Codec | None = None,
         logger: logging.Logger | None = None,
@@ -64,7 +65,8 @@ class Holdfast:
         settings: Settings | None = None,
     ) -> None:
         self.url: DatabaseUrl = parse_url(url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL)
-        self.namespace = check_namespace(namespace)
+        default = os.environ.get("HOLDFAST_NAMESPACE") or DEFAULT_NAMESPACE
+        self.namespace = check_namespace(default if namespace is None else namespace)
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
@@ -406,6 +408,19 @@ class Holdfast:
     async def store(self) -> Store:
         """The store behind this application, for tools."""
         return (await self._connect()).store
+
+    def redirect(
+        self, *, url: str | None = None, namespace: str | None = None, auto_migrate: bool | None = None
+    ) -> None:
+        """Use another database, or another namespace, than the code says. For tools, and only while not connected."""
+        if any(not loop.is_closed() for loop in self._connected):
+            raise ConfigurationError("an application that is connected cannot be redirected; close it first")
+        if url is not None:
+            self.url, self._pool = parse_url(url), None
+        if namespace is not None:
+            self.namespace = check_namespace(namespace)
+        if auto_migrate is not None:
+            self._auto_migrate = auto_migrate
 
     async def close(self) -> None:
         """Disconnect. The application can be used again; it then connects anew."""

@@ -44,6 +44,8 @@ class RunInfo:
     output: Any = field(repr=False)
     error: ErrorInfo | None
     attempt: int
+    max_attempts: int | None
+    """As given at the start; None: the workflow's own."""
     losses: int
     priority: int
     key: str | None
@@ -55,9 +57,15 @@ class RunInfo:
     deadline: datetime | None
     due_at: datetime | None
     """When a run that waits, or was put off, is due."""
+    expires_at: datetime | None
+    """When a run that nobody has picked up yet is given up."""
     worker: str | None
     ready: bool
     """Whether it stands in line to be claimed."""
+    asked: str | None
+    """What an operator asks of the worker that executes it."""
+    read_at: datetime
+    """When this was read, by the database's clock, as all times here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +210,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         output=payloads.plain(row.output, row.format, "the output"),
         error=_error(row.error, row.format, payloads),
         attempt=row.attempt,
+        max_attempts=row.max_attempts,
         losses=row.losses,
         priority=row.priority,
         key=row.key,
@@ -212,8 +221,11 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         completed_at=_time(row.completed_at),
         deadline=_time(row.deadline_at),
         due_at=None if row.ready else _time(row.visible_at),
+        expires_at=_time(row.expires_at),
         worker=row.worker,
         ready=row.ready,
+        asked=row.asked,
+        read_at=_required_time(row.now_ms),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from .errors import ConfigurationError
 
 DEFAULT_URL = "sqlite:///holdfast.db"
+DEFAULT_NAMESPACE = "holdfast"
 FORMAT = 1
 """The format number of a record written by this code. A record with a higher one is refused, not guessed at."""
 FORMAT_CODEC = 2
@@ -90,7 +91,7 @@ class Settings:
 
     # -- connections
     pool_size: int = 5
-    """Connections for questions from outside the worker; each worker holds three more of its own."""
+    """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own beside them."""
     connect_timeout: float = 10.0
     command_timeout: float = 60.0
     """A statement that takes longer has met a fault; it is given up and safely repeated."""

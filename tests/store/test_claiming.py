@@ -56,9 +56,11 @@ async def test_nothing_is_handed_out_before_its_time(scene: Scene) -> None:
 
 async def test_higher_priority_goes_first_then_age(scene: Scene) -> None:
     """D7; over several lanes, queues and workflows."""
-    expected = []
+    expected: list[tuple[int, int, str]] = []
     for priority, workflow, queue in [(0, "order", "a"), (5, "mail", "b"), (0, "mail", "b"), (5, "order", "a")] * 2:
         expected.append((-priority, len(expected), await scene.start(workflow, queue=queue, priority=priority)))
+    for _, place, run_id in expected:
+        await scene.rows.set(run_id, "place", place)
     ids = [run_id for _, _, run_id in sorted(expected)]
     taken = [run.id for run in await scene.claim(3)]
     assert taken == ids[:3]
@@ -119,7 +121,7 @@ async def test_a_claim_after_a_failed_attempt_has_a_new_number_too(scene: Scene)
     assert (again.claim, again.attempt) == (2, 2)
 
 
-# -- a reply that was lost (rule 2) ------------------------------------------------------------------------------
+# -- a reply that was lost (rule 2) ------------------------------------------------------------------------
 
 
 async def test_the_same_token_gives_what_the_first_call_took(scene: Scene) -> None:
@@ -165,7 +167,7 @@ async def test_a_suspect_claimed_with_the_same_token_is_the_same_one(scene: Scen
     assert (again.id, again.claim) == (first.id, first.claim)
 
 
-# -- lanes (rule 32) -----------------------------------------------------------------------------------------------
+# -- lanes (rule 32) ---------------------------------------------------------------------------------------
 
 
 async def test_lanes_are_told_for_known_workflows_only(scene: Scene) -> None:
@@ -187,6 +189,9 @@ async def test_lanes_are_told_for_known_workflows_only(scene: Scene) -> None:
 async def test_two_hundred_queues_are_served_in_order_of_age(scene: Scene) -> None:
     runs = [new_run(queue=f"q{n:03}") for n in range(200)]
     await scene.store.start(runs + [new_run("unknown", queue=f"q{n:03}") for n in range(200)])
+    runs = runs[::-1]
+    for place, run in enumerate(runs):
+        await scene.rows.set(run.id, "place", place)
     assert len(await scene.lanes()) == 200
     first = [run.id for run in await scene.claim(50)]
     rest = [run.id for run in await scene.claim(500)]
@@ -203,7 +208,7 @@ async def test_a_claim_takes_from_its_lanes_only(scene: Scene) -> None:
     assert [run.id for run in await scene.claim(lanes=[Lane("b", "order", 0)])] == [wanted]
 
 
-# -- expiry and deadline at the claim (R3) ---------------------------------------------------------------------------
+# -- expiry and deadline at the claim (R3) -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("others", [[], [Lane("mail", "mail", 0)]])
@@ -232,7 +237,7 @@ async def test_a_run_past_its_deadline_is_not_handed_out(scene: Scene, others: l
     assert await scene.claim(lanes=[Lane("order", "order", 0), *others]) == []
 
 
-# -- history (rule 33) ----------------------------------------------------------------------------------------------
+# -- history (rule 33) -------------------------------------------------------------------------------------
 
 
 async def test_a_first_claim_brings_no_history(scene: Scene) -> None:

@@ -29,6 +29,7 @@ async def test_promotion_is_bounded_and_takes_the_longest_due_first(scene: Scene
 async def test_a_promoted_run_stands_behind_those_already_ready(scene: Scene) -> None:
     sleeper = await scene.start(delay_ms=MINUTE)
     ready = await scene.start()
+    await scene.rows.shift(ready, "place", -1_000_000)
     await scene.rows.shift(sleeper, "visible_at", -2 * MINUTE)
     await scene.store.promote(10)
     assert [run.id for run in await scene.claim()] == [ready, sleeper]

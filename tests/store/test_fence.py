@@ -144,7 +144,7 @@ async def test_an_old_completion_does_not_pass_beside_a_new_step(scene: Scene) -
 
 
 async def test_a_place_recorded_by_another_claim_means_the_run_is_lost(scene: Scene) -> None:
-    """Rule 7: under our own number a conflict is success, under another it is not; then nothing of the run is written."""
+    """Rule 7: under our own number a conflict is success; under another nothing of the run is written."""
     old = await scene.running()
     await scene.flush(step(old, 0, '"theirs"'))
     new = await scene.again(old)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import DatabaseRefused
+from holdfast.model.records import Entry
 from tests.store.scene import (
     DAY,
     MINUTE,
@@ -20,7 +22,7 @@ from tests.store.scene import (
     waiting,
 )
 
-# -- steps and tries -------------------------------------------------------------------------------------------------
+# -- steps and tries ----------------------------------------------------------------------------------------
 
 
 async def test_a_step_is_recorded_with_the_database_s_time(scene: Scene) -> None:
@@ -36,7 +38,7 @@ async def test_a_step_is_recorded_with_the_database_s_time(scene: Scene) -> None
 async def test_a_repeated_flush_is_success_and_changes_nothing(scene: Scene) -> None:
     """Rule 7."""
     run = await scene.running()
-    entries = [step(run, 0), step(run, 1), failed_try(run, 2), failed_try(run, -1)]
+    entries: list[Entry] = [step(run, 0), step(run, 1), failed_try(run, 2), failed_try(run, -1)]
     await scene.flush(*entries)
     before = await scene.rows.dump()
     answer = await scene.flush(*entries)
@@ -80,7 +82,7 @@ async def test_a_record_that_is_refused_leaves_no_trace_of_its_batch(scene: Scen
     good, bad = await scene.running(), await scene.running()
     before = await scene.rows.dump()
     refused = step(bad, 0, name=None)
-    with pytest.raises(Exception, match=r"(?i)null"):
+    with pytest.raises(DatabaseRefused, match=r"(?i)null"):
         await scene.flush(step(good, 0), refused, completed(good))
     assert await scene.rows.dump() == before
     assert (await scene.flush(step(good, 0), completed(good))).lost == set()
@@ -98,7 +100,7 @@ async def test_tries_are_kept_with_their_numbers(scene: Scene) -> None:
     assert rows[0].completed_at - rows[0].started_at == 5
 
 
-# -- progress (W5) -----------------------------------------------------------------------------------------------------
+# -- progress (W5) -----------------------------------------------------------------------------------------
 
 
 async def test_the_latest_progress_wins(scene: Scene) -> None:
@@ -113,7 +115,9 @@ async def test_the_latest_progress_wins(scene: Scene) -> None:
 
 async def test_within_one_flush_the_last_word_wins(scene: Scene) -> None:
     run = await scene.running()
-    await scene.flush(under_way(run, 0, "1"), under_way(run, 0, "2"), under_way(run, 1, "other"), under_way(run, 0, "3"))
+    await scene.flush(
+        under_way(run, 0, "1"), under_way(run, 0, "2"), under_way(run, 1, "other"), under_way(run, 0, "3")
+    )
     assert [row.detail for row in await scene.store.progress(run.id)] == ["3", "other"]
 
 
@@ -132,7 +136,7 @@ async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene) -> No
     assert [row.position for row in await scene.store.progress(run.id)] == [1]
 
 
-# -- how runs end ------------------------------------------------------------------------------------------------------
+# -- how runs end ------------------------------------------------------------------------------------------
 
 
 async def test_a_completed_run_has_its_result_and_no_owner(scene: Scene) -> None:
@@ -195,7 +199,7 @@ async def test_the_code_that_leaves_a_run_is_noted(scene: Scene) -> None:
     assert (await scene.info(run.id)).version == "v9"
 
 
-# -- waiting, and being woken (rule 6) -----------------------------------------------------------------------------------
+# -- waiting, and being woken (rule 6) ---------------------------------------------------------------------
 
 
 async def test_a_wait_for_a_time_is_due_then(scene: Scene) -> None:
@@ -252,7 +256,7 @@ async def test_a_ready_run_keeps_its_deadline_in_view(scene: Scene) -> None:
     assert (row.ready, row.visible_at) == (True, row.deadline_at)
 
 
-# -- what operators ask (rule 4) -----------------------------------------------------------------------------------------
+# -- what operators ask (rule 4) ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 60])
@@ -283,7 +287,7 @@ async def test_a_run_that_waits_keeps_what_is_asked_of_it(scene: Scene) -> None:
     assert (await scene.info(run.id)).asked == "pause"
 
 
-# -- forgetting (rule 15) --------------------------------------------------------------------------------------------------
+# -- forgetting (rule 15) ----------------------------------------------------------------------------------
 
 
 async def test_the_next_attempt_forgets_what_it_is_to_make_anew(scene: Scene) -> None:

@@ -97,7 +97,7 @@ async def test_a_dead_worker_hears_that_it_is(scene: Scene) -> None:
     assert (answer.alive, answer.held) == (False, [])
 
 
-# -- counting (rule 5) -------------------------------------------------------------------------------------------------
+# -- counting (rule 5) -------------------------------------------------------------------------------------
 
 
 async def test_losses_add_up_while_nothing_new_is_recorded(scene: Scene) -> None:
@@ -185,7 +185,7 @@ async def test_a_dead_letter_can_be_retried_with_a_clean_slate(scene: Scene) -> 
     assert (run.id, run.losses) == (run_id, 0)
 
 
-# -- suspects -----------------------------------------------------------------------------------------------------------
+# -- suspects ----------------------------------------------------------------------------------------------
 
 
 async def test_a_run_with_two_losses_stands_apart(scene: Scene) -> None:

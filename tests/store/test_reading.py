@@ -39,7 +39,7 @@ async def test_outcomes_are_of_ended_runs_only(scene: Scene) -> None:
     assert await scene.store.outcomes([]) == []
 
 
-# -- lists (W10 to W13) ----------------------------------------------------------------------------------------------------
+# -- lists (W10 to W13) ------------------------------------------------------------------------------------
 
 
 async def test_pages_go_newest_first_and_hold_everything_once(scene: Scene) -> None:
@@ -98,7 +98,7 @@ async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None
     assert await scene.store.runs(status=status, workflow="mail") == []
 
 
-# -- the activity log (W6) ---------------------------------------------------------------------------------------------------
+# -- the activity log (W6) ---------------------------------------------------------------------------------
 
 
 async def test_the_activity_log_tells_every_call_in_start_order(scene: Scene) -> None:
@@ -150,7 +150,7 @@ async def test_progress_and_steps_of_runs_do_not_mix(scene: Scene) -> None:
     assert await scene.store.steps(second.id) == []
 
 
-# -- definitions ---------------------------------------------------------------------------------------------------------------
+# -- definitions -------------------------------------------------------------------------------------------
 
 
 def definition(name: str = "order", version: str = "v1", queue: str = "order") -> Definition:

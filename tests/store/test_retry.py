@@ -55,7 +55,10 @@ async def test_a_retry_forgets_only_what_the_error_belongs_to_and_only_once(scen
     """Rule 15."""
     run = await scene.running()
     await scene.flush(
-        step(run, 0), step(run, 1, status="failed"), step(run, 0, branch="1.0"), failed(run, forget=[("", 1), ("1.0", 0)])
+        step(run, 0),
+        step(run, 1, status="failed"),
+        step(run, 0, branch="1.0"),
+        failed(run, forget=[("", 1), ("1.0", 0)]),
     )
     await scene.store.retry(run.id)
     [again] = await scene.claim()

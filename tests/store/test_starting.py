@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from holdfast.errors import DatabaseRefused
 from holdfast.model.ids import new_id
 from holdfast.model.records import NewRun, RunShape
 from holdfast.settings import Settings
@@ -56,7 +58,8 @@ async def test_what_is_not_given_stays_empty(scene: Scene) -> None:
 async def test_an_immediate_start_is_born_ready_and_a_delayed_one_is_not(scene: Scene) -> None:
     now = (await scene.info(await scene.start())).now_ms
     assert (await scene.info(await scene.start(at_ms=now - MINUTE))).ready
-    for later in ({"delay_ms": MINUTE}, {"at_ms": now + MINUTE}):
+    laters: list[dict[str, Any]] = [{"delay_ms": MINUTE}, {"at_ms": now + MINUTE}]
+    for later in laters:
         row = await scene.info(await scene.start(**later))
         assert not row.ready
         assert row.visible_at is not None and row.visible_at > row.now_ms
@@ -126,7 +129,7 @@ async def test_concurrent_starts_of_one_key_are_one_run(scene: Scene, twin: Stor
 async def test_many_are_started_all_or_none(scene: Scene) -> None:
     bad = NewRun(new_id(), RunShape("mail", "v1", "mail"), None)  # type: ignore[arg-type]
     before = await scene.rows.dump()
-    with pytest.raises(Exception, match=r"(?i)null"):
+    with pytest.raises(DatabaseRefused, match=r"(?i)null"):
         await scene.store.start([new_run(), new_run(tags=("red",)), new_run(key="k"), bad])
     assert await scene.rows.dump() == before
     assert len(await scene.store.start([new_run(), new_run(tags=("red",)), new_run(key="k")])) == 3
@@ -137,7 +140,7 @@ async def test_a_failed_start_leaves_the_ones_beside_it_alone(scene: Scene) -> N
     starts = [scene.store.start([new_run()]) for _ in range(5)]
     starts.insert(2, scene.store.start([bad]))
     answers = await asyncio.gather(*starts, return_exceptions=True)
-    assert [isinstance(answer, Exception) for answer in answers] == [False, False, True, False, False, False]
+    assert [isinstance(answer, DatabaseRefused) for answer in answers] == [False, False, True, False, False, False]
     assert len(await scene.store.runs()) == 5
 
 
@@ -152,7 +155,9 @@ async def test_one_call_may_start_runs_of_many_shapes(scene: Scene) -> None:
     runs = [new_run(workflow, priority=priority) for priority in (1, 5) for workflow in ("order", "mail", "order")]
     assert await scene.store.start(runs) == [run.id for run in runs]
     rows = {run.id: await scene.info(run.id) for run in runs}
-    assert all((rows[run.id].workflow, rows[run.id].priority) == (run.shape.workflow, run.shape.priority) for run in runs)
+    assert all(
+        (rows[run.id].workflow, rows[run.id].priority) == (run.shape.workflow, run.shape.priority) for run in runs
+    )
 
 
 async def test_starting_nothing_is_nothing(scene: Scene) -> None:

@@ -23,7 +23,9 @@ Match = Callable[[bytes], bool]
 
 #: How a client asks for encryption (TLS, GSSAPI) before all else. The proxy has to read along: it says no.
 ENCRYPTION_REQUESTS = {struct.pack("!II", 8, code) for code in (80877103, 80877104)}
-COMMAND_COMPLETE, READY_FOR_QUERY, ERROR = b"C", b"Z", b"E"
+COMMAND_COMPLETE, PORTAL_SUSPENDED, READY_FOR_QUERY, ERROR = b"C", b"s", b"Z", b"E"
+#: What stands in for the tag of a statement of which the client wanted a few rows only: the server names none then.
+SUSPENDED_TAG = b"SUSPENDED"
 IDLE = b"I"
 
 
@@ -138,7 +140,7 @@ class Proxy:
 
     def swallow(self, match: Match) -> Swallow:
         """Lose one reply: the first whose command tag (`b"UPDATE 3"`, `b"COMMIT"`) matches and whose work is
-        committed.
+        committed. A statement of which only the first row was asked for has the tag `SUSPENDED_TAG`.
 
         A tag alone proves nothing: inside a transaction the work could still be rolled back. So the reply is
         held until the server says that it is idle again, with no error in between. Then the client's
@@ -216,8 +218,8 @@ class Proxy:
         link.unparsed += chunk
         visible = bytearray()
         for kind, message in wire.messages(link.unparsed):
-            if kind == COMMAND_COMPLETE and link.order is None:
-                link.tag = message[5:].rstrip(b"\0")
+            if kind in (COMMAND_COMPLETE, PORTAL_SUSPENDED) and link.order is None:
+                link.tag = message[5:].rstrip(b"\0") or SUSPENDED_TAG
                 link.order = next((order for order in self._orders if order.match(link.tag)), None)
             if link.order is None:
                 visible += message

@@ -11,7 +11,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import ContextMisuse, DatabaseRefused, PayloadError
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP = "step"
-_lines: dict[tuple[Any, int], str] = {}
+_lines: dict[tuple[int, int], tuple[str, Any]] = {}
+"""(id of a code object, line) → "file:line", and the code object itself, so that its id stays its own."""
 
 
 class StepCall(Generic[T]):
@@ -75,6 +76,9 @@ class StepCall(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._perform().__await__()
+
+    def __str__(self) -> str:
+        return f"the result of step {self.name!r}"
 
     def __repr__(self) -> str:
         return f"<step {self.name!r} at position {self.position} of run {self._execution.run_id}>"
@@ -127,9 +131,16 @@ class StepCall(Generic[T]):
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         while True:
             began = execution.active[self] = time.monotonic()
+            token = current_call.set(self)
             try:
-                result = await self._call()
-                return await self._record_completed(result, failures + 1, began)
+                try:
+                    result = await self._call()
+                finally:
+                    execution.active[self] = 0.0
+                    current_call.reset(token)
+                entry, value = self._completed(result, failures + 1, began)
+                await self._store(entry)
+                return value
             except Exception as error:
                 if execution.closed is not None:
                     raise execution.closed from None
@@ -142,17 +153,11 @@ class StepCall(Generic[T]):
 
     # -- calling the function --------------------------------------------------------------------------------
 
-    async def _call(self) -> Any:
-        token = current_call.set(self)
-        try:
-            if self._shape.is_async:
-                if self._options.timeout is None:
-                    return await self._function(*self._args, **self._kwargs)
-                return await self._bounded(asyncio.ensure_future(self._function(*self._args, **self._kwargs)))
-            return await self._call_in_thread()
-        finally:
-            self._execution.active[self] = 0.0
-            current_call.reset(token)
+    def _call(self) -> Awaitable[Any]:
+        if not self._shape.is_async:
+            return self._call_in_thread()
+        call = self._function(*self._args, **self._kwargs)
+        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(call))  # type: ignore[no-any-return]
 
     async def _call_in_thread(self) -> Any:
         call = functools.partial(contextvars.copy_context().run, self._function, *self._args, **self._kwargs)
@@ -184,27 +189,27 @@ class StepCall(Generic[T]):
 
     # -- recording -------------------------------------------------------------------------------------------
 
-    async def _record_completed(self, result: Any, calls: int, began: float) -> T:
+    def _completed(self, result: Any, calls: int, began: float) -> tuple[StepDone, Any]:
+        """The entry of a result, and the result as a replay will see it."""
         payloads = self._execution.recorder.payloads
-        output, value = payloads.round_trip(result, self._shape.returns, f"the result of step {self.name!r}")
-        await self._store(status.COMPLETED, output, None, calls, began)
-        return value  # type: ignore[no-any-return]
+        output, value = payloads.round_trip(result, self._shape.returns, self)
+        return self._entry(status.COMPLETED, output, None, calls, began), value
 
     async def _record_failed(self, error: Exception, calls: int, began: float) -> T:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
-        await self._store(status.FAILED, None, text, calls, began)
+        await self._store(self._entry(status.FAILED, None, text, calls, began))
         found = decode_error(text, execution.recorder.payloads.format, execution.recorder.payloads)
         raise execution.raised(step_failed(self.name, found, (self.branch, self.position))) from None
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay."""
-        began = time.monotonic()
-        await asyncio.shield(asyncio.ensure_future(self._store(status.CANCELLED, None, None, 1, began)))
+        entry = self._entry(status.CANCELLED, None, None, 1, time.monotonic())
+        await asyncio.shield(asyncio.ensure_future(self._store(entry)))
 
-    async def _store(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> None:
+    def _entry(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> StepDone:
         execution = self._execution
-        entry = StepDone(
+        return StepDone(
             execution.run_id,
             execution.claim,
             self.branch,
@@ -221,16 +226,18 @@ class StepCall(Generic[T]):
             self.line,
             execution.recorder.payloads.format,
         )
+
+    async def _store(self, entry: StepDone) -> None:
         try:
-            await execution.record(entry)
+            await self._execution.record(entry)
         except DatabaseRefused as refusal:
-            if outcome != status.COMPLETED:
+            if entry.status != status.COMPLETED:
                 raise
             raise PayloadError(f"the database refused the result of step {self.name!r}: {refusal}") from None
 
     async def _record_try(self, error: Exception, failures: int, began: float) -> None:
         execution = self._execution
-        await execution.recorder.record(
+        await execution.journal(
             TryFailed(
                 execution.run_id,
                 execution.claim,
@@ -269,14 +276,15 @@ def step_key(run_id: str, branch: str, position: int) -> str:
 def call_line(depth: int) -> str:
     """File and line of the call being made, for the message of a divergence."""
     frame = sys._getframe(depth)
-    key = (frame.f_code, frame.f_lineno)
+    key = (id(frame.f_code), frame.f_lineno)
     try:
-        return _lines[key]
+        return _lines[key][0]
     except KeyError:
         if len(_lines) > 10_000:  # code made at run time; keep it bounded
             _lines.clear()
         name = frame.f_code.co_filename.replace("\\", "/").rsplit("/", 1)[-1]
-        _lines[key] = line = f"{name}:{frame.f_lineno}"[:200]
+        line = f"{name}:{frame.f_lineno}"[:200]
+        _lines[key] = (line, frame.f_code)
         return line
 
 

@@ -110,8 +110,14 @@ class ContextBase:
         return _NOTED
 
     def _draw(self) -> bytes:
-        self._draws += 1
-        seed = f"{self._execution.run_id}/{self._branch}/{self._position}/{self._draws}"
+        call = current_call.get()
+        if call is not None and call._execution is self._execution:
+            # A step draws for itself: a replay does not call it, so it must not move what the workflow draws.
+            call.draws += 1
+            seed = f"{call.step_key}/step/{call.draws}"
+        else:
+            self._draws += 1
+            seed = f"{self._execution.run_id}/{self._branch}/{self._position}/{self._draws}"
         return hashlib.blake2b(seed.encode(), digest_size=16).digest()
 
     # -- making calls ------------------------------------------------------------------------------------------
@@ -237,8 +243,14 @@ class SyncContext(ContextBase):
         return OptionedSyncContext(self, step_options(name, retries, backoff, timeout, record_arguments))
 
     def _wait(self, call: StepCall[Any]) -> Any:
+        execution = self._execution
+
         async def perform() -> Any:
-            return await call
+            execution.performing = asyncio.current_task()
+            try:
+                return await call
+            finally:
+                execution.performing = None
 
         return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
 

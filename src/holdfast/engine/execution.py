@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ContextMisuse, LeaseLost, NonDeterminismError, RunSuspended, StepFailed
 from ..model import status
-from ..model.records import Claimed, StepDone, StepRecord, Transition
+from ..model.records import Claimed, Entry, StepDone, StepRecord, Transition
 from .history import History
 from .recorder import Recorder
 from .workflow import Workflow
@@ -31,13 +31,20 @@ class Execution:
         self.closed: BaseException | None = None
         """Set when the run leaves this handler: every further call raises it again."""
         self.diverged: NonDeterminismError | None = None
+        self.task: asyncio.Task[None] | None = None
         self.owner: asyncio.Task[Any] | int | None = None
         """The task (or thread, for a plain def) that may call the context."""
+        self.performing: asyncio.Task[Any] | None = None
+        """For a plain def: the task that performs the step its thread waits for."""
         self.recorded = False
         """Whether this claim has made a new record."""
         self.leaving = False
         """Whether the entry that ends this claim is already in the journal."""
+        self.handler_done = False
+        """Whether the handler has given its slot back."""
         self.began = time.monotonic()
+        self._loop = recorder.loop
+        self._loop_thread = recorder.loop_thread
         self.seq = self.history.last_seq
         self.taken = 0
         """Positions taken so far, over all branches."""
@@ -57,9 +64,8 @@ class Execution:
         """A context belongs to one task; interleaved steps of two tasks could swap results on replay."""
         if self.closed is not None:
             raise self.closed
-        if self.owner is not _current_owner():
-            if isinstance(self.owner, int) and self.owner == threading.get_ident():
-                return
+        here = threading.get_ident()
+        if self.owner != here and (here != self._loop_thread or asyncio.current_task(self._loop) is not self.owner):
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
@@ -72,6 +78,8 @@ class Execution:
             self.closed = why
             if isinstance(self.owner, asyncio.Task):
                 self.owner.cancel()
+            if self.performing is not None:
+                self.performing.cancel()
             self.waits.close()
 
     def load(self, records: list[StepRecord]) -> None:
@@ -106,9 +114,17 @@ class Execution:
             self.closed = error
             self.waits.close()
 
+    def journal(self, entry: Entry) -> asyncio.Future[int]:
+        """Put an entry in the journal, unless the run has left: a handler that comes back late records nothing."""
+        if self.closed is not None:
+            raise self.closed
+        return self.recorder.record(entry)
+
     async def record(self, entry: StepDone) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
-        receipt = self.recorder.record(entry)
+        if self.closed is not None:
+            raise self.closed
+        receipt = self.journal(entry)
         try:
             now = await receipt
         except asyncio.CancelledError:
@@ -117,9 +133,15 @@ class Execution:
             if self.closed is not None or not receipt.done():
                 raise
             now = receipt.result()
-        self.newest[entry.branch] = now
+        self.recorded = True
+        self.saw(entry.branch, now)
         self._keep(entry, now)
         return now
+
+    def saw(self, branch: str, recorded_at: int) -> None:
+        """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
+        if recorded_at > self.newest.get(branch, 0):
+            self.newest[branch] = recorded_at
 
     def next_seq(self) -> int:
         """Outcomes are numbered in the order they are recorded."""
@@ -226,13 +248,6 @@ class Waits:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _current_owner() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no event loop in this thread
-        return None
 
 
 def _as_record(entry: StepDone, now: int) -> StepRecord:

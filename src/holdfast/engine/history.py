@@ -12,7 +12,7 @@ class History:
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records}
         self._untaken = dict(self.records)
-        self.last_seq = max((record.seq for record in records), default=0)
+        self.last_seq = max(record.seq for record in records) if records else 0
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""

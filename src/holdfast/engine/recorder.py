@@ -18,6 +18,9 @@ class Recorder(Protocol):
     settings: Settings
     payloads: Payloads
     logger: logging.Logger
+    loop: asyncio.AbstractEventLoop
+    loop_thread: int
+    """The event loop the worker runs in, and the thread of that loop."""
 
     def record(self, entry: Entry) -> asyncio.Future[int]:
         """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""

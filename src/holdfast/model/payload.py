@@ -42,17 +42,19 @@ class Payloads:
         self._encode = msgspec.json.Encoder(enc_hook=_to_json).encode
         self._decoders: dict[Any, Callable[[bytes | str], Any]] = {}
         self.format = FORMAT if codec is None else FORMAT_CODEC
+        self._harmless = min(settings.max_depth, settings.warn_payload, settings.max_payload)
+        """JSON of this many bytes is within every limit."""
 
-    def encode(self, value: Any, what: str) -> str:
-        """JSON text of ``value``; ``what`` names it in errors ("the result of step 'charge'")."""
+    def encode(self, value: Any, what: object) -> str:
+        """JSON text of ``value``; ``what`` names it in errors ("the result of step 'charge'"), and is only then asked to."""
         return self._wrap(self._to_raw(value, what))
 
-    def round_trip(self, value: Any, type_: Any, what: str) -> tuple[str, Any]:
+    def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
         """The stored text, and the value as it will be read back: what a caller gets live and replayed."""
-        raw = self._to_raw(value, what)
         kind = type(value)
         if kind in _ATOMS and (type_ is Any or type_ is kind):
-            return self._wrap(raw), value
+            return self._wrap(self._to_raw(value, what)), value
+        raw = self._to_raw(value, what)
         try:
             return self._wrap(raw), self._decoder(type_)(raw)
         except msgspec.ValidationError as error:
@@ -85,7 +87,7 @@ class Payloads:
 
     # -- one direction ---------------------------------------------------------------------------------------
 
-    def _to_raw(self, value: Any, what: str) -> bytes:
+    def _to_raw(self, value: Any, what: object) -> bytes:
         try:
             raw = self._encode(value)
         except RecursionError:
@@ -93,9 +95,10 @@ class Payloads:
         except Exception as error:
             path, reason = _locate(value, "$", error)
             raise PayloadError(f"{what} cannot be stored as JSON: {reason} - at `{path}`") from None
-        if value is not None and b"null" in raw:
+        if b"null" in raw and value is not None:
             self._refuse_nan(value, what)
-        self._check_limits(raw, what)
+        if len(raw) > self._harmless:
+            self._check_limits(raw, what)
         return raw
 
     def _wrap(self, raw: bytes) -> str:
@@ -103,7 +106,7 @@ class Payloads:
             return raw.decode()
         return base64.b64encode(self._codec.encode(raw)).decode("ascii")
 
-    def _check_limits(self, raw: bytes, what: str) -> None:
+    def _check_limits(self, raw: bytes, what: object) -> None:
         size, limits = len(raw), self._settings
         if size > limits.warn_payload:
             if size > limits.max_payload:
@@ -116,7 +119,7 @@ class Payloads:
         if raw.count(b"[") + raw.count(b"{") > limits.max_depth and json_depth(raw) > limits.max_depth:
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
 
-    def _refuse_nan(self, value: Any, what: str) -> None:
+    def _refuse_nan(self, value: Any, what: object) -> None:
         # The encoder writes NaN and infinity as null, which would silently come back as None.
         for path, number in _floats(msgspec.to_builtins(value, enc_hook=_to_json), "$"):
             if not math.isfinite(number):

@@ -5,6 +5,8 @@ Times are milliseconds of the database's clock. Spans are milliseconds.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -33,7 +35,7 @@ class RunShape(NamedTuple):
     format: int = FORMAT
 
 
-class NewRun(Struct):
+class NewRun(Struct, gc=False):
     """One start."""
 
     id: str
@@ -50,7 +52,7 @@ class Lane(NamedTuple):
     priority: int
 
 
-class StepRecord(Struct):
+class StepRecord(Struct, gc=False):
     """The recorded outcome of a step, as it is read back."""
 
     branch: str
@@ -97,8 +99,8 @@ class Claimed(Struct):
     """Failed tries of the present attempt, for steps that have no outcome yet."""
 
 
-class StepDone(Struct):
-    """Journal entry: the outcome of a step."""
+class StepDone(NamedTuple):
+    """Journal entry: the outcome of a step. A tuple, because a flush turns hundreds of them into columns."""
 
     run_id: str
     claim: int
@@ -117,7 +119,7 @@ class StepDone(Struct):
     format: int = FORMAT
 
 
-class TryFailed(Struct):
+class TryFailed(Struct, gc=False):
     """Journal entry: one failed try of a step, or (at position ``RUN_ITSELF``) one failed attempt of the run."""
 
     run_id: str
@@ -133,7 +135,7 @@ class TryFailed(Struct):
     format: int = FORMAT
 
 
-class StepRunning(Struct):
+class StepRunning(Struct, gc=False):
     """Journal entry, latest wins: a step is under way, and what it says of its progress."""
 
     run_id: str
@@ -182,6 +184,8 @@ class Batch(Struct):
     tries: list[TryFailed] = field(default_factory=list)
     running: list[StepRunning] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
+    claims: dict[str, int] = field(default_factory=dict)
+    """The claim number each run in the batch is fenced on: one per run."""
 
     def add(self, entry: Entry) -> None:
         """Put an entry where it belongs."""
@@ -194,13 +198,14 @@ class Batch(Struct):
         else:
             self.running.append(entry)
 
-    def fences(self) -> dict[str, int]:
-        """The claim number each run in the batch is fenced on."""
-        fences: dict[str, int] = {}
-        for entries in (self.steps, self.tries, self.running, self.transitions):
-            for entry in entries:
-                fences[entry.run_id] = entry.claim
-        return fences
+    def entries(self) -> Iterator[Entry]:
+        """Everything in the batch."""
+        return itertools.chain(self.steps, self.tries, self.running, self.transitions)
+
+    def clear(self) -> None:
+        """Empty it."""
+        for part in (self.steps, self.tries, self.running, self.transitions, self.claims):
+            part.clear()
 
 
 class FlushAnswer(Struct):

@@ -169,8 +169,8 @@ class Store(Protocol):
     async def unregister(self, worker: str) -> None:
         """A worker leaves in good order."""
 
-    def pulse(self) -> Pulse:
-        """A heartbeat for a thread of its own."""
+    def pulse(self, patience: float = 10.0) -> Pulse:
+        """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
 
     async def claim(
         self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int

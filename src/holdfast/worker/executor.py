@@ -2,8 +2,8 @@
 
     claimed → decode the input → call the handler → outcome → journal → slot free
 
-Each handler is one task (a plain ``def`` one thread more). A slot is free again when the entry that ends the claim
-is committed, or when the handler is given up.
+Each handler is one task (a plain ``def`` one thread more). A slot is free again when its handler is done or given up;
+what it left to the journal is committed while the next claim is under way, up to as many runs again as there are slots.
 """
 
 from __future__ import annotations
@@ -77,9 +77,12 @@ class Executor:
         self._has_code = has_code
         self._handlers = Threads("handler")
         self._steps = Threads("step")
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.loop_thread = threading.get_ident()
         self.cache = HistoryCache(settings.history_cache)
         self.running: dict[str, Execution] = {}
+        """All runs that are this worker's, those whose end is being committed among them."""
+        self._leaving = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.idle = asyncio.Event()
@@ -93,7 +96,7 @@ class Executor:
 
     def note(self, entry: Entry) -> None:
         """Journal an entry nobody waits for, from any thread."""
-        self._loop.call_soon_threadsafe(self._journal.note, entry)
+        self.loop.call_soon_threadsafe(self._journal.note, entry)
 
     def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """A blocking step."""
@@ -101,14 +104,14 @@ class Executor:
 
     def has_free_slots(self) -> bool:
         """Whether a moment's wait may stay in memory."""
-        return len(self.running) < self.concurrency
+        return len(self.running) - self._leaving < self.concurrency
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
     @property
     def free(self) -> int:
         """Slots to be claimed for."""
-        return self.concurrency - len(self.running)
+        return min(self.concurrency - len(self.running) + self._leaving, 2 * self.concurrency - len(self.running))
 
     def holding(self) -> dict[str, int]:
         """Run id → claim number of all that is in the slots. Called from the heartbeat's thread."""
@@ -136,18 +139,16 @@ class Executor:
         self.idle.clear()
 
     def _begin(self, execution: Execution) -> None:
-        task = self._loop.create_task(self._drive(execution))
-        execution.owner = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        execution.owner = execution.task = self.loop.create_task(self._drive(execution))
         limit = self._time_limit(execution)
         if limit is not None:
-            self._timers[execution.run_id] = self._loop.call_later(limit[0], self._time_is_up, execution, limit[1])
+            self._timers[execution.run_id] = self.loop.call_later(limit[0], self._time_is_up, execution, limit[1])
 
     def _free(self, execution: Execution) -> None:
-        """Give the slot back, once."""
+        """The run is no longer this worker's: forget it, once."""
         if self.running.get(execution.run_id) is execution:
             del self.running[execution.run_id]
+            self._leaving -= execution.handler_done
             timer = self._timers.pop(execution.run_id, None)
             if timer is not None:
                 timer.cancel()
@@ -185,7 +186,7 @@ class Executor:
             execution.load(claimed.records)
         args: list[Any] = []
         if workflow.kind == WORKFLOW:
-            args.append(Context(execution) if workflow.is_async else SyncContext(execution, self._loop))
+            args.append(Context(execution) if workflow.is_async else SyncContext(execution, self.loop))
         if workflow.takes_input:
             args.append(self._decode_input(execution))
         if workflow.is_async:
@@ -287,6 +288,7 @@ class Executor:
             execution.workflow.name,
             reason,
             type(error).__name__,
+            extra={"run_id": execution.run_id},
         )
         move = Transition(
             execution.run_id,
@@ -323,6 +325,10 @@ class Executor:
         """Journal the entry that ends this claim, wait for its commit, free the slot."""
         if execution.closed is None:
             execution.closed = _OVER
+        if not execution.handler_done and self.running.get(execution.run_id) is execution:
+            execution.handler_done = True
+            self._leaving += 1
+            self._slots_freed()
         try:
             await execution.leave(move)
         except DatabaseRefused as refusal:
@@ -395,12 +401,14 @@ class Executor:
         else:
             error = AttemptTimeout(f"the attempt took longer than its timeout ({execution.workflow.name})")
         execution.close(AttemptEnded(str(error)))
+        if execution.task is not None:
+            self._keep(execution.task)  # it may go on for as long as it likes, and is nobody's any more
         ending = (
             self._end_failed(execution, error, reason)
             if reason == status.REASON_DEADLINE
             else self._attempt_failed(execution, error, reason)
         )
-        self._keep(self._loop.create_task(ending))
+        self._keep(self.loop.create_task(ending))
 
     def list_running_steps(self) -> None:
         """Called about once a second: steps that take long are listed as running."""
@@ -415,7 +423,9 @@ class Executor:
         """The run is not ours any more."""
         execution = self.running.get(run_id)
         if execution is not None and (claim is None or execution.claim == claim):
-            self.logger.warning("run %s: lost its lease (claim %d)", run_id, execution.claim)
+            self.logger.warning(
+                "run %s: lost its lease (claim %d)", run_id, execution.claim, extra={"run_id": run_id}
+            )
             execution.lose()
             self._free(execution)
 
@@ -445,6 +455,7 @@ class Executor:
         """Let go of threads and of handlers that ignored being cancelled."""
         self._handlers.close()
         self._steps.close()
+        self._tasks |= {e.task for e in self.running.values() if e.task is not None}
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

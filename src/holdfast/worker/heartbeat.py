@@ -47,6 +47,12 @@ class Heartbeat:
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
         self._last = time.monotonic()
 
+    @property
+    def unbroken(self) -> float:
+        """For how many seconds the beats have come through without an error or a gap; 0 while one is overdue."""
+        now = time.monotonic()
+        return 0.0 if now - self._last > self._lease else now - self.unbroken_since
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
@@ -57,7 +63,7 @@ class Heartbeat:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
 
     def _run(self) -> None:
-        pulse = self._store.pulse()
+        pulse = self._store.pulse(max(0.2, self._lease - self._interval))
         try:
             while not self._stop.wait(self._pause()):
                 self._beat_once(pulse)
@@ -80,6 +86,8 @@ class Heartbeat:
             self.unbroken_since = time.monotonic()
             self._logger.exception("heartbeat: unexpected error")
         else:
+            if time.monotonic() - self._last > self._lease:
+                self.unbroken_since = time.monotonic()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
             self._tell(self._answered, answer, before)
             return

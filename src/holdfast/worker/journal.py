@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from ..errors import DatabaseRefused, LeaseLost
@@ -30,6 +29,9 @@ class Receipt(asyncio.Future[int]):
 
 Item = tuple[Entry, Receipt | None]
 
+_HALF_FROM = 50
+"""Crowds below this go in one batch: two would cost more than they overlap."""
+
 
 class Journal:
     """Collects entries and flushes them, one transaction after the other."""
@@ -40,7 +42,7 @@ class Journal:
         settings: Settings,
         logger: logging.Logger,
         worker_id: Callable[[], str],
-        heard: Callable[[FlushAnswer], None],
+        heard: Callable[[dict[str, int], dict[str, str]], None],
         flushed: Callable[[list[Transition]], None],
     ) -> None:
         self._store = store
@@ -49,7 +51,7 @@ class Journal:
         self._worker_id = worker_id
         self._heard = heard
         self._flushed = flushed
-        self._waiting: deque[Item] = deque()
+        self._waiting: list[Item] = []
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -97,37 +99,74 @@ class Journal:
 
     def _take(self) -> list[Item]:
         """The next batch. A large crowd goes in two halves, so that one half computes while the other commits."""
-        waiting, limit = self._waiting, self._settings.flush_records
-        count = min(len(waiting), limit)
-        items: list[Item] = []
-        size = 0
-        while len(items) < count:
-            item = waiting.popleft()
-            items.append(item)
-            size += _size(item[0])
-            if size > self._settings.flush_bytes:
-                break
+        waiting = self._waiting
+        limit = min(self._settings.flush_records, max(_HALF_FROM, self._settings.concurrency // 2))
+        if len(waiting) <= limit:
+            items, self._waiting = waiting, []
+        else:
+            items, self._waiting = waiting[:limit], waiting[limit:]
+        return self._within_bytes(items)
+
+    def _within_bytes(self, items: list[Item]) -> list[Item]:
+        """Leave for the next batch what would make this one too large; one entry always goes."""
+        size, most = 0, self._settings.flush_bytes
+        for index, (entry, _) in enumerate(items):
+            size += _size(entry)
+            if size > most and index > 0:
+                self._waiting = items[index:] + self._waiting
+                return items[:index]
         return items
 
     async def _flush(self, items: list[Item]) -> None:
-        batch = Batch()
-        for entry, _ in items:
-            batch.add(entry)
+        worker, batch = self._worker_id(), Batch()
+        items = self._sort(items, batch)
+        if not items:
+            return
         try:
-            answer = await patiently(
-                lambda: self._store.flush(self._worker_id(), batch),
-                "journal",
-                self._logger,
-                self._settings.outage_backoff_max,
-                lambda: self._giving_up,
-            )
+            answer = await self._write(worker, batch)
         except DatabaseRefused as error:
             await self._halve(items, error)
             return
         except BaseException:
-            self._waiting.extendleft(reversed(items))
+            self._waiting = items + self._waiting
             raise
         await self._deliver(items, batch, answer)
+
+    def _sort(self, items: list[Item], batch: Batch) -> list[Item]:
+        """Put the entries where they belong in the batch. Two claims of one run never share a batch: a late word of the
+        older attempt must not slip through the fence of the newer."""
+        claims = batch.claims
+        for entry, _ in items:
+            if claims.setdefault(entry.run_id, entry.claim) != entry.claim:
+                return self._sort_newest(items, batch)
+            if type(entry) is StepDone:
+                batch.steps.append(entry)
+            else:
+                batch.add(entry)
+        return items
+
+    def _sort_newest(self, items: list[Item], batch: Batch) -> list[Item]:
+        newest: dict[str, int] = {}
+        for entry, _ in items:
+            newest[entry.run_id] = max(entry.claim, newest.get(entry.run_id, 0))
+        for item in items:
+            if item[0].claim < newest[item[0].run_id]:
+                _refuse(item)
+        batch.clear()
+        batch.claims.update(newest)
+        kept = [item for item in items if item[0].claim == newest[item[0].run_id]]
+        for entry, _ in kept:
+            batch.add(entry)
+        return kept
+
+    async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
+        return await patiently(
+            lambda: self._store.flush(worker, batch),
+            "journal",
+            self._logger,
+            self._settings.outage_backoff_max,
+            lambda: self._giving_up,
+        )
 
     async def _halve(self, items: list[Item], error: DatabaseRefused) -> None:
         """The database refuses something in the batch: find it, so that the others do not hang on it."""
@@ -150,7 +189,7 @@ class Journal:
         else:
             self._deliver_some(items, batch, answer)
         if answer.lost or answer.asked:
-            self._heard(answer)
+            self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer.asked)
         if answer.busy and len(answer.busy) == len(self._waiting):
             await asyncio.sleep(0.005)  # only held rows are left: give their holder time to commit
 
@@ -159,31 +198,37 @@ class Journal:
         for entry, receipt in items:
             if entry.run_id in answer.busy:
                 again.append((entry, receipt))
-            elif receipt is None or receipt.done():
-                continue
             elif entry.run_id in answer.lost:
-                receipt.set_exception(LeaseLost(f"run {entry.run_id} is no longer this worker's (claim {entry.claim})"))
-                receipt.exception()  # seen: the handler may be gone already
-            else:
+                _refuse((entry, receipt))
+            elif receipt is not None and not receipt.done():
                 receipt.set_result(answer.now_ms)
-        self._waiting.extendleft(reversed(again))
+        self._waiting = again + self._waiting
         refused = answer.lost | answer.busy
         self._flushed([move for move in batch.transitions if move.run_id not in refused])
 
+    def disown(self) -> None:
+        """The worker goes on under a new id: what was put in under the old one is not its to write."""
+        items, self._waiting = self._waiting, []
+        for item in items:
+            _refuse(item)
+
     def _abandon(self) -> None:
         """The flusher ends: nobody may wait for it any more."""
-        while self._waiting:
-            entry, receipt = self._waiting.popleft()
-            if receipt is not None and not receipt.done():
-                receipt.set_exception(LeaseLost(f"the worker stopped before run {entry.run_id} could be recorded"))
-                receipt.exception()
+        self.disown()
         self._idle.set()
+
+
+def _refuse(item: Item) -> None:
+    entry, receipt = item
+    if receipt is not None and not receipt.done():
+        receipt.set_exception(LeaseLost(f"run {entry.run_id} is no longer this worker's (claim {entry.claim})"))
+        receipt.exception()  # seen: the handler may be gone already
 
 
 def _size(entry: Entry) -> int:
     """About how many bytes an entry brings along."""
-    if isinstance(entry, StepDone):
-        return len(entry.output or "") + len(entry.arguments or "") + len(entry.error or "")
+    if type(entry) is StepDone:
+        return len(entry.output or "") + len(entry.arguments or "")
     if isinstance(entry, Transition):
         return len(entry.output or "") + len(entry.error or "")
     if isinstance(entry, StepRunning):

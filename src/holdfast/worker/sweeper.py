@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 _BATCH = 1000
 """Rows moved by one statement: bounds how long they stay locked."""
-_ORPHANS_EVERY = 6
-"""Sweeps between two looks for runs that name no worker at all; these are rare."""
 
 
 class Sweeper:
@@ -54,7 +52,6 @@ class Sweeper:
         self._each_tick = each_tick
         self._look = asyncio.Event()
         self._next_sweep = 0.0
-        self._sweeps = 0
         self._wait = settings.busy_poll
         self.ticks = 0
 
@@ -77,7 +74,7 @@ class Sweeper:
             await self._promote()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
-        await self._sweep(tick)
+        await self._sweep()
         self.ticks += 1
         return tick
 
@@ -92,14 +89,12 @@ class Sweeper:
             if done.count < _BATCH:
                 return
 
-    async def _sweep(self, tick: Tick) -> None:
+    async def _sweep(self) -> None:
         now = time.monotonic()
         if now < self._next_sweep or not self._may_reap():
             return
         self._next_sweep = now + self._settings.sweep
-        self._sweeps += 1
-        if tick.dead or self._sweeps % _ORPHANS_EVERY == 1:
-            await self._reap()
+        await self._reap()
 
     async def _reap(self) -> None:
         """Give back what dead workers held, in bounded batches."""

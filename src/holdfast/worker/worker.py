@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..engine.workflow import Workflow
 from ..errors import DatabaseUnavailable
 from ..model.ids import new_id
 from ..model.payload import Payloads
-from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, Transition, WorkerInfo
+from ..model.records import BeatAnswer, Claimed, Transition, WorkerInfo
 from ..model.status import TERMINAL
 from ..settings import Settings
 from ..store import Store
@@ -178,7 +177,7 @@ class Worker:
     def _may_reap(self) -> bool:
         """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
         take everybody else for dead."""
-        return not self._stopping and time.monotonic() - self._heartbeat.unbroken_since >= self._settings.lease
+        return not self._stopping and self._heartbeat.unbroken >= self._settings.lease
 
     async def _has_code(self, workflow: str, version: str) -> bool:
         """Whether a living worker has this version of a workflow."""
@@ -220,9 +219,9 @@ class Worker:
         if len(ended) < len(moves):
             self._sweeper.look_now()  # something has a time now; it may come before the next tick
 
-    def _flush_answered(self, answer: FlushAnswer) -> None:
-        for run_id in answer.lost:
-            self._executor.lose(run_id)
+    def _flush_answered(self, lost: dict[str, int], _asked: dict[str, str]) -> None:
+        for run_id, claim in lost.items():
+            self._executor.lose(run_id, claim)
 
     def _beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""
@@ -246,7 +245,7 @@ class Worker:
         self._strays = strays - again
         if again and not self._stopping:
             self._logger.warning("giving back %d runs that name this worker without its knowledge", len(again))
-            asyncio.ensure_future(self._give_back(sorted(again)))
+            self._duties.append(asyncio.create_task(self._give_back(sorted(again))))
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:
@@ -268,6 +267,7 @@ class Worker:
         old, self.id = self.id, new_id()
         self._logger.error("worker %s was declared dead; going on as %s", old, self.id)
         self._executor.lose_all()
+        self._journal.disown()
         self._strays.clear()
         self._duties.append(asyncio.create_task(self._register_again()))
 

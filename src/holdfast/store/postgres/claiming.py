@@ -18,7 +18,7 @@ class Claims:
         self._sql = statements
         self._settings = settings
         self._asked: tuple[str, int] | None = None
-        """The (worker, token) of a claim whose reply has not come yet."""
+        """The (worker, token) of the last claim; the same again means that its reply may have been lost."""
 
     async def claim(
         self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
@@ -56,7 +56,6 @@ class Claims:
             replayed = [run for run in claimed if run.claim > 1]
             if replayed:
                 await self._bring_history(connection, replayed)
-            self._asked = None
         claimed.sort(key=lambda run: (-run.priority, run.place))
         return claimed
 

@@ -200,8 +200,8 @@ def connect_error(error: Exception, url: str) -> Exception:
         return DatabaseUnavailable(f"the database at {where} refused the user or password")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return DatabaseUnavailable(f"the database at {where} does not exist: {error}")
-    if isinstance(error, _OUTAGES) or isinstance(error, asyncpg.PostgresError):
-        return DatabaseUnavailable(f"the database at {where} cannot be reached: {sentence(error)}")
-    if isinstance(error, (ValueError, asyncpg.InterfaceError)):
+    if isinstance(error, ValueError):  # asyncpg's errors about the address itself are such
         return ConfigurationError(f"the database URL {where} cannot be used: {sentence(error)}")
+    if isinstance(error, (*_OUTAGES, asyncpg.PostgresError, asyncpg.InterfaceError)):
+        return DatabaseUnavailable(f"the database at {where} cannot be reached: {sentence(error)}")
     return error

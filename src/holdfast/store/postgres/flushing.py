@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+import asyncpg
 import msgspec
 from msgspec.structs import astuple
 
 from ...model import status
-from ...model.records import Batch, FlushAnswer, StepDone, Transition
+from ...model.records import Batch, FlushAnswer, StepDone, StepRunning, Transition, TryFailed
 from .connections import Line
 
-_NO_STEPS: tuple[tuple[Any, ...], ...] = ((),) * 15
+E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition)
+
+_RUN_ID, _CLAIM, _BRANCH, _POSITION, _SEQ, _NAME, _KIND, _STATUS = range(8)
+_OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT = range(8, 15)
+_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 15
+"""StepDone as columns, in the order of its fields."""
 
 
 class Flusher:
@@ -24,57 +29,67 @@ class Flusher:
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
-        if _is_usual(batch):
-            return await self._flush_usual(worker, batch)
+        columns = tuple(zip(*batch.steps, strict=True)) if batch.steps else _NO_COLUMNS
+        if _is_usual(batch, columns):
+            answer = await self._flush_usual(worker, batch, columns)
+            if answer is not None:
+                return answer
         return await self._flush_mixed(worker, batch)
 
     # -- the usual freight: one statement, one round trip ----------------------------------------------------
 
-    async def _flush_usual(self, worker: str, batch: Batch) -> FlushAnswer:
-        fences = batch.fences()
-        ids, claims = list(fences), list(fences.values())
+    async def _flush_usual(self, worker: str, batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> FlushAnswer | None:
+        """None: not everything could be written, and so nothing was."""
         ended = batch.transitions
         async with self._line.use() as connection:
-            row = await connection.fetchrow(
-                self._sql["flush"],
-                worker,
-                ids,
-                claims,
-                *_columns(batch.steps),
-                [t.run_id for t in ended],
-                [t.output for t in ended],
-            )
+            try:
+                row = await connection.fetchrow(
+                    self._sql["flush"],
+                    worker,
+                    columns[_RUN_ID],
+                    columns[_CLAIM],
+                    columns[_POSITION],
+                    columns[_SEQ],
+                    columns[_NAME],
+                    columns[_OUTPUT],
+                    columns[_ARGUMENTS],
+                    columns[_DURATION],
+                    columns[_LINE],
+                    [t.run_id for t in ended],
+                    [t.claim for t in ended],
+                    [t.output for t in ended],
+                    ended[0].format if ended else columns[_FORMAT][0],
+                )
+            except asyncpg.DivisionByZeroError:
+                return None
             answer = FlushAnswer(row["now_ms"])
             if row["asked_ids"]:
                 answer.asked = {str(i): what for i, what in zip(row["asked_ids"], row["asked"], strict=True)}
-            if row["passed"] is not None or row["fenced"] < len(ids):
-                passed = {str(i) for i in row["passed"] or ()}
-                await self._explain_refused(connection, worker, fences, passed, answer)
-            if row["recorded"] < len(batch.steps):
-                await self._find_foreign(connection, batch.steps, answer)
             return answer
 
     # -- everything else: a few statements in one transaction -------------------------------------------------
 
     async def _flush_mixed(self, worker: str, batch: Batch) -> FlushAnswer:
-        fences = batch.fences()
+        fences = {(entry.run_id, entry.claim) for entry in batch.entries()}
         async with self._line.use() as connection:
             async with connection.transaction():
-                rows = await connection.fetch(self._sql["fence"], worker, list(fences), list(fences.values()))
+                rows = await connection.fetch(
+                    self._sql["fence"], worker, [run_id for run_id, _ in fences], [claim for _, claim in fences]
+                )
                 now = rows[0]["now_ms"] if rows else 0
                 answer = FlushAnswer(now, asked={str(r["id"]): r["asked"] for r in rows if r["asked"]})
-                passed = {str(row["id"]) for row in rows}
+                passed = {(str(row["id"]), row["claim"]) for row in rows}
+                foreign = await self._find_foreign(connection, batch.steps)
                 if passed:
-                    await self._write(connection, worker, _only(batch, passed), now, answer)
+                    await self._write(connection, worker, _only(batch, passed, foreign), now)
+            answer.lost = foreign
             if len(passed) < len(fences):
-                await self._explain_refused(connection, worker, fences, passed, answer)
+                await self._explain_refused(connection, worker, fences - passed, answer)
             return answer
 
-    async def _write(self, connection: Any, worker: str, batch: Batch, now: int, answer: FlushAnswer) -> None:
+    async def _write(self, connection: Any, worker: str, batch: Batch, now: int) -> None:
         if batch.steps:
-            done = await connection.execute(self._sql["record_steps"], *_columns(batch.steps), now)
-            if int(done.rsplit(" ", 1)[1]) < len(batch.steps):
-                await self._find_foreign(connection, batch.steps, answer)
+            await connection.execute(self._sql["record_steps"], *zip(*batch.steps, strict=True), now)
         if batch.tries:
             columns = [list(column) for column in zip(*map(astuple, batch.tries), strict=True)]
             await connection.execute(self._sql["record_tries"], *columns, now)
@@ -94,41 +109,44 @@ class Flusher:
     # -- what was refused, and why -----------------------------------------------------------------------------
 
     async def _explain_refused(
-        self, connection: Any, worker: str, fences: dict[str, int], passed: set[str], answer: FlushAnswer
+        self, connection: Any, worker: str, refused: set[tuple[str, int]], answer: FlushAnswer
     ) -> None:
         """A run that did not pass is lost, unless it is still ours: then somebody held its row just now."""
-        refused = {run_id: claim for run_id, claim in fences.items() if run_id not in passed}
-        rows = await connection.fetch(self._sql["still_ours"], worker, list(refused), list(refused.values()))
+        ids, claims = [run_id for run_id, _ in refused], [claim for _, claim in refused]
+        rows = await connection.fetch(self._sql["still_ours"], worker, ids, claims)
         answer.busy = {str(row["id"]) for row in rows}
-        answer.lost |= refused.keys() - answer.busy
+        answer.lost |= {run_id for run_id, _ in refused} - answer.busy
 
-    async def _find_foreign(self, connection: Any, steps: list[StepDone], answer: FlushAnswer) -> None:
-        """A conflicting record of our own claim is our own, written before its reply was lost. Another is not."""
-        rows = await connection.fetch(
-            self._sql["foreign_steps"],
-            [s.run_id for s in steps],
-            [s.claim for s in steps],
-            [s.branch for s in steps],
-            [s.position for s in steps],
-        )
-        answer.lost |= {str(row["run_id"]) for row in rows}
+    async def _find_foreign(self, connection: Any, steps: list[StepDone]) -> set[str]:
+        """Runs whose history is not what we believe. A conflicting record of our own claim is our own, written before its
+        reply was lost; one of another claim is not, and then nothing of the run is written."""
+        if not steps:
+            return set()
+        columns = tuple(zip(*steps, strict=True))
+        keys = (columns[_RUN_ID], columns[_CLAIM], columns[_BRANCH], columns[_POSITION])
+        return {str(row["run_id"]) for row in await connection.fetch(self._sql["foreign_steps"], *keys)}
 
 
-def _is_usual(batch: Batch) -> bool:
-    return not (batch.tries or batch.running) and all(t.status == status.COMPLETED for t in batch.transitions)
-
-
-def _columns(steps: list[StepDone]) -> Iterable[tuple[Any, ...]]:
-    return zip(*map(astuple, steps), strict=True) if steps else _NO_STEPS
-
-
-def _only(batch: Batch, passed: set[str]) -> Batch:
-    return Batch(
-        [e for e in batch.steps if e.run_id in passed],
-        [e for e in batch.tries if e.run_id in passed],
-        [e for e in batch.running if e.run_id in passed],
-        [e for e in batch.transitions if e.run_id in passed],
+def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
+    """Whether everything has the shape that one short statement writes."""
+    if batch.tries or batch.running or not all(t.status == status.COMPLETED for t in batch.transitions):
+        return False
+    count = len(batch.steps)
+    formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}
+    return (
+        columns[_STATUS].count(status.COMPLETED) == count
+        and columns[_BRANCH].count("") == count
+        and columns[_KIND].count("step") == count
+        and columns[_ATTEMPTS].count(1) == count
+        and len(formats) == 1
     )
+
+
+def _only(batch: Batch, passed: set[tuple[str, int]], foreign: set[str]) -> Batch:
+    def kept(entries: list[E]) -> list[E]:
+        return [e for e in entries if (e.run_id, e.claim) in passed and e.run_id not in foreign]
+
+    return Batch(kept(batch.steps), kept(batch.tries), kept(batch.running), kept(batch.transitions))
 
 
 def _move_row(move: Transition) -> tuple[Any, ...]:

@@ -16,10 +16,11 @@ from .connections import Connector, close_quietly, translate
 class PostgresPulse:
     """Synchronous heartbeats over a connection nobody else uses."""
 
-    def __init__(self, connector: Connector, statements: dict[str, str]) -> None:
+    def __init__(self, connector: Connector, statements: dict[str, str], patience: float) -> None:
         self._connector = connector
         self._beat = statements["beat"]
         self._held = statements["held"]
+        self._patience = patience
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
 
@@ -35,13 +36,14 @@ class PostgresPulse:
 
     async def _beat_once(self, worker: str, running: int) -> BeatAnswer:
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._connector.connect()
-            alive = await self._connection.fetchval(self._beat, worker, running)
-            if alive is None:
-                return BeatAnswer(False)
-            rows = await self._connection.fetch(self._held, worker)
-            return BeatAnswer(True, [Held(str(row[0]), row[1], row[2]) for row in rows])
+            async with asyncio.timeout(self._patience):
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connector.connect()
+                alive = await self._connection.fetchval(self._beat, worker, running)
+                if alive is None:
+                    return BeatAnswer(False)
+                rows = await self._connection.fetch(self._held, worker)
+                return BeatAnswer(True, [Held(str(row[0]), row[1], row[2]) for row in rows])
         except Exception as error:
             known = translate(error)
             if isinstance(known, DatabaseUnavailable) and self._connection is not None:

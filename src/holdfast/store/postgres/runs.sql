@@ -1,14 +1,16 @@
 -- Starting runs and reading them.
 
 -- name: start
--- Many starts of one shape. An immediate one is born ready; the ordinal keeps the order of the call within its
--- millisecond. A repeated call finds its ids taken and changes nothing.
+-- Many starts of one shape. An immediate one is born ready; the ordinal (and $17, where a call takes several statements)
+-- keeps the order of the call within its millisecond. A repeated call finds its ids taken and changes nothing.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
-                           max_attempts, timeout_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at)
+                           max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
+                           created_at)
 SELECT u.id, $4, $5, $6, 'queued', $7::integer,
-       CASE WHEN t.due <= t.now THEN t.now * 1000 + u.n END,
+       CASE WHEN t.due <= t.now THEN t.now * 1000 + $17::bigint + u.n END,
        LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
-       u.input, u.key, $12::integer, $13::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15, $16::smallint, t.now
+       u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
+       $16::smallint, t.now
 FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS u(id, input, key, n)
 CROSS JOIN (SELECT now, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
             FROM (SELECT {now} AS now) AS clock) AS t
@@ -84,9 +86,9 @@ WHERE run_id = $1 AND NOT EXISTS (
 ORDER BY branch, position;
 
 -- name: activity
--- Every call of one run, in start order.
+-- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
-FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, number LIMIT $2;
+FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, position, number LIMIT $2;
 
 -- name: retry
 -- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
@@ -94,7 +96,7 @@ FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, numb
 UPDATE {schema}.runs
 SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
     place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = {now} + (deadline_at - created_at), visible_at = {now} + (deadline_at - created_at),
+    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
     expires_at = NULL, asked = NULL
 WHERE id = $1 AND status IN ('failed', 'cancelled')
 RETURNING queue, workflow, priority;

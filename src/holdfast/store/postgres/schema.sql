@@ -1,8 +1,9 @@
 -- Making, checking and dropping the tables.
 
 -- name: meta_exists
--- Whether there are tables at all.
-SELECT to_regclass($1 || '.meta') IS NOT NULL;
+-- Whether there are tables at all. Read from the catalogue: to_regclass() answers from a cache, which after the wait for
+-- the lock below may still say that there are none.
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname || '"' = $1 AND tablename = 'meta');
 
 -- name: meta
 -- Their version.
@@ -18,7 +19,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('holdfast ' || $1, 0));
 
 -- name: schema_exists
 -- The schema may have been made for us by somebody with the right to do so.
-SELECT to_regnamespace($1) IS NOT NULL;
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname || '"' = $1);
 
 -- name: create_schema
 -- Needs the CREATE privilege on the database.

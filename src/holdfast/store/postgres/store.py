@@ -148,12 +148,13 @@ class PostgresStore:
                 await self._insert(connection, *groups[0])
                 return [run.id for run in runs]
             async with connection.transaction():
+                size = self._settings.start_batch
                 for shape, group in groups:
-                    for part in _chunks(group, self._settings.start_batch):
-                        await self._insert(connection, shape, part)
+                    for first in range(0, len(group), size):
+                        await self._insert(connection, shape, group[first : first + size], first)
             return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
 
-    async def _insert(self, connection: Any, shape: RunShape, runs: Sequence[NewRun]) -> None:
+    async def _insert(self, connection: Any, shape: RunShape, runs: Sequence[NewRun], first: int = 0) -> None:
         ids = [run.id for run in runs]
         tags = msgspec.json.encode(shape.tags).decode() if shape.tags else None
         await connection.execute(
@@ -174,6 +175,7 @@ class PostgresStore:
             tags,
             shape.concurrency_key,
             shape.format,
+            first,
         )
         if shape.tags:
             await connection.execute(self._sql["start_tags"], ids, list(shape.tags))
@@ -272,9 +274,9 @@ class PostgresStore:
         """A worker leaves in good order."""
         await self._fetch("unregister", worker)
 
-    def pulse(self) -> PostgresPulse:
+    def pulse(self, patience: float = 10.0) -> PostgresPulse:
         """A heartbeat for a thread of its own."""
-        return PostgresPulse(self._connector, self._sql)
+        return PostgresPulse(self._connector, self._sql, patience)
 
     async def claim(
         self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
@@ -323,7 +325,7 @@ class PostgresStore:
         line = self._lines["sweep"]
         buried = [str(row["id"]) for row in await line.fetch(self._sql["bury"], worker)]
         rows = await line.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
-        if len(rows) < limit:
+        if buried or 0 < len(rows) < limit:
             await line.fetch(self._sql["forget_dead"])
         lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["status"] == "queued"}
         letters = [str(r["id"]) for r in rows if r["status"] != "queued"]
@@ -363,10 +365,6 @@ def _by_shape(runs: Sequence[NewRun]) -> list[tuple[RunShape, list[NewRun]]]:
     for run in runs:
         groups.setdefault(run.shape, []).append(run)
     return list(groups.items())
-
-
-def _chunks(runs: list[NewRun], size: int) -> list[list[NewRun]]:
-    return [runs[i : i + size] for i in range(0, len(runs), size)]
 
 
 def _run_row(row: Any) -> RunRow:

@@ -56,6 +56,7 @@ WITH picked AS MATERIALIZED (
     SELECT s.id, s.place, s.version, w.version AS new_version
     FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND ($5::text[] IS NULL OR s.queue = ANY($5::text[]))
+      AND (s.deadline_at IS NULL OR s.deadline_at > {now})
     ORDER BY s.priority DESC, s.place LIMIT 1
     FOR NO KEY UPDATE OF s SKIP LOCKED
 )
@@ -95,26 +96,28 @@ WHERE t.position >= 0
 GROUP BY t.run_id, t.branch, t.position;
 
 -- name: flush
--- The journal's usual freight in one round trip: outcomes of steps, and completions. The fence locks the run rows in id
--- order and steps over those that somebody else holds; only what passed the fence is written. `IS TRUE` keeps the
--- IN a hashed subplan: as a join the planner, which takes every unnest for 10 rows, would make it quadratic.
+-- The journal's usual freight in one round trip: completed steps of the main line, tried once, and completed runs. The
+-- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
+-- pass the fence, or a position was recorded before, the division by zero undoes it all, and the batch is written
+-- statement by statement instead. `IS TRUE` keeps the IN a hashed subplan: as a join the planner, which takes every
+-- unnest for 10 rows, would make it quadratic.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
 ), fence AS MATERIALIZED (
-    SELECT r.id, r.asked
-    FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+    SELECT r.id, r.claim, r.asked
+    FROM unnest($2::uuid[] || $11::uuid[], $3::integer[] || $12::integer[]) AS f(id, claim)
+    JOIN {schema}.runs r ON r.id = f.id
     WHERE r.worker = $1 AND r.claim = f.claim
     ORDER BY r.id
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), recorded AS (
-    INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+    INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, arguments, attempts,
                                 line, format, started_at, completed_at)
-    SELECT s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
-           s.attempts, s.line, s.format, clock.now - s.duration, clock.now
-    FROM unnest($4::uuid[], $5::integer[], $6::text[], $7::integer[], $8::integer[], $9::text[], $10::text[], $11::text[],
-                $12::text[], $13::text[], $14::text[], $15::integer[], $16::bigint[], $17::text[], $18::smallint[])
-         AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line,
-              format)
+    SELECT s.run_id, s.claim, '', s.position, s.seq, s.name, 'step', 'completed', s.output, s.arguments, 1, s.line,
+           $14::smallint, clock.now - s.duration, clock.now
+    FROM unnest($2::uuid[], $3::integer[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::integer[],
+                $10::text[])
+         AS s(run_id, claim, position, seq, name, output, arguments, duration, line)
     CROSS JOIN clock
     WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE
     ON CONFLICT (run_id, branch, position) DO NOTHING
@@ -123,19 +126,23 @@ WITH clock AS MATERIALIZED (
     UPDATE {schema}.runs r
     SET status = 'completed', output = c.output, error = NULL, worker = NULL, token = NULL, asked = NULL,
         losses = 0, completed_at = (SELECT now FROM clock)
-    FROM unnest($19::uuid[], $20::text[]) AS c(id, output)
+    FROM unnest($11::uuid[], $13::text[]) AS c(id, output)
     WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
     RETURNING 1
+), counts AS (
+    SELECT (SELECT count(*) FROM fence) AS fenced, (SELECT count(*) FROM recorded) AS recorded,
+           (SELECT count(*) FROM completed) AS completed
 )
-SELECT (SELECT now FROM clock) AS now_ms, (SELECT count(*) FROM fence) AS fenced,
-       (SELECT count(*) FROM recorded) AS recorded, (SELECT count(*) FROM completed) AS completed,
-       CASE WHEN (SELECT count(*) FROM fence) < cardinality($2::uuid[]) THEN (SELECT array_agg(id) FROM fence) END AS passed,
+SELECT (SELECT now FROM clock) / CASE WHEN fenced = cardinality($2::uuid[]) + cardinality($11::uuid[])
+                                       AND recorded = cardinality($2::uuid[])
+                                       AND completed = cardinality($11::uuid[]) THEN 1 ELSE 0 END AS now_ms,
        (SELECT array_agg(id) FROM fence WHERE asked IS NOT NULL) AS asked_ids,
-       (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked;
+       (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
+FROM counts;
 
 -- name: fence
 -- The same lock on its own, for flushes that carry more than the usual freight.
-SELECT r.id, r.asked, {now} AS now_ms
+SELECT r.id, r.claim, r.asked, {now} AS now_ms
 FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
 WHERE r.worker = $1 AND r.claim = f.claim
 ORDER BY r.id
@@ -222,13 +229,16 @@ WHERE id = $1 AND state <> 'dead' RETURNING id;
 SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 
 -- name: give_back
--- Runs go back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss.
+-- Runs go back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss; and if this claim
+-- made a record, the losses before it no longer count.
 WITH given AS MATERIALIZED (
     SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
     WHERE r.worker = $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r
 )
 UPDATE {schema}.runs r
-SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at
+SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at,
+    losses = CASE WHEN EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim)
+                  THEN 0 ELSE r.losses END
 FROM given g WHERE r.id = g.id
 RETURNING r.queue, r.workflow, r.priority;
 
@@ -268,11 +278,19 @@ WITH RECURSIVE lanes AS (
     ) AS n
 ), known AS (
     SELECT queue, workflow, priority FROM lanes WHERE $2 AND workflow = ANY($3::text[])
+), named(worker) AS (
+    (SELECT worker FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT n.worker FROM named m CROSS JOIN LATERAL (
+        SELECT r.worker FROM {schema}.runs r WHERE r.worker IS NOT NULL AND r.worker > m.worker ORDER BY r.worker LIMIT 1
+    ) AS n
 )
 SELECT {now} AS now_ms,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
        EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($3::text[])) AS suspects,
-       EXISTS (SELECT 1 FROM {schema}.workers WHERE expires_at < {now} AND id <> $1) AS dead,
+       EXISTS (SELECT 1 FROM {schema}.workers WHERE expires_at < {now} AND id <> $1)
+       OR EXISTS (SELECT 1 FROM named m WHERE NOT EXISTS (
+              SELECT 1 FROM {schema}.workers w WHERE w.id = m.worker AND w.state <> 'dead')) AS dead,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,
        (SELECT array_agg(priority) FROM known) AS priorities;

@@ -29,9 +29,7 @@ class Claims:
         """Ready runs of these lanes, or what the same token took before."""
         taken = self._taken(database, worker, token)
         if not taken:
-            for place, row, last, version in self._first(
-                database, [lane for lane, _ in lanes], versions, limit
-            ):
+            for place, row, last, version in self._first(database, [lane for lane, _ in lanes], versions, limit):
                 taken.append(self._take(database, worker, token, version, row, place, last))
         return self._with_history(database, taken)
 
@@ -56,15 +54,13 @@ class Claims:
         """Whether one of these workflows has a run to be taken alone."""
         return self._first_suspect(database, workflows, None) is not None
 
-    # -- choosing ----------------------------------------------------------------------------------------------
+    # -- choosing -------------------------------------------------------------------------------------------
 
     def _first(
         self, database: sqlite3.Connection, lanes: list[Lane], versions: dict[str, str], limit: int
     ) -> Iterator[tuple[int, int, str, str]]:
         """(place, row, last version, new version) of the first runs over all lanes: by priority, then by age."""
-        for _, level in groupby(
-            sorted(lanes, key=lambda lane: -lane.priority), key=lambda lane: lane.priority
-        ):
+        for _, level in groupby(sorted(lanes, key=lambda lane: -lane.priority), key=lambda lane: lane.priority):
             found = [
                 (place, row, last, versions[lane.workflow])
                 for lane in level
@@ -91,7 +87,7 @@ class Claims:
         finally:
             cursor.close()
 
-    # -- taking ------------------------------------------------------------------------------------------------
+    # -- taking ---------------------------------------------------------------------------------------------
 
     def _taken(self, database: sqlite3.Connection, worker: str, token: int) -> list[Claimed]:
         return [Claimed(*row) for row in database.execute(self._sql["taken"], (worker, token))]
@@ -109,16 +105,14 @@ class Claims:
         arguments = (worker, token, version, row, place, last)
         return Claimed(*database.execute(self._sql["take"], arguments).fetchall()[0])
 
-    # -- history -----------------------------------------------------------------------------------------------
+    # -- history --------------------------------------------------------------------------------------------
 
     def _with_history(self, database: sqlite3.Connection, runs: list[Claimed]) -> list[Claimed]:
         """A run claimed for the first time has none."""
         for run in runs:
             if run.claim > 1:
                 self._bring_records(database, run)
-                for branch, position, count in database.execute(
-                    self._sql["history_tries"], (run.id, run.attempt)
-                ):
+                for branch, position, count in database.execute(self._sql["history_tries"], (run.id, run.attempt)):
                     run.tries[branch, position] = count
         return runs
 

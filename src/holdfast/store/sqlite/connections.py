@@ -18,6 +18,9 @@ _NAP = (0.001, 0.005)
 """Seconds between two looks at a locked file. At random, so that two who wait do not keep in step."""
 _CACHE_KIB = 32 * 1024
 """Pages kept in memory: the upper parts of every tree of a few million rows."""
+_CHECKPOINT_PAGES = 4000
+"""Pages in the write-ahead log before they are copied into the file. Four times SQLite's own choice: the pages at the
+end of every tree are written by each commit, and copied once per checkpoint."""
 _WAL_LIMIT = 64 * 1024 * 1024
 """A write-ahead log that a burst made larger than this is cut back at the next checkpoint."""
 
@@ -30,6 +33,7 @@ def connect(path: str | None, patience: float, *, read_only: bool = False) -> sq
         patiently(lambda: database.execute("PRAGMA journal_mode = WAL").fetchall(), patience)
         database.execute("PRAGMA synchronous = FULL")
         database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         database.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
         database.execute("PRAGMA temp_store = MEMORY")
         if read_only:

@@ -11,7 +11,7 @@ from ...model import status
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, Transition, TryFailed
 
 _FEW = 32
-"""Up to this many entries each run is looked up by itself; beyond, one walk over all that the worker holds is quicker."""
+"""Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
 
 E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition)
 
@@ -33,7 +33,7 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     return answer
 
 
-# -- the fence -------------------------------------------------------------------------------------------------
+# -- the fence ---------------------------------------------------------------------------------------------
 
 
 def _fence(
@@ -51,8 +51,8 @@ def _fence(
 
 
 def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch:
-    """The batch without what this worker may no longer write. An entry of an older claim does not pass beside one of the
-    present claim; the run is lost only if it has none of these."""
+    """The batch without what this worker may no longer write. An entry of an older claim does not pass beside one of
+    the present claim; the run is lost only if it has none of these."""
     refused: set[str] = set()
     passed = Batch(
         _sieve(batch.steps, claims, refused),
@@ -61,7 +61,7 @@ def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch
         _sieve(batch.transitions, claims, refused),
     )
     if refused:
-        answer.lost |= refused - passed.fences().keys()
+        answer.lost |= refused - {entry.run_id for entry in passed.entries()}
         answer.asked = {run_id: asked for run_id, asked in answer.asked.items() if run_id not in answer.lost}
     return passed
 
@@ -73,7 +73,7 @@ def _sieve(entries: list[E], claims: dict[str, int], refused: set[str]) -> list[
     return passed
 
 
-# -- steps -----------------------------------------------------------------------------------------------------
+# -- steps -------------------------------------------------------------------------------------------------
 
 
 def _record_steps(
@@ -106,7 +106,7 @@ def _leave_out(batch: Batch, runs: set[str]) -> None:
     batch.transitions = [entry for entry in batch.transitions if entry.run_id not in runs]
 
 
-# -- transitions -----------------------------------------------------------------------------------------------
+# -- transitions -------------------------------------------------------------------------------------------
 
 
 def _move(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int) -> None:
@@ -120,7 +120,7 @@ def _move(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transit
         database.executemany(sql["move"], [_move_row(m, n, now) for n, m in enumerate(others, 1)])
 
 
-# -- rows, in the order of their statements --------------------------------------------------------------------
+# -- rows, in the order of their statements ----------------------------------------------------------------
 
 
 def _step_row(e: StepDone, now: int) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ def checks(database: sqlite3.Connection, path: str | None, clock: str) -> list[C
     found = [_version(), _integrity(database), _clock(database, clock)]
     if path is not None:
         found += [_journal(database), _writable(path)]
-    wakes = "within the process at once" if path is None else "other processes are noticed within about 25 ms"
+    wakes = "within the process at once" if path is None else "other processes are noticed within about 40 ms"
     return [*found, Check("wake-ups", True, wakes)]
 
 
@@ -52,6 +52,4 @@ def _writable(path: str) -> Check:
 def _clock(database: sqlite3.Connection, clock: str) -> Check:
     (now,) = database.execute(clock).fetchone()
     skew = now / 1000 - time.time()
-    return Check(
-        "clock", abs(skew) < 5, f"SQLite is {skew:+.3f} s from here", "check the system's time service"
-    )
+    return Check("clock", abs(skew) < 5, f"SQLite is {skew:+.3f} s from here", "check the system's time service")

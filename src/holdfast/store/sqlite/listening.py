@@ -1,4 +1,4 @@
-"""Who wants to be woken in this process. Other processes are noticed by the writer, which rings the same bell."""
+"""Who wants to be woken when another process has committed. The writer notices it, and rings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..protocol import Wakeups
 
-LOOK = Wakeups(frozenset(), True)
+LOOK = Wakeups(frozenset(), True, True)
 """Something may have changed: look. SQLite does not say what."""
 
 
@@ -32,10 +32,10 @@ class Bell:
         """Listen no more."""
         self._listeners.pop(ticket, None)
 
-    def ring(self, wakeups: Wakeups) -> None:
+    def ring(self) -> None:
         """Wake everybody."""
         for loop, heard in list(self._listeners.values()):
             try:
-                loop.call_soon_threadsafe(heard, wakeups)
+                loop.call_soon_threadsafe(heard, LOOK)
             except RuntimeError:
                 pass  # the loop was closed with the listener still in it

@@ -15,13 +15,14 @@ from .writer import Writer
 class SqlitePulse:
     """Synchronous heartbeats, for a thread of their own."""
 
-    def __init__(self, writer: Writer, statements: dict[str, str]) -> None:
+    def __init__(self, writer: Writer, statements: dict[str, str], patience: float) -> None:
         self._writer = writer
         self._sql = statements
+        self._patience = patience
 
     def beat(self, worker: str, running: int) -> BeatAnswer:
         """Say that the worker lives; hear what it holds."""
-        return self._writer.do_first(lambda database: self._beat(database, worker, running))
+        return self._writer.do_first(lambda database: self._beat(database, worker, running), self._patience)
 
     def close(self) -> None:
         """Nothing to give up: the connection is the writer's."""

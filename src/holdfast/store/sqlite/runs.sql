@@ -3,8 +3,8 @@
 -- name: start
 -- One start; a repeated one finds its id taken, a keyed one perhaps its key, and changes nothing.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
-                          timeout_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_tag
@@ -34,7 +34,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, input, output,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
 FROM {prefix}runs
-WHERE id < COALESCE(:before, 'g')
+WHERE id < COALESCE(:before, 'g')  -- sorts behind every id
   AND dag_id IS NULL
   AND (:workflow IS NULL OR workflow = :workflow)
   AND (:status IS NULL OR status = :status)
@@ -120,7 +120,7 @@ SELECT forget FROM {prefix}runs WHERE id = ?;
 UPDATE {prefix}runs
 SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
     place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = {now} + (deadline_at - created_at), visible_at = {now} + (deadline_at - created_at),
+    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
     expires_at = NULL, asked = NULL
 WHERE id = ? AND status IN ('failed', 'cancelled')
 RETURNING queue, workflow, priority;

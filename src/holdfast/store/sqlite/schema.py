@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
 from ..migrations import Migration, refuse_too_new, state_of
 from ..protocol import SchemaState
 from ..statements import fill, split_script
+
+_MADE = re.compile(r"^CREATE (TABLE|VIEW) (\w+)", re.MULTILINE)
 
 
 class Schema:
@@ -36,9 +39,11 @@ class Schema:
         return state.pending
 
     def drop(self, database: sqlite3.Connection) -> None:
-        """Everything of this namespace. The names come from the database and carry our own prefix."""
-        for kind, name in database.execute(self._sql["ours"]).fetchall():
-            database.execute(f'DROP {kind} "{name}"')
+        """Everything of this namespace: what the migrations made, by name. The prefix alone would not do: it may be the
+        beginning of another one. Views go first, indexes with their tables."""
+        made = [match for migration in self._known for match in _MADE.findall(migration.text)]
+        for kind, name in sorted(made, reverse=True):
+            database.execute(f"DROP {kind} IF EXISTS {name}")
 
     def script(self) -> str:
         """The whole of it for the sqlite3 shell."""

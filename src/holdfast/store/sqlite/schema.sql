@@ -16,11 +16,6 @@ SELECT name, value FROM {prefix}meta;
 -- Set it.
 INSERT INTO {prefix}meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
--- name: ours
--- Every table and view that carries our prefix. Views come first, since they read from the tables; indexes go with their
--- tables. GLOB, because _ is a wildcard to LIKE.
-SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB '{prefix}*' ORDER BY type DESC;
-
 -- name: script_head
 -- The beginning of the script printed for those who migrate by hand.
 PRAGMA journal_mode = WAL;

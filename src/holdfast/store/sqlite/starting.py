@@ -52,6 +52,7 @@ def _shared(shape: RunShape, now: int) -> tuple[tuple[Any, ...], bool]:
         min((time for time in times if time is not None), default=None),
         shape.max_attempts,
         shape.timeout_ms,
+        shape.deadline_ms,
         deadline_at,
         expires_at,
         msgspec.json.encode(shape.tags).decode() if shape.tags else None,

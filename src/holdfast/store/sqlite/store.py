@@ -1,4 +1,4 @@
-"""SqliteStore: the store's protocol over one file. Claims, flushes, sweeps and the two threads have files of their own."""
+"""SqliteStore: the store's protocol over one file. Claims, flushes, sweeps and threads have files of their own."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SqliteStore:
         self._writer: Writer | None = None
         self._reader: ConnectionThread | None = None
 
-    # -- opening and the schema ------------------------------------------------------------------------------
+    # -- opening and the schema -----------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Connect the writer and, for a file, a reader beside it. In memory there is but one connection."""
@@ -82,7 +82,7 @@ class SqliteStore:
             self._troubles,
             patience,
             watched=lambda: self._path is not None and self._bell.heard,
-            others_wrote=lambda: self._bell.ring(LOOK),
+            others_wrote=self._bell.ring,
         )
         await writer.open()
         reader: ConnectionThread = writer
@@ -127,7 +127,7 @@ class SqliteStore:
         """Look at the library, the file and the clock."""
         return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
 
-    # -- definitions and starts ------------------------------------------------------------------------------
+    # -- definitions and starts -----------------------------------------------------------------------------
 
     async def put_definitions(self, definitions: Sequence[Definition]) -> None:
         """Store what the code declares."""
@@ -142,16 +142,14 @@ class SqliteStore:
         """All or none: a job that fails is rolled back to its savepoint."""
         return await self._write(lambda database: start(database, self._sql, runs))
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
         """Those of the runs that have ended. One job for all, so that asking for many costs one hop."""
         statement = self._sql["outcome"]
 
         def look(database: sqlite3.Connection) -> list[Outcome]:
-            return [
-                Outcome(*row) for run_id in ids for row in database.execute(statement, (run_id,)).fetchall()
-            ]
+            return [Outcome(*row) for run_id in ids for row in database.execute(statement, (run_id,)).fetchall()]
 
         return await self._read(look)
 
@@ -187,9 +185,7 @@ class SqliteStore:
         rows: list[Any] = await self._read(lambda database: database.execute(statement, filters).fetchall())
         return [run_row(row) for row in rows]
 
-    async def steps(
-        self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000
-    ) -> list[StepRecord]:
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
 
@@ -205,7 +201,7 @@ class SqliteStore:
         """Every worker."""
         return [worker_info(row) for row in await self._fetch("workers")]
 
-    # -- operators ---------------------------------------------------------------------------------------------
+    # -- operators ------------------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again."""
@@ -216,14 +212,12 @@ class SqliteStore:
             if not rows:
                 return None
             places = msgspec.json.decode(forget[0][0] or "[]")
-            database.executemany(
-                self._sql["forget"], [(run_id, branch, position) for branch, position in places]
-            )
+            database.executemany(self._sql["forget"], [(run_id, branch, position) for branch, position in places])
             return Lane(*rows[0])
 
         return await self._write(again)
 
-    # -- workers -----------------------------------------------------------------------------------------------
+    # -- workers --------------------------------------------------------------------------------------------
 
     async def register(self, worker: WorkerInfo) -> None:
         """A worker comes to life."""
@@ -250,27 +244,23 @@ class SqliteStore:
         """A worker leaves in good order."""
         await self._execute("unregister", worker)
 
-    def pulse(self) -> SqlitePulse:
+    def pulse(self, patience: float = 10.0) -> SqlitePulse:
         """A heartbeat for a thread of its own."""
         if self._writer is None:
             raise closed()
-        return SqlitePulse(self._writer, self._sql)
+        return SqlitePulse(self._writer, self._sql, patience)
 
     async def claim(
         self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
     ) -> list[Claimed]:
         """Ready runs of these lanes."""
-        return await self._write(
-            lambda database: self._claims.claim(database, worker, token, lanes, versions, limit)
-        )
+        return await self._write(lambda database: self._claims.claim(database, worker, token, lanes, versions, limit))
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
     ) -> list[Claimed]:
         """At most one run that workers have died with."""
-        return await self._write(
-            lambda database: self._claims.claim_suspect(database, worker, token, versions, queues)
-        )
+        return await self._write(lambda database: self._claims.claim_suspect(database, worker, token, versions, queues))
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal."""
@@ -292,29 +282,24 @@ class SqliteStore:
 
     async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
         """Bury dead workers, and give back what they held."""
-        return await self._write(
-            lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses)
-        )
+        return await self._write(lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses))
 
-    # -- wake-ups ----------------------------------------------------------------------------------------------
+    # -- wake-ups -------------------------------------------------------------------------------------------
 
     async def notify(self, wakeups: Wakeups) -> None:
-        """Wake those in this process. Others see the commit itself: their writers look for it."""
-        self._bell.ring(wakeups)
+        """Nothing to send: the commit itself is what the writers of other processes look for."""
 
     async def listen(self, heard: Callable[[Wakeups], None]) -> None:
         """Pass on what is heard, until cancelled."""
         ticket = self._bell.add(heard)
         try:
-            await self._write(
-                lambda database: None
-            )  # the writer begins to look around once it knows of a listener
+            await self._write(lambda database: None)  # the writer begins to look around once it knows of a listener
             heard(LOOK)
             await asyncio.Event().wait()
         finally:
             self._bell.remove(ticket)
 
-    # -- plumbing ----------------------------------------------------------------------------------------------
+    # -- plumbing -------------------------------------------------------------------------------------------
 
     async def _write(self, work: Work[T]) -> T:
         if self._writer is None:

@@ -35,9 +35,7 @@ def tick(
     )
 
 
-def _known_lanes(
-    database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str]
-) -> Iterator[Lane]:
+def _known_lanes(database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str]) -> Iterator[Lane]:
     lane: Lane | None = _BEFORE_ALL
     while lane is not None:
         row = database.execute(sql["next_lane"], lane).fetchone()
@@ -46,9 +44,7 @@ def _known_lanes(
             yield lane
 
 
-def give_back(
-    database: sqlite3.Connection, sql: dict[str, str], worker: str, held: Iterable[tuple[str, int]]
-) -> None:
+def give_back(database: sqlite3.Connection, sql: dict[str, str], worker: str, held: Iterable[tuple[str, int]]) -> None:
     """Put runs back in line at once."""
     database.executemany(sql["give_back"], [(run_id, claim, worker) for run_id, claim in held])
 
@@ -60,9 +56,7 @@ def promote(database: sqlite3.Connection, sql: dict[str, str], limit: int) -> Pr
     return Promotion(lanes, ended, len(rows))
 
 
-def reap(
-    database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: int, max_losses: int
-) -> Reaping:
+def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: int, max_losses: int) -> Reaping:
     """Bury dead workers, give back what they held, forget those with nothing left."""
     buried = [row[0] for row in database.execute(sql["bury"], (worker,)).fetchall()]
     arguments = {"limit": limit, "max_losses": max_losses, "error": LOST_ERROR}
@@ -75,9 +69,5 @@ def reap(
 
 def _sorted_out(rows: list[Any]) -> tuple[set[Lane], list[str]]:
     """The lanes that have something ready now, and the runs that ended."""
-    lanes = {
-        Lane(queue, workflow, priority)
-        for _, queue, workflow, priority, where in rows
-        if where == status.QUEUED
-    }
+    lanes = {Lane(queue, workflow, priority) for _, queue, workflow, priority, where in rows if where == status.QUEUED}
     return lanes, [run_id for run_id, *_, where in rows if where != status.QUEUED]

@@ -1,4 +1,4 @@
-"""A thread with a connection of its own, serving a queue of jobs. SQLite's calls block, so they never run in an event loop."""
+"""Threads with a connection of their own that serve jobs: SQLite's calls block, so no event loop makes them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ...errors import DatabaseUnavailable
 from .connections import patiently
 from .jobs import Job, JobQueue, T, Work, hand_back
 from .troubles import Troubles
@@ -31,8 +32,10 @@ class ConnectionThread:
 
     async def open(self) -> None:
         """Connect; raises what stands in the way."""
+        job: Job[None] = Job(lambda database: None, asyncio.get_running_loop())
+        self._queue.put(job)  # before the thread can fail, so that the reason reaches somebody
         self._thread.start()
-        await self.do(lambda database: None)
+        await job.future
 
     async def close(self) -> None:
         """Finish what waits, then disconnect."""
@@ -47,14 +50,17 @@ class ConnectionThread:
         result: T = await job.future
         return result
 
-    def do_first(self, work: Work[T]) -> T:
-        """Have it done before everything that waits; for threads, which block."""
+    def do_first(self, work: Work[T], patience: float) -> T:
+        """Have it done before everything that waits; for threads, which block, and not for ever."""
         job = Job(work, None)
         self._queue.put(job, first=True)
-        result: T = job.future.result()
+        try:
+            result: T = job.future.result(patience)
+        except TimeoutError:
+            raise DatabaseUnavailable(f"the database did not answer within {patience:g} s") from None
         return result
 
-    # -- in the thread -----------------------------------------------------------------------------------------
+    # -- in the thread --------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         try:

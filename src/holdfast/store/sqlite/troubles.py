@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from ...errors import ConfigurationError, DatabaseUnavailable, HoldfastError, SchemaError
+from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, HoldfastError, SchemaError, sentence
 from .connections import primary_code
+
+_AWAY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL)
+_REFUSALS = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,  # a value of a type SQLite does not know
+    OverflowError,  # a number beyond 64 bits
+    UnicodeEncodeError,  # a lone surrogate
+)
 
 
 class Troubles:
@@ -19,34 +29,26 @@ class Troubles:
         self._patience = patience
 
     def explain(self, error: Exception) -> Exception:
-        """A new error for what SQLite said; what it did not say (a value that does not fit) stays as it is."""
+        """What SQLite's error means to us: away for now, set up wrongly, refused; or a bug, and then itself."""
         code = primary_code(error)
-        if isinstance(error, sqlite3.Error):
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                return DatabaseUnavailable(
-                    f"{self._name} was locked by another process for more than {self._patience:g} s"
-                )
-            if code == sqlite3.SQLITE_CANTOPEN:
-                return self._cannot_open()
-            if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-                return ConfigurationError(f"{self._name} is not a usable database: {error}")
-            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-                return ConfigurationError(
-                    f"{self._name} cannot be written to: {error}; check its permissions and its folder's"
-                )
-            if code in (
-                sqlite3.SQLITE_IOERR,
-                sqlite3.SQLITE_FULL,
-                sqlite3.SQLITE_NOMEM,
-                sqlite3.SQLITE_PROTOCOL,
-            ):
-                return DatabaseUnavailable(f"{self._name} cannot be used at the moment: {error}")
-            if "no such table" in str(error):
-                return SchemaError(
-                    f"there are no Holdfast tables in namespace {self._namespace!r} of {self._name}: run `holdfast migrate`"
-                )
-            if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
-                return closed()
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return DatabaseUnavailable(f"{self._name} was locked by another process for more than {self._patience:g} s")
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return self._cannot_open()
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return ConfigurationError(f"{self._name} is not a usable database: {error}")
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            return ConfigurationError(
+                f"{self._name} cannot be written to ({error}): check its permissions and its folder's"
+            )
+        if code in _AWAY:
+            return DatabaseUnavailable(f"{self._name} cannot be used at the moment: {error}")
+        if isinstance(error, sqlite3.OperationalError) and "no such table" in str(error):
+            return SchemaError(
+                f"{self._name} has no Holdfast tables {self._namespace}_… ({error}): run `holdfast migrate`"
+            )
+        if isinstance(error, _REFUSALS):
+            return DatabaseRefused(sentence(error))
         return error
 
     def _cannot_open(self) -> HoldfastError:
@@ -55,12 +57,8 @@ class Troubles:
         if os.path.isdir(path):
             return ConfigurationError(f"{self._name} cannot be opened: it is a folder")
         if not os.path.isdir(folder):
-            return ConfigurationError(
-                f"{self._name} cannot be opened: there is no folder {folder!r}; create it first"
-            )
-        return ConfigurationError(
-            f"{self._name} cannot be opened: check the permissions of it and of {folder!r}"
-        )
+            return ConfigurationError(f"{self._name} cannot be opened: there is no folder {folder!r}; create it first")
+        return ConfigurationError(f"{self._name} cannot be opened: check the permissions of it and of {folder!r}")
 
 
 def closed() -> HoldfastError:

@@ -194,7 +194,7 @@ WITH lost AS MATERIALIZED (
     SELECT r.rowid AS row, row_number() OVER (ORDER BY r.id) AS n,
            CASE WHEN EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim)
                 THEN 1 ELSE r.losses + 1 END AS losses
-    FROM (SELECT rowid, id, claim, losses FROM {prefix}runs q
+    FROM (SELECT rowid, id, claim, losses FROM {prefix}runs q INDEXED BY {prefix}runs_worker
           WHERE worker IS NOT NULL
             AND NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = q.worker AND w.state <> 'dead')
           LIMIT :limit) AS r

@@ -1,7 +1,7 @@
 """The one writer of a process: everything that waits goes out in one transaction.
 
-A commit costs a disk flush whatever it holds, so the thread takes all jobs that gathered while the last commit was under
-way and commits them together. There is no timer: a lonely job is committed at once. Each job has a savepoint
+A commit costs a disk flush whatever it holds, so the thread takes all jobs that gathered while the last commit was
+under way and commits them together. There is no timer: a lonely job is committed at once. Each job has a savepoint
 of its own, so that one which fails takes no other along, and no caller hears of success before the commit.
 """
 
@@ -17,8 +17,9 @@ from .jobs import Job, hand_back
 from .threads import GROUP, ConnectionThread
 from .troubles import Troubles
 
-_LOOK_AROUND = 0.025
-"""Seconds between two looks whether another process has committed, while there is nothing else to do."""
+_LOOK_AROUND = 0.04
+"""Seconds between two looks whether another process has committed, while there is nothing else to do. One costs about
+170 microseconds of processor time with waking up for it: less than half a percent of a core."""
 _LATELY = 1.0
 """Another process that committed within this many seconds is taken to want the lock again."""
 _YIELD = 0.001
@@ -48,7 +49,7 @@ class Writer(ConnectionThread):
         self._told_at = 0.0
         self._news = False
 
-    # -- one group ---------------------------------------------------------------------------------------------
+    # -- one group ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         """The lock first, then the jobs: what comes in while another process holds it joins the group."""
@@ -86,7 +87,7 @@ class Writer(ConnectionThread):
         except sqlite3.Error:
             pass  # the next BEGIN will say what is wrong, if anything still is
 
-    # -- other processes ---------------------------------------------------------------------------------------
+    # -- other processes ------------------------------------------------------------------------------------
 
     def _idle(self) -> float | None:
         return _LOOK_AROUND if self._watched() else None

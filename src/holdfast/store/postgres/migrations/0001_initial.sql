@@ -82,6 +82,7 @@ CREATE TABLE {schema}.runs (
     max_attempts    integer,              -- null: the definition's
     losses          integer NOT NULL DEFAULT 0,   -- workers that died with it since its last new record
     timeout_ms      bigint,
+    deadline_ms     bigint,               -- the length of the deadline, which a retry has anew
     deadline_at     bigint,
     expires_at      bigint,
     format          smallint NOT NULL,

@@ -81,6 +81,7 @@ CREATE TABLE {prefix}runs (
     max_attempts    INTEGER,
     losses          INTEGER NOT NULL DEFAULT 0,
     timeout_ms      INTEGER,
+    deadline_ms     INTEGER,              -- the length of the deadline, which a retry has anew
     deadline_at     INTEGER,
     expires_at      INTEGER,
     format          INTEGER NOT NULL,

@@ -1,0 +1,5 @@
+"""``python -m holdfast``: the command line."""
+
+from .cli import main
+
+main()

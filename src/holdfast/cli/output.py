@@ -1,0 +1,89 @@
+"""What goes to stdout: tables and fields for people, JSON for scripts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .text import printable
+
+_UNBOUNDED = 10_000
+"""Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""
+_COLOURS = {
+    "completed": "green",
+    "live": "green",
+    "ok": "green",
+    "running": "cyan",
+    "waiting": "blue",
+    "paused": "yellow",
+    "stopping": "yellow",
+    "cancelled": "yellow",
+    "compensated": "yellow",
+    "failed": "red",
+    "dead": "red",
+    "wrong": "red",
+}
+
+
+def write_json(value: Any) -> None:
+    """One JSON document, on one line."""
+    print(msgspec.json.encode(value).decode())
+
+
+def write_value(value: Any) -> None:
+    """A result as readable JSON."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def say(text: str) -> None:
+    """A word to the person at the terminal; stdout stays clean for data."""
+    print(printable(text), file=sys.stderr)
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; columns that are empty in every row are left out. Ids (the first column) are never cut."""
+    shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i in shown:
+        table.add_column(columns[i], no_wrap=i == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(_coloured(row[i]) for i in shown))
+    _console().print(table)
+
+
+def write_fields(fields: Sequence[tuple[str, str]]) -> None:
+    """Names and values, one below the other; empty values are left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        if value:
+            table.add_row(name, _coloured(value))
+    _console().print(table)
+
+
+def write_heading(text: str) -> None:
+    """A line above a table."""
+    _console().print()
+    _console().print(Text(text, style="bold"))
+
+
+def write_text(text: str) -> None:
+    """Text as it is."""
+    _console().print(Text(printable(text)), soft_wrap=True)
+
+
+def _console() -> Console:
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
+
+
+def _coloured(text: str) -> Text:
+    """Never markup: what users wrote is shown as they wrote it."""
+    first = text.partition(" ")[0]
+    return Text(printable(text), style=_COLOURS.get(first, ""))

@@ -1,0 +1,107 @@
+"""Words and figures for people: spans of time in and out, ages, values cut to a readable length."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import typer
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
+_LONGEST = 300
+"""Characters of a payload shown to people; scripts get all of it."""
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def span(text: str | float) -> float:
+    """Seconds, from ``90``, ``1.5``, ``90s``, ``5m``, ``2h``, ``1d`` or ``1h30m``."""
+    if isinstance(text, (int, float)):
+        return float(text)
+    compact = text.strip().lower()
+    try:
+        value = float(compact)
+    except ValueError:
+        if not re.fullmatch(rf"(?:{_PART.pattern}\s*)+", compact):
+            raise _no_span(text) from None
+        value = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(compact))
+    if not math.isfinite(value) or value < 0:
+        raise _no_span(text)
+    return value
+
+
+def _no_span(text: str) -> typer.BadParameter:
+    return typer.BadParameter(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
+
+
+def moment(text: str | datetime) -> datetime:
+    """A point in time in ISO format; without a zone it is this machine's local time."""
+    if isinstance(text, datetime):
+        return text
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
+    return found.astimezone() if found.tzinfo is None else found
+
+
+def lasting(seconds: float) -> str:
+    """A span as people say it: ``40 ms``, ``3.2 s``, ``45 s``, ``5 min``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole, 60, "min", 1, "s", until=600)
+    if whole < 86400:
+        return _two(whole, 3600, "h", 60, "min", until=86400)
+    return _two(whole, 86400, "d", 3600, "h", until=864000)
+
+
+def _two(whole: int, large: int, large_name: str, small: int, small_name: str, *, until: int) -> str:
+    """Two units while the smaller one still matters."""
+    rest = whole % large // small
+    return f"{whole // large} {large_name}" + (f" {rest} {small_name}" if rest and whole < until else "")
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """``3 s ago``, or ``in 12 s``."""
+    seconds = (now - then).total_seconds()
+    return f"in {lasting(-seconds)}" if seconds < 0 else f"{lasting(seconds)} ago"
+
+
+def clock(when: datetime) -> str:
+    """A point in time on this machine's clock."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def listed(names: list[str]) -> str:
+    """``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 worker``, ``3 workers``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def brief(value: Any) -> str:
+    """A payload as JSON on one line, cut where it gets long."""
+    return shortened(msgspec.json.encode(value).decode())
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Text on one line, cut where it gets long."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= longest else f"{line[:longest]}… ({len(line)} characters; --json shows all)"
+
+
+def printable(text: str) -> str:
+    """Text that cannot take over a terminal: control characters are spelled out."""
+    return _UNPRINTABLE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -1,0 +1,187 @@
+"""Why a run is not moving, in a sentence or two that say what will happen next, or what to do.
+
+Pure: from what was read of the run, its steps and calls, and the workers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..model import status
+from ..model.records import WorkerInfo
+from ..run import Activity, ErrorInfo, RunInfo, StepInfo
+from ..settings import SUSPECT_LOSSES
+from .text import ago, clock, count, lasting, listed, shortened
+from .workers import claiming_workers, queues_of, serves, worker_name
+
+
+def why(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], calls: Sequence[Activity]) -> str:
+    """The sentence."""
+    if run.status == status.QUEUED:
+        return _ready(run, workers) if run.ready else _put_off(run, workers)
+    if run.status == status.RUNNING:
+        return _running(run, workers, steps) + _asked(run)
+    if run.status == status.WAITING:
+        return _waiting(run, workers, calls)
+    if run.status == status.PAUSED:
+        return "An operator holds it."
+    if run.status == status.COMPLETED:
+        return f"It completed {_ago(run.completed_at, run)}."
+    if run.status in (status.COMPENSATING, status.COMPENSATED):
+        return f"Its completed steps {'are being' if run.completed_at is None else 'were'} undone."
+    return _ended(run)
+
+
+# -- in line -----------------------------------------------------------------------------------------------------
+
+
+def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    text = "It is ready and stands in line"
+    if run.losses >= SUSPECT_LOSSES:
+        text = (
+            f"It is a suspect: {count(run.losses, 'worker')} died while executing it, so it stands apart, and a worker "
+            "takes only one such run at a time"
+        )
+    return f"{text}{_who_serves(run, workers)}{_expiry(run)}"
+
+
+def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    """How the sentence about a run in line goes on: who is to take it."""
+    live = claiming_workers(workers)
+    able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
+    if not able:
+        return f", but {_nobody(run, live)}"
+    if all(worker.running >= worker.concurrency for worker in able):
+        return f"; every worker that serves it is full: {listed([_load(w) for w in able])}."
+    return f"; it will be taken by one of {listed([_load(w) for w in able])}."
+
+
+def _nobody(run: RunInfo, live: Sequence[WorkerInfo]) -> str:
+    if not live:
+        return "there is no live worker: start one with `holdfast worker module:app`."
+    knowing = [worker for worker in live if run.workflow in worker.workflows]
+    if knowing:
+        told = listed([f"{worker_name(w)} (queues: {queues_of(w)})" for w in knowing])
+        return f"no live worker serves queue {run.queue!r}. Those that know workflow {run.workflow!r} are {told}."
+    told = listed([f"{worker_name(w)} ({', '.join(sorted(w.workflows)) or 'no workflows'})" for w in live])
+    return f"no live worker knows workflow {run.workflow!r}. Live are {told}."
+
+
+def _load(worker: WorkerInfo) -> str:
+    return f"{worker_name(worker)} ({worker.running} of {worker.concurrency} busy)"
+
+
+def _expiry(run: RunInfo) -> str:
+    if run.expires_at is None or run.started_at is not None:
+        return ""
+    if run.expires_at <= run.read_at:
+        return f" It expired {_ago(run.expires_at, run)} and will be ended by the next worker that looks."
+    return f" It expires {ago(run.expires_at, run.read_at)} unless it is picked up."
+
+
+# -- not yet due -------------------------------------------------------------------------------------------------
+
+
+def _put_off(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    if run.error is not None and run.attempt > 1:
+        cause = f"attempt {run.attempt - 1} failed with {_error(run.error)}; attempt {run.attempt}"
+    else:
+        cause = "its start was put off" if run.started_at is None else "it was given back for a moment"
+        cause += "; it"
+    return f"It is queued: {cause} is due {_due(run)}.{_overdue(run, workers)}"
+
+
+def _waiting(run: RunInfo, workers: Sequence[WorkerInfo], calls: Sequence[Activity]) -> str:
+    if run.waiting_for != status.WAITING_RETRY:
+        until = f" until {_due(run)}" if run.due_at is not None else ""
+        return f"It waits for {run.waiting_for or 'something'}{until}.{_overdue(run, workers)}"
+    tries = [call for call in calls if call.status == status.FAILED and call.position is not None]
+    what = "a step"
+    if tries and tries[-1].error is not None:
+        what = f"step {tries[-1].name!r}: try {tries[-1].attempt} failed with {_error(tries[-1].error)}"
+    return f"It waits to retry {what}; the next try is due {_due(run)}.{_overdue(run, workers)}"
+
+
+def _due(run: RunInfo) -> str:
+    return "at no set time" if run.due_at is None else f"{ago(run.due_at, run.read_at)} (at {clock(run.due_at)})"
+
+
+def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    """Who will act when the time comes, if that is in doubt."""
+    live = claiming_workers(workers)
+    if any(serves(worker, run.workflow, run.queue) for worker in live):
+        return ""
+    return f" But {_nobody(run, live)}"
+
+
+# -- in a worker's hands -------------------------------------------------------------------------------------------
+
+
+def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo]) -> str:
+    owner = next((worker for worker in workers if worker.id == run.worker), None)
+    if owner is None:
+        return f"Its worker {run.worker} is gone without a word; {_reaped(workers)}"
+    name, silent = worker_name(owner), lasting(owner.age_ms / 1000)
+    if owner.state == "dead":
+        lease = lasting(owner.lease_ms / 1000)
+        return f"Its worker {name} is dead: silent for {silent}, with a lease of {lease}; {_reaped(workers)}"
+    under_way = [f"{s.name!r} for {_since(s, run)}" for s in steps if s.status == status.RUNNING]
+    doing = f", executing {listed(under_way)}" if under_way else ""
+    text = f"It runs on {name}{doing}; the last heartbeat was {silent} ago."
+    if owner.state == "stopping":
+        text += " That worker is stopping: it finishes the run within its grace time, or gives it back."
+    return text
+
+
+def _since(step: StepInfo, run: RunInfo) -> str:
+    return lasting((run.read_at - step.started_at).total_seconds())
+
+
+def _reaped(workers: Sequence[WorkerInfo]) -> str:
+    live = claiming_workers(workers)
+    if not live:
+        return "it will be given back once a worker lives again: start one with `holdfast worker module:app`."
+    longest = lasting(max(worker.lease_ms for worker in live) / 1000)
+    return f"a live worker gives it back within seconds (one that has just started: after its first lease, {longest})."
+
+
+def _asked(run: RunInfo) -> str:
+    return f" It was asked to {run.asked}." if run.asked else ""
+
+
+# -- ended ---------------------------------------------------------------------------------------------------------
+
+
+def _ended(run: RunInfo) -> str:
+    again = f"`holdfast retry {run.id}`"
+    error = _error(run.error) if run.error is not None else "no recorded error"
+    when = _ago(run.completed_at, run)
+    if run.status == status.CANCELLED:
+        return f"It was cancelled {when}; {again} queues it again."
+    if run.reason == status.REASON_LOST:
+        return (
+            f"It is a dead letter: {count(run.losses, 'worker')} died while executing it, without a new record in "
+            f"between. Find out what kills them (memory? a native crash?), then {again}."
+        )
+    if run.reason == status.REASON_NON_DETERMINISM:
+        return (
+            f"The code no longer does what is recorded of this run: {error}. Deploy code that follows the recorded "
+            f"steps (listed below), then {again}."
+        )
+    if run.reason == status.REASON_EXPIRED:
+        return f"No worker picked it up in time, so it expired {when}; {again} queues it again, without an expiry."
+    if run.reason == status.REASON_DEADLINE:
+        return f"It did not end before its deadline ({when}); {again} queues it again with a new deadline."
+    what = f"It failed with {error}"
+    if run.reason == status.REASON_TIMEOUT:
+        what = "Its last attempt took longer than its timeout"
+    return f"{what} ({when}, attempt {run.attempt}); {again} goes on at the step that failed."
+
+
+def _error(error: ErrorInfo) -> str:
+    return shortened(f"{error.type}: {error.message}" if error.message else error.type, 400)
+
+
+def _ago(when: datetime | None, run: RunInfo) -> str:
+    return "at an unknown time" if when is None else ago(when, run.read_at)

@@ -1,0 +1,127 @@
+"""The command line as a user has it: a folder with their code, a database in the environment, and the verbs.
+
+`holdfast` calls verbs in this process, through the real parser; `spawn` starts real processes, for signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast import Holdfast
+from holdfast.cli import cli
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store import open_store
+from tests.cli.processes import Processes
+from tests.store.scene import Rows, Scene
+
+SHOP = (Path(__file__).parent / "shop.py").read_text()
+
+
+class Shop:
+    """The user's folder: `shop.py` in the current directory, its database in HOLDFAST_URL."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+
+    @property
+    def app(self) -> Holdfast:
+        app: Holdfast = importlib.import_module("shop").app
+        return app
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def call(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
+        """Do something with the application, connected for as long as it takes."""
+
+        async def run() -> Any:
+            async with self.app as app:
+                return await work(app)
+
+        return asyncio.run(run())
+
+    def start(self, name: str, input: Any = None, **options: Any) -> str:
+        return str(self.call(lambda app: app.start(name, input, **options)).id)
+
+    def drain(self) -> None:
+        self.call(lambda app: app.drain())
+
+    def play(self, act: Callable[[Scene], Awaitable[Any]]) -> Any:
+        """Bring the database into a state that would take hours or crashes to come about."""
+
+        async def run() -> Any:
+            async with AsyncExitStack() as stack:
+                store = open_store(parse_url(self.url), "holdfast", Settings())
+                await store.open()
+                stack.push_async_callback(store.close)
+                await store.migrate()
+                rows = Rows(store, "holdfast", self.url)
+                stack.push_async_callback(rows.close)
+                return await act(Scene(store, rows))
+
+        return asyncio.run(run())
+
+
+class Verbs:
+    """Calls verbs and checks their exit code."""
+
+    def __init__(self) -> None:
+        self._runner = CliRunner()
+
+    def __call__(self, *arguments: str, code: int = 0, input: str | None = None) -> Result:
+        result = self._runner.invoke(cli, arguments, input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        """What a verb prints for scripts: one document, and nothing else."""
+        return json.loads(self(*arguments, "--json", code=code).stdout)
+
+    def error(self, *arguments: str, code: int) -> str:
+        """The sentence a verb refuses with; nothing goes to stdout."""
+        result = self(*arguments, code=code)
+        assert result.stdout == ""
+        assert "Traceback" not in result.stderr
+        return str(result.stderr).strip()
+
+
+@pytest.fixture
+def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    shop = Shop(folder, url)
+    shop.write("shop.py", SHOP)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    known = set(sys.modules)
+    yield shop
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def holdfast() -> Verbs:
+    return Verbs()
+
+
+@pytest.fixture
+def spawn(shop: Shop) -> Iterator[Processes]:
+    processes = Processes(shop.folder)
+    yield processes
+    processes.end()

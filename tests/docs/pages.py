@@ -1,0 +1,141 @@
+"""Reads the documents: their fenced blocks, the directions above the blocks, headings and links.
+
+A direction is an HTML comment on the line above a fenced block, so that readers do not see it:
+
+    <!-- docs: continues -->              this Python block goes on where the one before it on the page ended
+    <!-- docs: file shop.py -->           this block is the content of a file that later blocks of the page may use
+    <!-- docs: output -->                 these lines are printed by the Python block before; `…` stands for anything
+    <!-- docs: sqlite -->                 this SQL is for SQLite; without a direction it is for Postgres
+    <!-- docs: fragment, because … -->    not run, only compiled: the reason is part of the direction
+
+A Python block without a direction is run by itself, in a process and a folder of its own. It may use `await` at the top
+level, as `python -m asyncio` allows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\s*$")
+DIRECTION = re.compile(r"^\s*<!-- docs: (?P<text>.+?) -->\s*$")
+HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)\s*$")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+@dataclass
+class Block:
+    """One fenced block."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    direction: str = ""
+
+    @property
+    def where(self) -> str:
+        """For the name of a test."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@dataclass
+class Program:
+    """Python blocks of one page that belong together, the files they need and the lines they must print."""
+
+    blocks: list[Block]
+    files: dict[str, str] = field(default_factory=dict)
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        """The place of the first block."""
+        return self.blocks[0].where
+
+    @property
+    def source(self) -> str:
+        """The blocks as one file, each on the line it has in the page, so that errors point there."""
+        lines: list[str] = []
+        for block in self.blocks:
+            lines += [""] * (block.line - len(lines))
+            lines += block.text.splitlines()
+        return "\n".join(lines) + "\n"
+
+
+def pages() -> list[Path]:
+    """Every document that readers of the project see."""
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page."""
+    found: list[Block] = []
+    opened: Block | None = None
+    indent = direction = ""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        fence = FENCE.match(line)
+        if opened is not None:
+            if line.strip() == "```":
+                found.append(opened)
+                opened = None
+            else:
+                opened.text += line.removeprefix(indent) + "\n"
+        elif fence is not None:
+            indent = fence["indent"]
+            opened = Block(page, number, fence["language"], "", direction)
+            direction = ""
+        else:
+            match = DIRECTION.match(line)
+            direction = match["text"] if match else ""
+    assert opened is None, f"{page}: the block that begins in line {opened and opened.line} is not closed"
+    return found
+
+
+def all_blocks(language: str) -> list[Block]:
+    """The blocks of one language, over all documents."""
+    return [block for page in pages() for block in blocks(page) if block.language == language]
+
+
+def programs() -> list[Program]:
+    """What is to be run."""
+    found: list[Program] = []
+    for page in pages():
+        files: dict[str, str] = {}
+        current: Program | None = None
+        for block in blocks(page):
+            if block.direction.startswith("file "):
+                files[block.direction.removeprefix("file ")] = block.text
+            elif block.direction == "output":
+                assert current is not None, f"{block.where}: there is no program whose output this could be"
+                current.output += block.text.splitlines()
+            elif block.language == "python" and not block.direction.startswith("fragment"):
+                if block.direction == "continues":
+                    assert current is not None, f"{block.where}: there is no block to go on from"
+                    current.blocks.append(block)
+                else:
+                    current = Program([block])
+                    found.append(current)
+                current.files = dict(files)
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that the headings of a page make, in the usual spelling."""
+    found = set()
+    inside = False
+    for line in page.read_text().splitlines():
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        match = None if inside else HEADING.match(line)
+        if match:
+            text = re.sub(r"[^\w\- ]", "", match["text"].lower())
+            found.add(text.strip().replace(" ", "-"))
+    return found
+
+
+def links(page: Path) -> list[str]:
+    """Where a page points, outside its blocks."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [match["target"] for match in LINK.finditer(re.sub(r"`[^`\n]*`", "", text))]

@@ -1,0 +1,40 @@
+"""Applications on the test's database, closed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.support.engine import Calls
+
+MakeApp = Callable[..., Holdfast]
+
+
+@pytest.fixture
+async def make_app(url: str) -> AsyncIterator[MakeApp]:
+    """Makes applications on one database: a second one stands for another process, with other code."""
+    made: list[Holdfast] = []
+
+    def make(**options: Any) -> Holdfast:
+        app = Holdfast(url, **options)
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        await app.close()
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Holdfast:
+    """An application with the defaults."""
+    return make_app()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    """Counts calls by name."""
+    return Calls()

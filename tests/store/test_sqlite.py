@@ -1,0 +1,381 @@
+"""What is SQLite's own: the writer's group commit, several processes on one file, errors in one sentence, plans."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.writer import Writer
+from tests.store.scene import Rows, Scene, new_run, step
+
+
+def sqlite_store(url: str, **settings: Any) -> SqliteStore:
+    return SqliteStore(parse_url(url), "holdfast", Settings(**settings))
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[SqliteStore]:
+    store = sqlite_store(sqlite_url)
+    await store.open()
+    await store.migrate()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def scene(store: SqliteStore) -> Scene:
+    scene = Scene(store, Rows(store))
+    scene.worker = await scene.add_worker()
+    return scene
+
+
+def writer_of(store: SqliteStore) -> Writer:
+    assert store._writer is not None
+    return store._writer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+class Held:
+    """Keeps the writer thread busy in a job until released, so that the next jobs gather behind it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._busy = threading.Event()
+        self._release = threading.Event()
+        self._task = asyncio.create_task(writer.do(self._work))
+
+    def _work(self, _: sqlite3.Connection) -> None:
+        self._busy.set()
+        assert self._release.wait(30)
+
+    async def __aenter__(self) -> Held:
+        await asyncio.to_thread(self._busy.wait, 30)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release.set()
+        await self._task
+
+
+async def commits(store: SqliteStore) -> list[str]:
+    """Every COMMIT of the writer from now on."""
+    seen: list[str] = []
+    await writer_of(store).do(
+        lambda db: db.set_trace_callback(lambda text: seen.append(text) if text == "COMMIT" else None)
+    )
+    return seen
+
+
+# -- group commit ------------------------------------------------------------------------------------------
+
+
+async def test_what_waits_goes_out_in_one_transaction(store: SqliteStore) -> None:
+    seen = await commits(store)
+    async with Held(writer_of(store)):
+        seen.clear()
+        starts = [asyncio.create_task(store.start([new_run()])) for _ in range(50)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*starts)
+    assert seen.count("COMMIT") == 2, "the one under way, and one for all that had gathered"
+    assert len(await store.runs(limit=100)) == 50
+
+
+async def test_one_that_fails_is_rolled_back_alone(store: SqliteStore) -> None:
+    def fail(database: sqlite3.Connection) -> None:
+        database.execute("INSERT INTO holdfast_meta (name, value) VALUES ('half', 'done')")
+        raise KeyError("on purpose")
+
+    async with Held(writer_of(store)):
+        first = asyncio.create_task(store.start([new_run()]))
+        bad = asyncio.create_task(writer_of(store).do(fail))
+        last = asyncio.create_task(store.start([new_run()]))
+        await asyncio.sleep(0)
+    with pytest.raises(KeyError, match="on purpose"):
+        await bad
+    await asyncio.gather(first, last)
+    assert len(await store.runs()) == 2
+    half = "SELECT 1 FROM holdfast_meta WHERE name = 'half'"
+    assert await writer_of(store).do(lambda database: database.execute(half).fetchall()) == []
+
+
+async def test_nobody_hears_of_success_when_the_whole_group_is_rolled_back(store: SqliteStore) -> None:
+    """As SQLite itself does when the disk is full or broken."""
+
+    def spoil(database: sqlite3.Connection) -> None:
+        database.execute("ROLLBACK")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    async with Held(writer_of(store)):
+        first = asyncio.create_task(store.start([new_run()]))
+        spoiled = asyncio.create_task(writer_of(store).do(spoil))
+        last = asyncio.create_task(store.start([new_run()]))
+        await asyncio.sleep(0)
+    for job in (first, spoiled, last):
+        with pytest.raises(DatabaseUnavailable, match="full"):
+            await job
+    assert await store.runs() == []
+    assert await store.start([new_run()]), "the writer goes on"
+
+
+async def test_a_heartbeat_goes_to_the_front_and_rides_in_the_next_commit(scene: Scene, store: SqliteStore) -> None:
+    writer = writer_of(store)
+    beats: list[Any] = []
+    seen = await commits(store)
+    async with Held(writer):
+        beat_at = "SELECT running FROM holdfast_workers"
+        jobs = [asyncio.create_task(writer.do(lambda db: beats.extend(db.execute(beat_at))))]
+        await asyncio.sleep(0)
+        seen.clear()
+        beat = asyncio.create_task(asyncio.to_thread(scene.beat, None, 17))
+        await until(lambda: len(writer._queue._jobs) == 2)
+    assert (await beat).alive
+    await asyncio.gather(*jobs)
+    assert beats == [(17,)], "the job that came first was done after the heartbeat"
+    assert seen.count("COMMIT") == 2
+
+
+async def test_a_heartbeat_does_not_wait_for_ever(scene: Scene, store: SqliteStore) -> None:
+    pulse = store.pulse(patience=0.01)
+    async with Held(writer_of(store)):
+        with pytest.raises(DatabaseUnavailable, match="within"):
+            await asyncio.to_thread(pulse.beat, scene.worker, 0)
+    assert (await asyncio.to_thread(store.pulse().beat, scene.worker, 0)).alive
+
+
+async def test_callers_of_another_event_loop_are_served_too(store: SqliteStore) -> None:
+    def elsewhere() -> list[str]:
+        return asyncio.run(store.start([new_run()]))
+
+    ids = await asyncio.gather(*(asyncio.to_thread(elsewhere) for _ in range(5)), store.start([new_run()]))
+    assert len({run_id for answer in ids for run_id in answer}) == 6
+    assert len(await store.runs()) == 6
+
+
+async def test_a_cancelled_caller_disturbs_nobody(store: SqliteStore) -> None:
+    async with Held(writer_of(store)):
+        gone = asyncio.create_task(store.start([new_run()]))
+        stays = asyncio.create_task(store.start([new_run()]))
+        await asyncio.sleep(0)
+        gone.cancel()
+    assert await stays
+    assert len(await store.runs()) == 2, "the job of the cancelled caller was done all the same"
+
+
+async def test_a_closed_store_says_so(sqlite_url: str) -> None:
+    store = sqlite_store(sqlite_url)
+    for _ in range(2):
+        await store.open()
+        pulse = store.pulse()
+        await store.close()
+        with pytest.raises(DatabaseUnavailable, match="closed"):
+            await store.runs()
+        with pytest.raises(DatabaseUnavailable, match="closed"):
+            await store.start([new_run()])
+        with pytest.raises(DatabaseUnavailable, match="closed"):
+            pulse.beat("x", 0)
+
+
+# -- several processes -------------------------------------------------------------------------------------
+
+
+async def test_a_file_locked_for_too_long_is_unavailable_and_then_available_again(sqlite_url: str) -> None:
+    store = sqlite_store(sqlite_url, command_timeout=0.05)
+    await store.open()
+    await store.migrate()
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            await store.start([new_run()])
+        assert await store.runs() == [], "readers do not wait for the writer of another process"
+        other.execute("ROLLBACK")
+    assert await store.start([new_run()])
+    await store.close()
+
+
+async def test_a_locked_file_is_waited_for(store: SqliteStore, sqlite_url: str) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        starts = [asyncio.create_task(store.start([new_run()])) for _ in range(3)]
+        done, _ = await asyncio.wait(starts, timeout=0.05)
+        assert not done
+        other.execute("ROLLBACK")
+    await asyncio.gather(*starts)
+
+
+CROWD = """
+import asyncio, sys
+from tests.store.scene import VERSIONS, Batch, completed, new_id, step, WorkerInfo, Lane
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store import open_store
+
+async def main():
+    store = open_store(parse_url(sys.argv[1]), "holdfast", Settings())
+    await store.open()
+    worker = new_id()
+    await store.register(WorkerInfo(worker, "h", 1, None, VERSIONS, 10, 30_000))
+    token = commits = 0
+    while True:
+        token += 1
+        runs = await store.claim(worker, token, [(Lane("order", "order", 0), 0)], VERSIONS, 5)
+        if not runs:
+            break
+        for position in range(3):
+            await store.flush(worker, Batch(steps=[step(run, position) for run in runs]))
+        answer = await store.flush(worker, Batch(transitions=[completed(run) for run in runs]))
+        assert not answer.lost
+        commits += 5
+    await store.close()
+    print(commits)
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_share_a_file_and_none_starves(scene: Scene, store: SqliteStore, sqlite_url: str) -> None:
+    """Rule 38."""
+    await scene.start_many(600)
+    command = [sys.executable, "-c", CROWD, sqlite_url]
+    root = Path(__file__).parents[2]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=root) for _ in range(3)]
+    answers = await asyncio.gather(*(asyncio.to_thread(process.communicate, None, 90) for process in processes))
+    assert [error for _, error in answers if error] == []
+    shares = [int(out) for out, _ in answers]
+    assert sum(shares) == 600 // 5 * 5
+    assert min(shares) > 0, f"a process never got the lock: {shares}"
+    assert await scene.rows.fetch("SELECT count(*) FROM [runs] WHERE status = 'completed' AND claim = 1") == [(600,)]
+    assert await scene.rows.fetch("SELECT count(*) FROM [steps]") == [(1800,)]
+
+
+# -- errors in one sentence --------------------------------------------------------------------------------
+
+
+async def refusal(path: Path) -> str:
+    store = sqlite_store(f"sqlite:///{path}")
+    with pytest.raises(ConfigurationError) as caught:
+        await store.open()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    assert "there is no folder" in await refusal(tmp_path / "nowhere" / "holdfast.db")
+
+
+async def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    assert "is a folder" in await refusal(tmp_path)
+
+
+async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear reader, " * 1000)
+    assert "not a usable database" in await refusal(path)
+    assert path.read_text().startswith("Dear reader")
+
+
+async def test_missing_tables_are_told_with_the_remedy(sqlite_url: str) -> None:
+    store = sqlite_store(sqlite_url)
+    await store.open()
+    with pytest.raises(SchemaError, match="holdfast migrate"):
+        await store.start([new_run()])
+    with pytest.raises(SchemaError, match="holdfast migrate"):
+        await store.runs()
+    await store.close()
+
+
+async def test_the_file_is_left_tidy(sqlite_url: str) -> None:
+    store = sqlite_store(sqlite_url)
+    await store.open()
+    await store.migrate()
+    await store.close()
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+# -- plans (rules 31 and 32) -------------------------------------------------------------------------------
+
+HOT = {
+    "ready": "runs_ready",
+    "next_lane": "runs_ready",
+    "suspects": "runs_suspect",
+    "held": "COVERING INDEX holdfast_runs_worker",
+    "taken": "runs_worker",
+    "duties": "runs_due",
+    "promote": "runs_due",
+    "reap": "runs_worker",
+    "runs_of_workflow": "runs_workflow",
+    "runs_at_rest": "runs_at_rest",
+    "history": "PRIMARY KEY",
+    "steps": "PRIMARY KEY",
+    "complete": "sqlite_autoindex_holdfast_runs",
+    "move": "sqlite_autoindex_holdfast_runs",
+    "by_key": "runs_key",
+}
+
+
+@pytest.mark.parametrize("name", HOT)
+async def test_no_hot_statement_walks_the_table(store: SqliteStore, name: str) -> None:
+    text = store._sql[name]
+    named = set(re.findall(r":(\w+)", text))
+    values: Any = dict.fromkeys(named, 1) if named else (1,) * re.sub(r"--.*", "", text).count("?")
+    rows = await store._read(lambda database: database.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall())
+    plan = [row[3] for row in rows]
+    assert any(HOT[name] in line for line in plan), plan
+    whole = re.compile(r"SCAN (holdfast_runs|r|q)\b(?!.*USING (COVERING )?INDEX holdfast_runs_(worker|suspect|ready))")
+    assert [line for line in plan if whole.match(line)] == []
+    if name in ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest"):
+        assert not any("TEMP B-TREE" in line for line in plan), plan
+
+
+async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(scene: Scene, store: SqliteStore) -> None:
+    """Counted in steps of SQLite's virtual machine, not in time."""
+
+    async def cost() -> int:
+        count = 0
+
+        def tell() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        await writer_of(store).do(lambda db: db.set_progress_handler(tell, 1))
+        assert len(await scene.claim(5, lanes=lanes)) == 5
+        await writer_of(store).do(lambda db: db.set_progress_handler(None, 0))
+        return count
+
+    await scene.start_many(50, queue="shared")
+    lanes = await scene.lanes()
+    alone = await cost()
+    await scene.start_many(5000, "unknown", queue="shared", priority=9)
+    await scene.start_many(5000, queue="shared", delay_ms=60_000)
+    crowded = await cost()
+    assert crowded < alone * 1.5
+    assert await scene.lanes() == lanes
+
+
+async def test_few_and_many_entries_pass_the_same_fence(scene: Scene, store: SqliteStore) -> None:
+    await scene.start_many(40)
+    runs = await scene.claim(40)
+    for some in (runs[:2], runs):
+        assert (await scene.flush(*(step(run, len(some)) for run in some))).lost == set()

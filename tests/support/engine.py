@@ -1,0 +1,97 @@
+"""What tests of the engine share: counting calls, stopping a worker inside a step, waiting for a condition."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast import Holdfast
+
+PATIENCE = 20.0
+"""Seconds after which a test that waits for something gives up; passing tests never come near it."""
+
+
+class Calls(Counter[str]):
+    """How often each thing was called: ``calls.hit("charge")``."""
+
+    def hit(self, name: str) -> int:
+        """Count a call; which one it was, from 1."""
+        self[name] += 1
+        return self[name]
+
+
+class Gate:
+    """A place at which code stops until the test lets it go on; the test sees it arrive."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self._open = asyncio.Event()
+        self.arrivals = 0
+
+    async def passing(self) -> None:
+        """For the code under test: arrive, and wait to be let through."""
+        self.arrivals += 1
+        self._arrived.set()
+        await self._open.wait()
+
+    async def reached(self) -> None:
+        """For the test: wait until the code is at the gate, then forget that it was."""
+        await asyncio.wait_for(self._arrived.wait(), PATIENCE)
+        self._arrived.clear()
+
+    def open(self) -> None:
+        """Everybody may pass, now and later."""
+        self._open.set()
+
+
+class ThreadGate:
+    """The same for blocking code in a thread, which no cancellation can reach."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Event()
+        self._open = threading.Event()
+
+    def passing(self) -> None:
+        """For the code under test."""
+        self._arrived.set()
+        assert self._open.wait(PATIENCE), "nobody opened the gate"
+
+    async def reached(self) -> None:
+        """For the test."""
+        await eventually(self._arrived.is_set)
+
+    def open(self) -> None:
+        """Let it go on."""
+        self._open.set()
+
+
+async def eventually(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """Ask until the answer is true, and give it; the condition may be async."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
+        await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def stopped_at_once(app: Holdfast, **options: Any) -> AsyncIterator[None]:
+    """A worker that gives back whatever it is doing when the block ends, as one that is told to hurry does."""
+    async with app.worker(grace=0, **options):
+        yield
+
+
+async def interrupt(app: Holdfast, gate: Gate) -> None:
+    """Let a worker execute until the gate is reached, then take it away: the run goes back with what it recorded."""
+    async with stopped_at_once(app):
+        await gate.reached()

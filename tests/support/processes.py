@@ -1,0 +1,172 @@
+"""Worker processes that tests start, stop, freeze and kill, and the files through which they talk.
+
+A process is ready when it is registered as a worker: it says so through a pipe. What its handlers do is written to a
+ledger, a file that every process appends to; a line is there or it is not, whatever became of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.engine import PATIENCE, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Ledger:
+    """A folder with one file of lines, and files that are gates: a handler waits at a gate until the file exists."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / "ledger"
+
+    def write(self, *words: object) -> None:
+        """Append a line in one call, which the kernel does not mix with those of other processes."""
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, (" ".join(map(str, words)) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+    def lines(self, beginning: str = "") -> list[str]:
+        """Every line that begins so, oldest first."""
+        if not self._file.exists():
+            return []
+        return [line for line in self._file.read_text().splitlines() if line.startswith(beginning)]
+
+    async def seen(self, beginning: str, times: int = 1, timeout: float = PATIENCE) -> list[str]:
+        """Wait until there are so many lines."""
+        await eventually(lambda: len(self.lines(beginning)) >= times, timeout)
+        return self.lines(beginning)
+
+    def open(self, gate: str) -> None:
+        """Let everybody through."""
+        (self.folder / f"gate-{gate}").touch()
+
+    def is_open(self, gate: str) -> bool:
+        return (self.folder / f"gate-{gate}").exists()
+
+    async def passing(self, gate: str) -> None:
+        """For handlers."""
+        while not self.is_open(gate):
+            await asyncio.sleep(0.005)
+
+    def passing_blocked(self, gate: str) -> None:
+        """For handlers that block."""
+        while not self.is_open(gate):
+            time.sleep(0.005)
+
+
+class WorkerProcess:
+    """``python -m tests.support.worker_program`` with a worker in it. Killed, if need be, when the block ends."""
+
+    def __init__(self, url: str, ledger: Ledger, *, settings: dict[str, Any] | None = None, **work: Any) -> None:
+        self._arguments = {"url": url, "ledger": str(ledger.folder), "settings": settings or {}, "work": work}
+        self._log = ledger.folder / f"log-{time.monotonic_ns()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def launch(self) -> Self:
+        """Start the process; ``ready`` waits for it."""
+        readable, writable = os.pipe()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.worker_program", str(writable), json.dumps(self._arguments)],
+                cwd=ROOT,
+                pass_fds=(writable,),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        os.close(writable)
+        self._ready = readable
+        return self
+
+    async def ready(self) -> Self:
+        """Wait until the worker is registered."""
+        try:
+            text = await asyncio.to_thread(_read_all, self._ready, PATIENCE)
+        finally:
+            os.close(self._ready)
+        assert text == b"ready", f"the worker process did not come up:\n{self.log}"
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.launch().ready()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    # -- what is done to it ----------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the process was not launched"
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end. Harmless if it has ended."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop it in its tracks, heartbeat and all."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    async def ended(self, timeout: float = PATIENCE) -> int:
+        """Wait for its end; the exit code."""
+        process = self._process
+        assert process is not None
+        await eventually(lambda: process.poll() is not None, timeout)
+        return int(process.returncode)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it wrote, for a diagnosis."""
+        return self._log.read_text(errors="replace")
+
+
+def _read_all(descriptor: int, timeout: float) -> bytes:
+    """Everything up to the end of the pipe, or to the timeout."""
+    text, deadline = b"", time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([descriptor], [], [], left)[0]:
+            part = os.read(descriptor, 100)
+            text += part
+            if not part:
+                return text
+    return text
+
+
+@contextlib.contextmanager
+def killed_afterwards(process: subprocess.Popen[Any]) -> Any:
+    """No process outlives its test."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
