@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -38,10 +39,10 @@ def comments() -> dict[str, str]:
     """The string below each field."""
     body = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.ClassDef)).body
     found = {}
-    for field, text in zip(body, body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            if isinstance(text.value, ast.Constant):
-                found[field.target.id] = " ".join(str(text.value.value).split())
+    for pair in itertools.pairwise(body):
+        match pair:
+            case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                found[name] = " ".join(text.split())
     return found
 
 

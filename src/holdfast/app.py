@@ -17,7 +17,7 @@ import msgspec
 from .connected import Connected
 from .engine.context import Context, SyncContext
 from .engine.scope import current_call, current_execution
-from .engine.workflow import TASK, WORKFLOW, Workflow, check_attempts, workflow_options
+from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, check_attempts, workflow_options
 from .errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
@@ -91,6 +91,8 @@ class Holdfast:
     @overload
     def task(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         queue: str | None = None,
@@ -99,9 +101,21 @@ class Holdfast:
         deadline: Seconds | None = None,
         backoff: Backoff | None = None,
     ) -> TaskDecorator: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
         """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread)."""
-        return self._decorate(TASK, function, options, sys._getframe(1).f_locals)
+        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
+        return self._decorate(TASK, function, name, options, sys._getframe(1).f_locals)
 
     @overload
     def workflow(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
@@ -114,6 +128,8 @@ class Holdfast:
     @overload
     def workflow(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         queue: str | None = None,
@@ -122,16 +138,27 @@ class Holdfast:
         deadline: Seconds | None = None,
         backoff: Backoff | None = None,
     ) -> WorkflowDecorator: ...
-    def workflow(self, function: Any = None, /, **options: Any) -> Any:
+    def workflow(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
         """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``)."""
-        return self._decorate(WORKFLOW, function, options, sys._getframe(1).f_locals)
+        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
+        return self._decorate(WORKFLOW, function, name, options, sys._getframe(1).f_locals)
 
-    def _decorate(self, kind: str, function: Any, options: dict[str, Any], scope: dict[str, Any]) -> Any:
-        name = options.pop("name", None)
-        chosen = workflow_options(**options)
-
+    def _decorate(
+        self, kind: str, function: Any, name: str | None, options: WorkflowOptions, scope: dict[str, Any]
+    ) -> Any:
         def register(wrapped: Callable[..., Any]) -> Workflow[Any, Any]:
-            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, chosen, scope)
+            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, options, scope)
             known = self.workflows.get(workflow.name)
             if known is not None and known.version != workflow.version:
                 raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
@@ -593,8 +620,8 @@ def _refuse_in_workflow(called: str, instead: str) -> None:
     execution = current_execution.get()
     if execution is not None and execution.workflow.kind == WORKFLOW and current_call.get() is None:
         raise ContextMisuse(
-            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call it "
-            f"again. Use {instead}, or call it inside a step"
+            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call "
+            f"it again. Use {instead}, or call it inside a step"
         )
 
 

@@ -7,6 +7,11 @@ its children are ``BaseException``: they unwind a handler whose run is no longer
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+LONGEST = 100 * 366 * 86_400.0
+"""Seconds. A longer span is a typing error, and would leave the calendar of some database."""
+
 
 class HoldfastError(Exception):
     """The root of everything Holdfast raises on purpose."""
@@ -100,13 +105,14 @@ class NonRetryableError(HoldfastError):
 
 
 class RetryLater(HoldfastError):
-    """Raise it to be tried again after ``delay`` seconds. It uses up a try like any other error."""
+    """Raise it to be tried again after ``delay`` (seconds or a timedelta). It uses up a try like any other error."""
 
-    def __init__(self, delay: float, message: str = "") -> None:
-        if not delay >= 0:
-            raise ValueError(f"RetryLater: the delay must be zero or more seconds, not {delay!r}")
-        super().__init__(message or f"try again in {delay:g} s")
-        self.delay = float(delay)
+    def __init__(self, delay: float | timedelta, message: str = "") -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0 <= seconds <= LONGEST:
+            raise ValueError(f"RetryLater: the delay must be zero or more seconds, up to a hundred years, not {delay!r}")
+        super().__init__(message or f"try again in {seconds:g} s")
+        self.delay = seconds
 
 
 class StepFailed(HoldfastError):
@@ -124,6 +130,7 @@ class StepFailed(HoldfastError):
         message: str,
         traceback: str | None = None,
         retryable: bool = True,
+        delay: float | None = None,
         place: tuple[str, int] = ("", 0),
     ) -> None:
         super().__init__(
@@ -134,6 +141,8 @@ class StepFailed(HoldfastError):
         self.message = message
         self.traceback = traceback
         self.retryable = retryable
+        self.delay = delay
+        """Seconds until the next try, where the original was a ``RetryLater``."""
         self.place = place
         """(branch, position) of the failed record."""
         self.taken = 0

@@ -35,7 +35,9 @@ class Settings:
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
     backoff_base: float = 1.0
+    """The first wait between two tries: long enough for a hiccup to pass."""
     backoff_factor: float = 2.0
+    """Each wait is this many times the last."""
     backoff_max: float = 300.0
     """Five minutes: long enough for a dependency to come back, short enough to be noticed the same hour."""
     backoff_jitter: float = 0.2
@@ -69,7 +71,7 @@ class Settings:
     max_depth: int = 100
     """Deeper nesting than this is refused: some reader of the row would fail on it."""
     max_records: int = 50_000
-    """Records of one run. A run that lives longer continues as a new one."""
+    """Records of one run at most: all of them are read back when it is replayed."""
     max_name: int = 200
     """Characters in the name of a workflow, queue, step or tag, and in a key."""
     record_arguments: bool = True
@@ -79,11 +81,13 @@ class Settings:
     flush_records: int = 1000
     """Records in one flush at most: bounds how long a row stays locked."""
     flush_bytes: int = 8 * 1024 * 1024
+    """About how many bytes one flush carries at most."""
     start_batch: int = 10_000
     """Runs inserted by one statement; larger calls use several within one transaction."""
     history_records: int = 64
     """Records a claim brings along per run; the rest is fetched in pages when the run is replayed."""
     history_bytes: int = 256 * 1024
+    """The same in bytes: whichever comes first."""
     history_cache: int = 64 * 1024 * 1024
     """Memory for the records of runs that wait, so that they need not be read again."""
     running_after: float = 1.0
@@ -91,8 +95,9 @@ class Settings:
 
     # -- connections
     pool_size: int = 5
-    """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own beside them."""
+    """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own."""
     connect_timeout: float = 10.0
+    """A connection that takes longer to make counts as an outage."""
     command_timeout: float = 60.0
     """A statement that takes longer has met a fault; it is given up and safely repeated."""
     outage_backoff_max: float = 5.0

@@ -35,19 +35,14 @@ class Shop:
         self.folder = folder
         self.url = url
 
-    @property
-    def app(self) -> Holdfast:
-        app: Holdfast = importlib.import_module("shop").app
-        return app
-
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def call(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
+    def call(self, work: Callable[[Holdfast], Awaitable[Any]], module: str = "shop") -> Any:
         """Do something with the application, connected for as long as it takes."""
 
         async def run() -> Any:
-            async with self.app as app:
+            async with importlib.import_module(module).app as app:
                 return await work(app)
 
         return asyncio.run(run())
@@ -55,8 +50,8 @@ class Shop:
     def start(self, name: str, input: Any = None, **options: Any) -> str:
         return str(self.call(lambda app: app.start(name, input, **options)).id)
 
-    def drain(self) -> None:
-        self.call(lambda app: app.drain())
+    def drain(self, module: str = "shop") -> None:
+        self.call(lambda app: app.drain(), module)
 
     def play(self, act: Callable[[Scene], Awaitable[Any]]) -> Any:
         """Bring the database into a state that would take hours or crashes to come about."""

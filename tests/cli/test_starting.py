@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from holdfast import Run, RunInfo
+from holdfast import RunInfo
 from tests.cli.conftest import Shop, Verbs
 
 ORDER = '{"id": "o-1", "cents": 21}'
@@ -150,14 +150,3 @@ def test_result_of_a_run_that_does_not_exist(holdfast: Verbs, shop: Shop) -> Non
     nobody = "0197a1b2-0000-7000-8000-000000000000"
     assert holdfast.error("result", nobody, code=3) == f"error: there is no run {nobody}"
     assert "'7' is not a run id" in holdfast.error("result", "7", code=2)
-
-
-def test_result_comes_as_soon_as_a_worker_has_it(holdfast: Verbs, shop: Shop) -> None:
-    async def work(app):  # type: ignore[no-untyped-def]
-        run: Run[object] = await app.start("nothing")
-        async with app.worker():
-            return run.id, await run.result(timeout=30)
-
-    run_id, value = shop.call(work)
-    assert value is None
-    assert holdfast("result", run_id).stdout == "null\n"

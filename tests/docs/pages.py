@@ -3,7 +3,8 @@
 A direction is an HTML comment on the line above a fenced block, so that readers do not see it:
 
     <!-- docs: continues -->              this Python block goes on where the one before it on the page ended
-    <!-- docs: file shop.py -->           this block is the content of a file that later blocks of the page may use
+    <!-- docs: file shop.py -->           also the content of a file that later blocks of the page may import
+    <!-- docs: file x.py, run by y.py --> the same, but not run by itself: the test of that name runs it
     <!-- docs: output -->                 these lines are printed by the Python block before; `…` stands for anything
     <!-- docs: sqlite -->                 this SQL is for SQLite; without a direction it is for Postgres
     <!-- docs: fragment, because … -->    not run, only compiled: the reason is part of the direction
@@ -53,6 +54,11 @@ class Program:
     def where(self) -> str:
         """The place of the first block."""
         return self.blocks[0].where
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it is a file for pytest."""
+        return self.blocks[0].direction.startswith("file test_")
 
     @property
     def source(self) -> str:
@@ -105,8 +111,12 @@ def programs() -> list[Program]:
         files: dict[str, str] = {}
         current: Program | None = None
         for block in blocks(page):
+            name, _, test = block.direction.removeprefix("file ").partition(", run by ")
             if block.direction.startswith("file "):
-                files[block.direction.removeprefix("file ")] = block.text
+                files[name] = block.text
+                if not test:
+                    current = Program([block], dict(files))
+                    found.append(current)
             elif block.direction == "output":
                 assert current is not None, f"{block.where}: there is no program whose output this could be"
                 current.output += block.text.splitlines()
@@ -118,6 +128,16 @@ def programs() -> list[Program]:
                     current = Program([block])
                     found.append(current)
                 current.files = dict(files)
+    return found
+
+
+def file_blocks() -> dict[str, tuple[Block, str]]:
+    """The files that documents show and a test of their own runs: name → (block, test)."""
+    found = {}
+    for block in all_blocks("python"):
+        name, _, test = block.direction.removeprefix("file ").partition(", run by ")
+        if block.direction.startswith("file ") and test:
+            found[name] = (block, test)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs one program of the documents in this process: `python run_block.py file`. `await` is allowed at the top level."""
+"""Runs one program of the documents: `python run_block.py file`. `await` is allowed at the top level."""
 
 from __future__ import annotations
 

@@ -19,7 +19,12 @@ PROMISED = {
         r"charge_card +. completed . receipt-o-42 +. 1 +. - ",
         r"Attempts of the code: 1\.",
     ],
-    "order_checkout.py": [r"one run for one key: True", r"charge +try 3 completed", r"charged: 1 time", r"card was declined"],
+    "order_checkout.py": [
+        r"one run for one key: True",
+        r"charge +try 3 completed",
+        r"charged: 1 time",
+        r"card was declined",
+    ],
     "data_pipeline.py": [r"2026-01-10: 12 readings", r"10 runs, 9 steps each"],
     "fastapi_app.py": [r"the same run again: True", r"'status': 'completed'"],
     "agent_loop.py": [r"it ended with SIGKILL", r"answer: Rome has", r"7 records: think, tool weather, think"],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import Block, Program, all_blocks, programs
+from tests.docs.pages import ROOT, Block, Program, all_blocks, file_blocks, programs
 
 RUNNER = Path(__file__).with_name("run_block.py")
 POSTGRES = "postgresql://localhost/shop"
@@ -36,8 +36,11 @@ def test_the_example_runs(program: Program, tmp_path: Path, request: pytest.Fixt
         (tmp_path / name).write_text(text)
     script = tmp_path / "example.py"
     script.write_text(source)
+    tests = [name for name in files if name.startswith("test_")]
+    pytest_options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+    command = ["-m", "pytest", *pytest_options, *tests] if program.is_test else [RUNNER, script]
     done = subprocess.run(
-        [sys.executable, RUNNER, script],
+        [sys.executable, *command],
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, f"{program.where}\n{done.stdout}\n{done.stderr}"
@@ -59,3 +62,9 @@ def test_the_block_compiles_and_its_direction_is_known(block: Block) -> None:
 def test_fragments_are_rare() -> None:
     fragments = [block.where for block in all_blocks("python") if block.direction.startswith("fragment")]
     assert len(fragments) <= MOST_FRAGMENTS, f"write them so that they run: {fragments}"
+
+
+def test_files_with_a_test_of_their_own_are_run_by_it() -> None:
+    for name, (block, test) in file_blocks().items():
+        text = (ROOT / "tests" / "docs" / test).read_text()
+        assert name in text, f"{block.where}: {test} does not run {name}"

@@ -47,7 +47,7 @@ async def test_nothing_is_handed_out_before_its_time(scene: Scene) -> None:
     """D6, R6."""
     run_id = await scene.start(delay_ms=MINUTE)
     lane = Lane("order", "order", 0)
-    assert (await scene.store.promote(10)).count == 0
+    assert (await scene.store.promote(10)).moved == 0
     assert await scene.claim(lanes=[lane]) == []
     await scene.rows.shift(run_id, "visible_at", -2 * MINUTE)
     assert (await scene.store.promote(10)).lanes == {lane}
@@ -226,7 +226,7 @@ async def test_a_run_picked_up_in_time_never_expires(scene: Scene) -> None:
     await scene.rows.shift(run.id, "expires_at", -2 * MINUTE)
     again = await scene.again(run)
     await scene.flush(retried(again))
-    assert (await scene.store.promote(10)).count == 0
+    assert (await scene.store.promote(10)).moved == 0
     assert [third.id for third in await scene.claim()] == [run.id]
 
 

@@ -12,7 +12,7 @@ async def test_due_sleepers_become_ready_in_the_order_they_were_due(scene: Scene
         await scene.rows.shift(run_id, "visible_at", -DAY - minutes * MINUTE)
     later = await scene.start(delay_ms=MINUTE)
     promotion = await scene.store.promote(100)
-    assert (promotion.lanes, promotion.ended, promotion.count) == ({Lane("order", "order", 0)}, [], 4)
+    assert (promotion.lanes, promotion.ended, promotion.moved) == ({Lane("order", "order", 0)}, [], 4)
     assert [run.id for run in await scene.claim()] == [ids[1], ids[3], ids[2], ids[0]]
     assert not (await scene.info(later)).ready
 
@@ -21,9 +21,9 @@ async def test_promotion_is_bounded_and_takes_the_longest_due_first(scene: Scene
     ids = await scene.start_many(5, delay_ms=DAY)
     for n, run_id in enumerate(ids):
         await scene.rows.shift(run_id, "visible_at", -DAY - (n + 1) * MINUTE)
-    assert (await scene.store.promote(2)).count == 2
+    assert (await scene.store.promote(2)).moved == 2
     assert {run.id for run in await scene.claim()} == set(ids[3:])
-    assert [(await scene.store.promote(2)).count for _ in range(3)] == [2, 1, 0]
+    assert [(await scene.store.promote(2)).moved for _ in range(3)] == [2, 1, 0]
 
 
 async def test_a_promoted_run_stands_behind_those_already_ready(scene: Scene) -> None:
@@ -39,7 +39,7 @@ async def test_a_wait_that_is_over_goes_back_in_line(scene: Scene) -> None:
     run = await scene.running()
     await scene.flush(waiting(run, DAY))
     await scene.rows.shift(run.id, "visible_at", -2 * DAY)
-    assert (await scene.store.promote(10)).count == 1
+    assert (await scene.store.promote(10)).moved == 1
     row = await scene.info(run.id)
     assert (row.status, row.ready, row.waiting_for, row.visible_at, row.attempt) == ("queued", True, None, None, 1)
 
@@ -61,11 +61,11 @@ async def test_the_tick_tells_what_is_due_and_when_the_next_is(scene: Scene) -> 
 async def test_what_nobody_picked_up_in_time_fails_and_says_so(scene: Scene) -> None:
     """D22, D23."""
     run_id = await scene.start(expires_ms=MINUTE)
-    assert (await scene.store.promote(10)).count == 0
+    assert (await scene.store.promote(10)).moved == 0
     for column in ("expires_at", "visible_at"):
         await scene.rows.shift(run_id, column, -2 * MINUTE)
     promotion = await scene.store.promote(10)
-    assert (promotion.ended, promotion.lanes, promotion.count) == ([run_id], set(), 1)
+    assert (promotion.ended, promotion.lanes, promotion.moved) == ([run_id], set(), 1)
     row = await scene.info(run_id)
     assert (row.status, row.reason, row.ready, row.visible_at) == ("failed", "expired", False, None)
     assert row.completed_at is not None
@@ -78,7 +78,7 @@ async def test_a_run_picked_up_in_time_is_not_expired_by_a_sweep(scene: Scene) -
     """The expiry of a run that was claimed once no longer matters, wherever it stands."""
     run = await scene.running(expires_ms=MINUTE)
     await scene.rows.shift(run.id, "expires_at", -2 * MINUTE)
-    assert (await scene.store.promote(10)).count == 0
+    assert (await scene.store.promote(10)).moved == 0
     await scene.flush(retried(run, delay_ms=MINUTE))
     await scene.rows.shift(run.id, "visible_at", -2 * MINUTE)
     assert (await scene.store.promote(10)).ended == []
@@ -115,7 +115,7 @@ async def test_the_deadline_ends_what_waits_and_what_stands_in_line(scene: Scene
 async def test_a_deadline_that_passed_while_a_worker_holds_the_run_is_the_worker_s_to_see(scene: Scene) -> None:
     run = await scene.running(deadline_ms=MINUTE)
     await scene.rows.shift(run.id, "deadline_at", -2 * MINUTE)
-    assert (await scene.store.promote(10)).count == 0
+    assert (await scene.store.promote(10)).moved == 0
     assert (await scene.info(run.id)).status == "running"
 
 

@@ -18,7 +18,7 @@ async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(
     await scene.rows.silence(victim)
     reaping = await scene.store.reap(scene.worker, 100, 5)
     assert (reaping.buried, reaping.lanes) == ([victim], {Lane("order", "order", 0)})
-    assert (reaping.dead_letters, reaping.count) == ([], 1)
+    assert (reaping.dead_letters, reaping.moved) == ([], 1)
     row = await scene.info(run.id)
     assert (row.status, row.ready, row.worker, row.losses, row.attempt) == ("queued", True, None, 1, 1)
     [again] = await scene.claim()
@@ -32,7 +32,7 @@ async def test_a_live_worker_keeps_its_runs(scene: Scene) -> None:
     await scene.store.worker_state(stopping, "stopping")
     before = await scene.rows.dump()
     reaping = await scene.store.reap(scene.worker, 100, 5)
-    assert (reaping.buried, reaping.count) == ([], 0)
+    assert (reaping.buried, reaping.moved) == ([], 0)
     assert await scene.rows.dump() == before
     assert {(await scene.info(run.id)).worker for run in (first, second)} == {stopping, live}
 
@@ -49,7 +49,7 @@ async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> No
     run = await scene.running()
     await scene.rows.set(run.id, "worker", new_id())
     assert (await scene.store.tick(scene.worker, ["order"], True)).dead
-    assert (await scene.store.reap(scene.worker, 100, 5)).count == 1
+    assert (await scene.store.reap(scene.worker, 100, 5)).moved == 1
     assert (await scene.info(run.id)).ready
     assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
 
@@ -78,7 +78,7 @@ async def test_reaping_is_bounded_and_goes_on_where_it_stopped(scene: Scene) -> 
     ids = set(await scene.start_many(10))
     await scene.claim(10, worker=victim)
     await scene.rows.silence(victim)
-    counts = [(await scene.store.reap(scene.worker, 4, 5)).count for _ in range(4)]
+    counts = [(await scene.store.reap(scene.worker, 4, 5)).moved for _ in range(4)]
     assert counts == [4, 4, 2, 0]
     assert {run.id for run in await scene.claim(20)} == ids
     assert victim not in {worker.id for worker in await scene.store.workers()}
@@ -166,7 +166,7 @@ async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
     [run] = await scene.store.claim_suspect(victim, 1, {"order": "v1"}, None)
     await scene.rows.silence(victim)
     reaping = await scene.store.reap(scene.worker, 100, 3)
-    assert (reaping.dead_letters, reaping.lanes, reaping.count) == ([run_id], set(), 1)
+    assert (reaping.dead_letters, reaping.lanes, reaping.moved) == ([run_id], set(), 1)
     row = await scene.info(run_id)
     assert (row.status, row.reason, row.losses, row.worker, row.ready) == ("failed", "lost workers", 3, None, False)
     assert row.completed_at is not None

@@ -7,7 +7,6 @@ ledger, a file that every process appends to; a line is there or it is not, what
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import select
@@ -91,15 +90,13 @@ class WorkerProcess:
                 stderr=log,
             )
         os.close(writable)
-        self._ready = readable
+        self._ready = open(readable, "rb", buffering=0)  # noqa: SIM115 - closed when it is ready, or with this object
         return self
 
     async def ready(self) -> Self:
         """Wait until the worker is registered."""
-        try:
-            text = await asyncio.to_thread(_read_all, self._ready, PATIENCE)
-        finally:
-            os.close(self._ready)
+        with self._ready:
+            text = await asyncio.to_thread(_read_all, self._ready.fileno(), PATIENCE)
         assert text == b"ready", f"the worker process did not come up:\n{self.log}"
         return self
 
@@ -121,6 +118,7 @@ class WorkerProcess:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._ready.close()
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -138,6 +136,7 @@ class WorkerProcess:
         process = self._process
         assert process is not None
         await eventually(lambda: process.poll() is not None, timeout)
+        self._ready.close()
         return int(process.returncode)
 
     @property
@@ -160,13 +159,3 @@ def _read_all(descriptor: int, timeout: float) -> bytes:
             if not part:
                 return text
     return text
-
-
-@contextlib.contextmanager
-def killed_afterwards(process: subprocess.Popen[Any]) -> Any:
-    """No process outlives its test."""
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()

@@ -16,7 +16,7 @@ from tests.worker.conftest import MakeApp
 from tests.worker.spying import HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
 
-HARDLY_EVER = Settings(poll=60)
+HARDLY_EVER = Settings(poll=60, sweep=60)
 """A worker that would wait a minute for its next look: whatever moves with it moves without polling."""
 
 
@@ -144,7 +144,7 @@ async def test_a_start_during_a_claim_is_not_slept_over(make_app: MakeApp) -> No
 
 async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, calls: Calls) -> None:
     """D10, D35: fails twice, then succeeds; the waits are the backoff's, not the poll's."""
-    app = make_app(Settings(poll=60, backoff_base=0.02, moment=0))
+    app = make_app(Settings(poll=60, sweep=60, backoff_base=0.02, moment=0))
 
     @app.task(max_attempts=3)
     async def flaky() -> str:

@@ -21,7 +21,7 @@ from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
 
-HARDLY_EVER = Settings(poll=60)
+HARDLY_EVER = Settings(poll=60, sweep=60)
 
 
 def steps_workflow(app: Holdfast, calls: Calls, **options: Any) -> Any:
@@ -392,7 +392,7 @@ async def test_an_attempt_whose_end_was_lost_on_the_way_is_followed_by_one_more_
 ) -> None:
     """Rule 7: "failed, try again later" repeated must not count twice."""
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
-        app = make_app(Settings(poll=60, backoff_base=0.02), at=proxy.url(url))
+        app = make_app(Settings(poll=60, sweep=60, backoff_base=0.02), at=proxy.url(url))
 
         @app.task(max_attempts=2)
         async def once_bad() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -54,7 +54,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(columns[i], no_wrap=i == 0, overflow="fold")
     for row in rows:
         table.add_row(*(_coloured(row[i]) for i in shown))
-    _console().print(table)
+    _show(table)
 
 
 def write_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -65,22 +65,29 @@ def write_fields(fields: Sequence[tuple[str, str]]) -> None:
     for name, value in fields:
         if value:
             table.add_row(name, _coloured(value))
-    _console().print(table)
+    _show(table)
 
 
 def write_heading(text: str) -> None:
     """A line above a table."""
-    _console().print()
-    _console().print(Text(text, style="bold"))
+    print()
+    _show(Text(text, style="bold"))
 
 
 def write_text(text: str) -> None:
     """Text as it is."""
-    _console().print(Text(printable(text)), soft_wrap=True)
+    print(printable(text))
 
 
-def _console() -> Console:
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
+def _show(thing: RenderableType) -> None:
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
+    if console.is_terminal:
+        console.print(thing)
+        return
+    with console.capture() as captured:
+        console.print(thing)
+    # Cells are padded to the width of their column, which in a file is only trailing blanks.
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _coloured(text: str) -> Text:

@@ -10,6 +10,7 @@ import contextvars
 import functools
 import inspect
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -19,7 +20,7 @@ from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning, TryFailed
 from .failure import StepTimeout, decode_error, encode_error, step_failed
-from .scope import current_call
+from .scope import abandoned_try, current_call
 from .signature import Shape
 from .step import StepOptions
 
@@ -37,8 +38,8 @@ class StepCall(Generic[T]):
     """An awaitable step. Await it once; where and in which order is up to you."""
 
     __slots__ = (
-        "_args", "_arguments", "_awaited", "_execution", "_function", "_kwargs", "_options", "_record", "_shape",
-        "branch", "kind", "line", "name", "position",
+        "_args", "_arguments", "_awaited", "_began", "_calls", "_execution", "_function", "_kwargs", "_options", "_record",
+        "_shape", "branch", "draws", "kind", "line", "name", "position",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,10 @@ class StepCall(Generic[T]):
         self._args = args
         self._kwargs = kwargs
         self._awaited = False
+        self._calls = 0
+        self._began = 0.0
+        self.draws = 0
+        """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
         self._arguments: str | None = None
         self._record: StepRecord | None = execution.take(self)
 
@@ -110,7 +115,7 @@ class StepCall(Generic[T]):
 
     async def _replay(self, record: StepRecord) -> T:
         execution = self._execution
-        execution.newest[self.branch] = record.completed_at
+        execution.saw(self.branch, record.completed_at)
         if record.status == status.COMPLETED:
             what = f"the recorded result of step {self.name!r}"
             value: T = execution.recorder.payloads.decode(
@@ -130,20 +135,26 @@ class StepCall(Generic[T]):
         failures = claimed.tries.get((self.branch, self.position), 0) if claimed.tries else 0
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         while True:
-            began = execution.active[self] = time.monotonic()
+            began = self._began = execution.active[self] = time.monotonic()
+            self._calls = failures + 1
+            self.draws = 0
             token = current_call.set(self)
             try:
                 try:
                     result = await self._call()
+                except SystemExit as error:
+                    raise exited(error) from None
                 finally:
                     execution.active[self] = 0.0
                     current_call.reset(token)
                 entry, value = self._completed(result, failures + 1, began)
                 await self._store(entry)
                 return value
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 if execution.closed is not None:
                     raise execution.closed from None
+                if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+                    raise
                 failures += 1
                 delay = retry_delay(error, failures, allowed, options.backoff or default_backoff(settings))
                 if delay is None:
@@ -156,12 +167,18 @@ class StepCall(Generic[T]):
     def _call(self) -> Awaitable[Any]:
         if not self._shape.is_async:
             return self._call_in_thread()
-        call = self._function(*self._args, **self._kwargs)
-        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(call))  # type: ignore[no-any-return]
+        call: Awaitable[Any] = self._function(*self._args, **self._kwargs)
+        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call)))
 
     async def _call_in_thread(self) -> Any:
-        call = functools.partial(contextvars.copy_context().run, self._function, *self._args, **self._kwargs)
-        result = await self._bounded(self._execution.recorder.run_in_thread(call))
+        context, abandoned = contextvars.copy_context(), threading.Event()
+        context.run(abandoned_try.set, abandoned)
+        call = functools.partial(context.run, self._function, *self._args, **self._kwargs)
+        try:
+            result = await self._bounded(self._execution.recorder.run_in_thread(call))
+        except BaseException:
+            abandoned.set()
+            raise
         return await result if inspect.isawaitable(result) else result
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
@@ -195,7 +212,7 @@ class StepCall(Generic[T]):
         output, value = payloads.round_trip(result, self._shape.returns, self)
         return self._entry(status.COMPLETED, output, None, calls, began), value
 
-    async def _record_failed(self, error: Exception, calls: int, began: float) -> T:
+    async def _record_failed(self, error: BaseException, calls: int, began: float) -> T:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
         await self._store(self._entry(status.FAILED, None, text, calls, began))
@@ -204,7 +221,7 @@ class StepCall(Generic[T]):
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay."""
-        entry = self._entry(status.CANCELLED, None, None, 1, time.monotonic())
+        entry = self._entry(status.CANCELLED, None, None, self._calls, self._began)
         await asyncio.shield(asyncio.ensure_future(self._store(entry)))
 
     def _entry(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> StepDone:
@@ -235,7 +252,7 @@ class StepCall(Generic[T]):
                 raise
             raise PayloadError(f"the database refused the result of step {self.name!r}: {refusal}") from None
 
-    async def _record_try(self, error: Exception, failures: int, began: float) -> None:
+    async def _record_try(self, error: BaseException, failures: int, began: float) -> None:
         execution = self._execution
         await execution.journal(
             TryFailed(
@@ -292,6 +309,25 @@ def call_line(depth: int) -> str:
 def default_backoff(settings: Any) -> Backoff:
     """The backoff of steps and runs that name none."""
     return Backoff(settings.backoff_base, settings.backoff_factor, settings.backoff_max, settings.backoff_jitter)
+
+
+def exited(error: SystemExit) -> RuntimeError:
+    """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's."""
+    return RuntimeError(f"sys.exit({error.code!r}) was called; a handler cannot end its worker")
+
+
+async def _no_exit(work: Awaitable[Any]) -> Any:
+    """SystemExit in a task of its own would end the event loop."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise exited(error) from None
+
+
+def _being_cancelled() -> bool:
+    """Whether a cancellation comes from outside (a timeout of the code), rather than from what was awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _discard(future: asyncio.Future[Any]) -> None:

@@ -126,13 +126,13 @@ class ContextBase:
         self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], line: str
     ) -> StepCall[Any]:
         execution = self._execution
-        execution.check_caller()
         call = current_call.get()
-        if call is not None and call._execution is execution:
+        if call is not None and call._execution is execution and execution.closed is None:
             raise ContextMisuse(
                 f"step {call.name!r} called the context from inside; a step is one piece of work with one record. "
                 "Call ctx.step from the workflow, one step after the other"
             )
+        execution.check_caller()
         label = options.name
         if isinstance(target, str):
             if not args:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+import msgspec
+
 from ..errors import HoldfastError, StepFailed
-from ..model.backoff import is_retryable
+from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
 _MAX_TEXT = 64 * 1024
@@ -27,25 +29,32 @@ class AttemptTimeout(HoldfastError, TimeoutError):
 def describe(error: BaseException) -> dict[str, Any]:
     """What is kept of an error."""
     trace = "".join(traceback.format_exception(error)).strip()
-    return {
+    kept = {
         "type": _type_name(error),
-        "message": _clean(str(error)),
+        "message": _clean(_message(error)),
         "traceback": _clean(trace[-_MAX_TEXT:]),
         "retryable": is_retryable(error),
     }
+    delay = own_delay(error)
+    return kept if delay is None else {**kept, "delay": delay}
 
 
 def encode_error(error: BaseException, payloads: Payloads) -> str:
-    """The stored text of an error."""
-    return payloads.encode(describe(error), "an error")
+    """The stored text of an error. It always succeeds: an error that cannot be kept must not wedge its run."""
+    try:
+        return payloads.encode_own(describe(error))
+    except Exception as trouble:  # the application's codec; the text may hold what it was to hide
+        why = f"(the codec raised {type(trouble).__name__}, so the message is not kept)"
+        kept = {"type": _type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}
+        return msgspec.json.encode(kept).decode()
 
 
 def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str, Any]:
     """What was kept, with every field present. Errors written by SQL are plain JSON whatever the codec."""
+    empty = {"type": "Error", "message": "", "traceback": None, "retryable": True, "delay": None}
     if text is None:
-        return {"type": "Error", "message": "", "traceback": None, "retryable": True}
-    found = payloads.plain(text, 1 if text.startswith("{") else format_, "an error")
-    return {"type": "Error", "message": "", "traceback": None, "retryable": True, **found}
+        return empty
+    return {**empty, **payloads.plain(text, 1 if text.startswith("{") else format_, "an error")}
 
 
 def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> StepFailed:
@@ -56,6 +65,7 @@ def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> Ste
         message=error["message"],
         traceback=error["traceback"],
         retryable=error["retryable"],
+        delay=error["delay"],
         place=place,
     )
 
@@ -80,6 +90,13 @@ def _type_name(error: BaseException) -> str:
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as trouble:
+        return f"(its message cannot be had: __str__ raised {type(trouble).__name__})"
 
 
 def _clean(text: str) -> str:

@@ -25,8 +25,8 @@ class History:
             self._untaken[branch, position] = record
             raise NonDeterminismError(
                 f"position {position}{_of(branch)} is recorded as {record.kind} {record.name!r} (called at "
-                f"{record.line or 'an unknown line'}), but the code now calls {kind} {name!r} (at {line}). The code was "
-                "changed while this run was under way; put the old order back, or give the new code a new workflow name"
+                f"{record.line or 'an unknown line'}), but the code now calls {kind} {name!r} (at {line}). The code "
+                "was changed while this run was under way; put the old order back, or give the new code a new name"
             )
         return record
 
@@ -37,8 +37,8 @@ class History:
         record = min(self._untaken.values(), key=lambda r: r.seq)
         raise NonDeterminismError(
             f"position {record.position}{_of(record.branch)} is recorded as {record.kind} {record.name!r} (called at "
-            f"{record.line or 'an unknown line'}), but the code returned without calling it (end of the function). A step "
-            "was removed while this run was under way; put it back, or give the new code a new workflow name"
+            f"{record.line or 'an unknown line'}), but the code returned without calling it (end of the function). A "
+            "step was removed while this run was under way; put it back, or give the new code a new name"
         )
 
 

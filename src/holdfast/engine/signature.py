@@ -48,7 +48,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine; also for partials and objects with an async ``__call__``."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(type(function), "__call__", None))
 
 
 def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = None) -> Any:
@@ -120,6 +120,5 @@ def _unwrap(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__") and not inspect.ismethod(function) and not inspect.isclass(function):
-        call = getattr(function, "__call__", None)
-        return getattr(call, "__func__", function)
+        return getattr(type(function), "__call__", function)
     return getattr(function, "__func__", function)

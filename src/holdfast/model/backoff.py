@@ -7,7 +7,16 @@ import random as _random
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..errors import ConfigurationError, NonRetryableError, PayloadError, RetryLater, StepFailed
+from ..errors import (
+    LONGEST,
+    ConfigurationError,
+    ContextMisuse,
+    InvalidInput,
+    NonRetryableError,
+    PayloadError,
+    RetryLater,
+    StepFailed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("base", "factor", "max", "jitter"):
             value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise ConfigurationError(f"Backoff: {name} must be a number of zero or more, not {value!r}")
         if self.factor < 1:
             raise ConfigurationError("Backoff: factor must be at least 1; each wait is at least as long as the last")
@@ -43,15 +52,19 @@ class Backoff:
             wait = self.max
         share = 0.2 if self.jitter is True else float(self.jitter)
         if share:
-            wait *= 1 + share * (2 * (random or _random).random() - 1)  # type: ignore[union-attr]
+            # At the cap the spread is below it only, evenly: else half of those that wait would come back together.
+            low, high = wait * (1 - share), min(wait * (1 + share), self.max)
+            wait = low + (high - low) * (random or _random).random()
         return wait
 
 
 def seconds(value: float | timedelta, what: str) -> float:
     """A span of time given as seconds or timedelta, refused with its name if it makes no sense."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
         raise ConfigurationError(f"{what} must be zero or more seconds (or a timedelta), not {value!r}")
+    if number > LONGEST:
+        raise ConfigurationError(f"{what} must be at most a hundred years, not {value!r}")
     return float(number)
 
 
@@ -62,13 +75,18 @@ def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Back
     """
     if not is_retryable(error) or failures >= allowed:
         return None
-    if isinstance(error, RetryLater):
-        return error.delay
-    return backoff.delay(failures)
+    delay = own_delay(error)
+    return backoff.delay(failures) if delay is None else delay
+
+
+def own_delay(error: BaseException) -> float | None:
+    """Seconds an error itself asks for: a RetryLater, or a step that failed with one."""
+    return error.delay if isinstance(error, (RetryLater, StepFailed)) else None
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another try could help: not after NonRetryableError, nor when a result cannot be stored."""
+    """Whether another try could help: not after NonRetryableError, nor when a value cannot be stored or does not fit, nor
+    when the code uses its context wrongly."""
     if isinstance(error, StepFailed):
         return error.retryable
-    return not isinstance(error, (NonRetryableError, PayloadError))
+    return not isinstance(error, (NonRetryableError, PayloadError, InvalidInput, ContextMisuse))

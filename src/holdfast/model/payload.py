@@ -46,8 +46,12 @@ class Payloads:
         """JSON of this many bytes is within every limit."""
 
     def encode(self, value: Any, what: object) -> str:
-        """JSON text of ``value``; ``what`` names it in errors ("the result of step 'charge'"), and is only then asked to."""
+        """JSON text of ``value``. ``what`` names it in errors, and is only then asked for its name."""
         return self._wrap(self._to_raw(value, what))
+
+    def encode_own(self, value: Any) -> str:
+        """The same for what the engine itself writes, which is bounded where it is made: no limit applies."""
+        return self._wrap(self._encode(value))
 
     def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
         """The stored text, and the value as it will be read back: what a caller gets live and replayed."""
@@ -232,8 +236,7 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         for index, child in enumerate(value):
             yield f"[{index}]", child
     else:
-        names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ())
-        for name in names:
+        for name in getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ())):
             yield f".{name}", getattr(value, name, None)
 
 

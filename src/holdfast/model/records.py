@@ -281,6 +281,7 @@ class RunRow(Struct):
     output: str | None
     error: str | None
     format: int
+    output_format: int | None
     attempt: int
     max_attempts: int | None
     losses: int

@@ -32,7 +32,7 @@ def _problems(value: Any, schema: dict[str, Any], root: dict[str, Any], path: st
     if "anyOf" in schema:
         options = [next(_problems(value, option, root, path), None) for option in schema["anyOf"]]
         if None not in options:
-            yield options[0] if len(options) == 1 else f"no alternative fits ({'; '.join(str(o) for o in options)})"
+            yield "; ".join(str(option) for option in options)
     kinds = schema.get("type")
     if kinds is not None and not _is_of(value, [kinds] if isinstance(kinds, str) else kinds):
         yield f"Expected `{kinds}`, got `{_name(value)}` - at `{path}`"

@@ -1,7 +1,7 @@
 """Numbered migrations, the same for every database: which are there, which are due, who may work with the result.
 
-Each file says in its first line from which version of the code on its tables can be worked with: ``-- compatible from: N``.
-Migrations within a major version only add, so that number rarely moves and old and new code run side by side.
+Each file says in its first line, ``-- compatible from: N``, from which version of the code on its tables can be worked
+with. Migrations within a major version only add, so that number rarely moves and old and new code run side by side.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ then safe to repeat with the same arguments, because the reply may have been los
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from ..model.records import (
@@ -26,13 +27,15 @@ from ..model.records import (
     WorkerInfo,
 )
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
 
 class Promotion(NamedTuple):
     """What became of due runs."""
 
     lanes: set[Lane]
     ended: list[str]
-    count: int
+    moved: int
 
 
 class Reaping(NamedTuple):
@@ -41,7 +44,7 @@ class Reaping(NamedTuple):
     buried: list[str]
     lanes: set[Lane]
     dead_letters: list[str]
-    count: int
+    moved: int
 
 
 class SchemaState(NamedTuple):
@@ -87,8 +90,10 @@ class Store(Protocol):
     """A database that holds runs."""
 
     dialect: str
-    can_wake: bool
-    """Whether ``listen`` delivers. Without it everything works by polling."""
+
+    @property
+    def can_wake(self) -> bool:
+        """Whether ``listen`` delivers. Without it everything works by polling."""
 
     # -- opening and the schema
     async def open(self) -> None:
@@ -173,10 +178,17 @@ class Store(Protocol):
         """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
 
     async def claim(
-        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
-        """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with their
-        first records. Called again with the same token it returns what the first call took."""
+        """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with
+        their first records. Called again with the same token it returns what the first call took. Runs whose records
+        the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None

@@ -16,7 +16,9 @@ class HistoryCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._entries: OrderedDict[str, tuple[int, int, list[StepRecord]]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[int, list[StepRecord]]] = OrderedDict()
+        self.claims: dict[str, int] = {}
+        """Run id → the claim number whose end is remembered."""
 
     def put(self, run_id: str, claim: int, records: list[StepRecord]) -> None:
         """Remember what a run had recorded when it left."""
@@ -24,20 +26,21 @@ class HistoryCache:
         size = sum(200 + len(record.output or "") + len(record.arguments or "") for record in records)
         if size > self._limit // 8:
             return
-        self._entries[run_id] = (claim, size, records)
+        self._entries[run_id] = (size, records)
+        self.claims[run_id] = claim
         self._size += size
         while self._size > self._limit:
-            _, (_, dropped, _) = self._entries.popitem(last=False)
-            self._size -= dropped
+            self.drop(next(iter(self._entries)))
 
     def take(self, run_id: str, claim: int) -> list[StepRecord] | None:
         """What is remembered, if the run was not claimed by anybody else since."""
-        entry = self._entries.get(run_id)
+        entry, last = self._entries.get(run_id), self.claims.get(run_id, 0)
         self.drop(run_id)
-        return entry[2] if entry is not None and entry[0] + 1 == claim else None
+        return entry[1] if entry is not None and last + 1 == claim else None
 
     def drop(self, run_id: str) -> None:
         """Forget a run."""
         entry = self._entries.pop(run_id, None)
         if entry is not None:
-            self._size -= entry[1]
+            del self.claims[run_id]
+            self._size -= entry[0]

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..model.records import Claimed, Lane
 from ..settings import Settings
@@ -35,6 +35,7 @@ class Claimer:
         free_slots: Callable[[], int],
         suspect_running: Callable[[], bool],
         accept: Callable[[list[Claimed]], None],
+        remembered: Mapping[str, int],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -45,6 +46,7 @@ class Claimer:
         self._free_slots = free_slots
         self._suspect_running = suspect_running
         self._accept = accept
+        self._remembered = remembered
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
         self._suspects = False
@@ -114,7 +116,7 @@ class Claimer:
         async def ask() -> list[Claimed]:
             if lanes is None:
                 return await self._store.claim_suspect(worker, token, self._versions, self._listed_queues())
-            return await self._store.claim(worker, token, lanes, self._versions, limit)
+            return await self._store.claim(worker, token, lanes, self._versions, limit, self._remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await patiently(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)

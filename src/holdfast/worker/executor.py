@@ -43,7 +43,6 @@ from .cache import HistoryCache
 from .journal import Journal
 from .threads import Threads
 
-
 _OVER = AttemptEnded("the attempt is over")
 
 
@@ -133,10 +132,18 @@ class Executor:
             if known is not None:
                 known.lose()  # claimed anew: whatever we held of it is not ours any more
                 self._free(known)
+            if claimed.claim > 1:
+                self._remember(claimed)
             execution = Execution(claimed, self._workflows[claimed.workflow], self)
             self.running[claimed.id] = execution
             self._begin(execution)
         self.idle.clear()
+
+    def _remember(self, claimed: Claimed) -> None:
+        """A run that was here before may have its records here still."""
+        records = self.cache.take(claimed.id, claimed.claim)
+        if records is not None and not claimed.records:
+            claimed.records, claimed.complete = records, True
 
     def _begin(self, execution: Execution) -> None:
         execution.owner = execution.task = self.loop.create_task(self._drive(execution))

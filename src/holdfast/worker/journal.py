@@ -233,4 +233,4 @@ def _size(entry: Entry) -> int:
         return len(entry.output or "") + len(entry.error or "")
     if isinstance(entry, StepRunning):
         return len(entry.data or "")
-    return len(entry.error)
+    return len(entry.error or "")

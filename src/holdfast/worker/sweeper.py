@@ -53,6 +53,8 @@ class Sweeper:
         self._look = asyncio.Event()
         self._next_sweep = 0.0
         self._wait = settings.busy_poll
+        self._stuck = False
+        """Whether something is due that could not be moved: somebody holds its row."""
         self.ticks = 0
 
     def look_now(self) -> None:
@@ -70,15 +72,16 @@ class Sweeper:
     async def tick(self) -> Tick:
         """Ask once and act on the answer."""
         tick = await self._ask(lambda: self._store.tick(self._worker_id(), self._workflows, True))
-        if tick.due:
-            await self._promote()
+        self._stuck = tick.due and not await self._promote()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
         await self._sweep()
         self.ticks += 1
         return tick
 
-    async def _promote(self) -> None:
+    async def _promote(self) -> int:
+        """Move what is due; how many there were."""
+        moved = 0
         while True:
             done = await self._ask(lambda: self._store.promote(_BATCH))
             if done.lanes:
@@ -86,8 +89,9 @@ class Sweeper:
             if done.ended:
                 self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
                 self._ended()
-            if done.count < _BATCH:
-                return
+            moved += done.moved
+            if done.moved < _BATCH:
+                return moved
 
     async def _sweep(self) -> None:
         now = time.monotonic()
@@ -107,19 +111,20 @@ class Sweeper:
                 self._ended()
             if done.lanes:
                 self._ready(done.lanes)
-            if done.count < _BATCH:
+            if done.moved < _BATCH:
                 return
 
     async def _pause(self, tick: Tick) -> None:
-        """Until the next tick: the poll interval, less when a sleeper is due sooner, or when there are no wake-ups and
-        there was work a short while ago."""
-        longest = self._settings.poll
+        """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper is due sooner, or when there
+        are no wake-ups and there was work a short while ago."""
+        longest = min(self._settings.poll, self._settings.sweep)
         if not self._store.can_wake:
             busy = time.monotonic() - self._claimer.last_found < longest
             self._wait = self._settings.busy_poll if busy else min(self._wait * 2, longest)
             longest = self._wait
         if tick.next_due_ms is not None:
-            longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + 0.001)
+            soonest = self._settings.busy_poll if self._stuck else 0.001
+            longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)
         try:
             async with asyncio.timeout(longest):
                 await self._look.wait()

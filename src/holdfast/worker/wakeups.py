@@ -1,7 +1,7 @@
 """The switchboard: who wants to be woken in this process, and what to tell other processes.
 
-Outgoing notifications are coalesced: whatever came up while the last one was sent goes out as the next, in a transaction
-of its own, after the data was committed. None of it is required: polling alone is correct.
+Outgoing notifications are coalesced: whatever came up while the last one was sent goes out as the next, in a
+transaction of its own, after the data was committed. None of it is required: polling alone is correct.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Worker:
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
-            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept,
+            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept, self._executor.cache.claims,
         )  # fmt: skip
         self._sweeper = Sweeper(
             store, settings, logger, self._my_id, list(workflows), self._claimer,
@@ -222,6 +222,11 @@ class Worker:
     def _flush_answered(self, lost: dict[str, int], _asked: dict[str, str]) -> None:
         for run_id, claim in lost.items():
             self._executor.lose(run_id, claim)
+        if lost:
+            # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
+            # waiting for it, or a retry may be due sooner than the next tick.
+            self._switchboard.ended()
+            self._sweeper.look_now()
 
     def _beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""

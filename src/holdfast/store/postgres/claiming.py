@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...model.records import Claimed, Lane, StepRecord
 from ...settings import Settings
+from ..protocol import NOTHING
 from .connections import Line
 
 
@@ -21,13 +22,19 @@ class Claims:
         """The (worker, token) of the last claim; the same again means that its reply may have been lost."""
 
     async def claim(
-        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int],
     ) -> list[Claimed]:
         """Ready runs of these lanes. After a lost reply, first what that call took."""
         if len(lanes) == 1:
             (queue, workflow, priority), mark = lanes[0]
             args: tuple[Any, ...] = (versions[workflow], queue, workflow, priority, mark, limit)
-            return await self._take(worker, token, "claim_lane", args)
+            return await self._take(worker, token, "claim_lane", args, remembered)
         columns = (
             [lane.queue for lane, _ in lanes],
             [lane.workflow for lane, _ in lanes],
@@ -35,16 +42,18 @@ class Claims:
             [mark for _, mark in lanes],
             [versions[lane.workflow] for lane, _ in lanes],
         )
-        return await self._take(worker, token, "claim_lanes", (*columns, limit))
+        return await self._take(worker, token, "claim_lanes", (*columns, limit), remembered)
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
     ) -> list[Claimed]:
         """At most one run that workers have died with."""
         args = (list(versions), list(versions.values()), None if queues is None else list(queues))
-        return await self._take(worker, token, "claim_suspect", args)
+        return await self._take(worker, token, "claim_suspect", args, NOTHING)
 
-    async def _take(self, worker: str, token: int, name: str, args: tuple[Any, ...]) -> list[Claimed]:
+    async def _take(
+        self, worker: str, token: int, name: str, args: tuple[Any, ...], remembered: Mapping[str, int]
+    ) -> list[Claimed]:
         async with self._line.use() as connection:
             rows = []
             if self._asked == (worker, token):
@@ -55,19 +64,22 @@ class Claims:
             claimed = [_claimed(row) for row in rows]
             replayed = [run for run in claimed if run.claim > 1]
             if replayed:
-                await self._bring_history(connection, replayed)
+                await self._bring_history(connection, replayed, remembered)
         claimed.sort(key=lambda run: (-run.priority, run.place))
         return claimed
 
-    async def _bring_history(self, connection: Any, runs: list[Claimed]) -> None:
+    async def _bring_history(self, connection: Any, runs: list[Claimed], remembered: Mapping[str, int]) -> None:
         by_id = {run.id: run for run in runs}
         limits = self._settings
-        rows = await connection.fetch(self._sql["history"], list(by_id), limits.history_records, limits.history_bytes)
-        for row in rows:
-            by_id[str(row[0])].records.append(StepRecord(*row[1:]))
+        wanted = [run.id for run in runs if remembered.get(run.id) != run.claim - 1]
+        if wanted:
+            rows = await connection.fetch(self._sql["history"], wanted, limits.history_records, limits.history_bytes)
+            for row in rows:
+                by_id[str(row[0])].records.append(StepRecord(*row[1:]))
         for run in runs:
             size = sum(len(record.output or "") for record in run.records)
-            run.complete = len(run.records) < limits.history_records and size * 4 < limits.history_bytes
+            small = len(run.records) < limits.history_records and size * 4 < limits.history_bytes
+            run.complete = small and remembered.get(run.id) != run.claim - 1
         attempts = [run.attempt for run in runs]
         for row in await connection.fetch(self._sql["history_tries"], list(by_id), attempts):
             by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = row["failures"]

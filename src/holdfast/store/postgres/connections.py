@@ -186,7 +186,7 @@ def translate(error: Exception) -> Exception:
         return SchemaError(f"the Holdfast tables are missing ({sentence(error)}): run `holdfast migrate`")
     if isinstance(error, (asyncpg.DataError, asyncpg.exceptions.DataError)):
         return DatabaseRefused(sentence(error))
-    if isinstance(error, _OUTAGES) or isinstance(error, asyncpg.InterfaceError):
+    if isinstance(error, (*_OUTAGES, asyncpg.InterfaceError)):
         return DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}")
     if isinstance(error, asyncpg.PostgresError):
         return DatabaseRefused(sentence(error))

@@ -118,8 +118,8 @@ class Flusher:
         answer.lost |= {run_id for run_id, _ in refused} - answer.busy
 
     async def _find_foreign(self, connection: Any, steps: list[StepDone]) -> set[str]:
-        """Runs whose history is not what we believe. A conflicting record of our own claim is our own, written before its
-        reply was lost; one of another claim is not, and then nothing of the run is written."""
+        """Runs whose history is not what we believe. A conflicting record of our own claim is our own, written before
+        its reply was lost; one of another claim is not, and then nothing of the run is written."""
         if not steps:
             return set()
         columns = tuple(zip(*steps, strict=True))
@@ -166,4 +166,5 @@ def _move_row(move: Transition) -> tuple[Any, ...]:
         move.version,
         kept,
         move.status in status.TERMINAL,
+        move.format,
     )

@@ -104,7 +104,8 @@ class Listener:
         event = self._arrived[nonce] = asyncio.Event()
         sender = await self._connector.connect()
         try:
-            await sender.execute("SELECT pg_notify($1, $2)", self._channel, '{"probe":"%s"}' % nonce)
+            message = msgspec.json.encode({"probe": nonce}).decode()
+            await sender.execute("SELECT pg_notify($1, $2)", self._channel, message)
             async with asyncio.timeout(2):
                 await event.wait()
             return True

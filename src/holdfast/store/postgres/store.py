@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -29,7 +29,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..migrations import migrations
-from ..protocol import Check, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Promotion, Reaping, SchemaState, Wakeups
 from ..statements import load_statements
 from .claiming import Claims
 from .connections import Connector, Line, connect_error, translate
@@ -93,11 +93,13 @@ class PostgresStore:
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
-        return await self._with_connection(self._schema.state)
+        state: SchemaState = await self._with_connection(self._schema.state)
+        return state
 
     async def migrate(self) -> list[str]:
         """Bring the tables up to date."""
-        return await self._with_connection(self._schema.migrate)
+        applied: list[str] = await self._with_connection(self._schema.migrate)
+        return applied
 
     def migration_sql(self) -> str:
         """The same as a script."""
@@ -110,9 +112,10 @@ class PostgresStore:
     async def doctor(self) -> list[Check]:
         """Look at the server, the connection and the wake-ups."""
         wakes = await self._listener.try_once()
-        return await self._with_connection(
+        found: list[Check] = await self._with_connection(
             lambda connection: self._schema.checks(connection, self._connector.behind_pooler, wakes)
         )
+        return found
 
     # -- definitions and starts ------------------------------------------------------------------------------
 
@@ -279,10 +282,16 @@ class PostgresStore:
         return PostgresPulse(self._connector, self._sql, patience)
 
     async def claim(
-        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
         """Ready runs of these lanes."""
-        return await self._claims.claim(worker, token, lanes, versions, limit)
+        return await self._claims.claim(worker, token, lanes, versions, limit, remembered)
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None

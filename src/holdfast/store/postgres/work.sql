@@ -124,7 +124,7 @@ WITH clock AS MATERIALIZED (
     RETURNING 1
 ), completed AS (
     UPDATE {schema}.runs r
-    SET status = 'completed', output = c.output, error = NULL, worker = NULL, token = NULL, asked = NULL,
+    SET status = 'completed', output = c.output, output_format = $14::smallint, error = NULL, reason = NULL, worker = NULL, token = NULL, asked = NULL,
         losses = 0, completed_at = (SELECT now FROM clock)
     FROM unnest($11::uuid[], $13::text[]) AS c(id, output)
     WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
@@ -188,7 +188,7 @@ SELECT DISTINCT ON (p.run_id, p.branch, p.position)
        p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, $9::bigint - p.since, $9::bigint
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::smallint[]) WITH ORDINALITY
      AS p(run_id, branch, position, name, detail, data, since, format, n)
-ORDER BY p.run_id, p.branch, p.position, p.n DESC
+ORDER BY p.run_id, p.branch, p.position, (p.detail IS NULL AND p.data IS NULL), p.n DESC
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET name = excluded.name, updated_at = excluded.updated_at,
     detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);
@@ -199,24 +199,25 @@ SET name = excluded.name, updated_at = excluded.updated_at,
 UPDATE {schema}.runs r
 SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued' ELSE m.status END,
     place = CASE WHEN m.ended THEN NULL
-                 WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN $15::bigint * 1000 + m.n
-                 WHEN m.status = 'queued' AND m.delay = 0 THEN $15::bigint * 1000 + m.n END,
+                 WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN $16::bigint * 1000 + m.n
+                 WHEN m.status = 'queued' AND COALESCE(m.delay, 0) = 0 THEN $16::bigint * 1000 + m.n END,
     visible_at = CASE WHEN m.ended THEN NULL
                       WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN r.deadline_at
-                      WHEN m.status = 'queued' AND m.delay = 0 THEN r.deadline_at
-                      ELSE LEAST($15::bigint + m.delay, r.deadline_at) END,
+                      WHEN m.status = 'queued' AND COALESCE(m.delay, 0) = 0 THEN r.deadline_at
+                      ELSE LEAST($16::bigint + m.delay, r.deadline_at) END,
     worker = NULL, token = NULL,
     asked = CASE WHEN m.ended THEN NULL ELSE r.asked END,
-    reason = m.reason, output = m.output, error = COALESCE(m.error, CASE WHEN m.status <> 'completed' THEN r.error END),
+    reason = m.reason, output = m.output, output_format = m.format,
+    error = COALESCE(m.error, CASE WHEN m.status <> 'completed' THEN r.error END),
     waiting_for = m.waiting_for, forget = m.forget,
     attempt = r.attempt + m.next_attempt,
     losses = CASE WHEN m.recorded THEN 0 ELSE r.losses END,
     version = COALESCE(m.version, r.version),
-    completed_at = CASE WHEN m.ended THEN $15::bigint END
+    completed_at = CASE WHEN m.ended THEN $16::bigint END
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
-            $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[]) WITH ORDINALITY
-     AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, n)
-WHERE r.id = m.id AND r.worker = $14
+            $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[], $14::smallint[]) WITH ORDINALITY
+     AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, format, n)
+WHERE r.id = m.id AND r.worker = $15
 RETURNING r.queue, r.workflow, r.priority, r.place;
 
 -- name: beat

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from ...model.records import Claimed, Lane, StepRecord
 from ...settings import Settings
+from ..protocol import NOTHING
 
 
 class Claims:
@@ -25,13 +26,14 @@ class Claims:
         lanes: Sequence[tuple[Lane, int]],
         versions: dict[str, str],
         limit: int,
+        remembered: Mapping[str, int],
     ) -> list[Claimed]:
         """Ready runs of these lanes, or what the same token took before."""
         taken = self._taken(database, worker, token)
         if not taken:
             for place, row, last, version in self._first(database, [lane for lane, _ in lanes], versions, limit):
                 taken.append(self._take(database, worker, token, version, row, place, last))
-        return self._with_history(database, taken)
+        return self._with_history(database, taken, remembered)
 
     def claim_suspect(
         self,
@@ -48,7 +50,7 @@ class Claims:
             if suspect is not None:
                 place, row, last, workflow = suspect
                 taken.append(self._take(database, worker, token, versions[workflow], row, place, last))
-        return self._with_history(database, taken)
+        return self._with_history(database, taken, NOTHING)
 
     def has_suspects(self, database: sqlite3.Connection, workflows: Sequence[str]) -> bool:
         """Whether one of these workflows has a run to be taken alone."""
@@ -107,11 +109,16 @@ class Claims:
 
     # -- history --------------------------------------------------------------------------------------------
 
-    def _with_history(self, database: sqlite3.Connection, runs: list[Claimed]) -> list[Claimed]:
+    def _with_history(
+        self, database: sqlite3.Connection, runs: list[Claimed], remembered: Mapping[str, int]
+    ) -> list[Claimed]:
         """A run claimed for the first time has none."""
         for run in runs:
             if run.claim > 1:
-                self._bring_records(database, run)
+                if remembered.get(run.id) == run.claim - 1:
+                    run.complete = False
+                else:
+                    self._bring_records(database, run)
                 for branch, position, count in database.execute(self._sql["history_tries"], (run.id, run.attempt)):
                     run.tries[branch, position] = count
         return runs

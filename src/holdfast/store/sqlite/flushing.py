@@ -110,7 +110,7 @@ def _leave_out(batch: Batch, runs: set[str]) -> None:
 
 
 def _move(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int) -> None:
-    completed = [(m.output, now, m.run_id) for m in moves if m.status == status.COMPLETED]
+    completed = [(m.output, m.format, now, m.run_id) for m in moves if m.status == status.COMPLETED]
     if completed:
         database.executemany(sql["complete"], completed)
     others = [m for m in moves if m.status != status.COMPLETED]
@@ -182,6 +182,7 @@ def _move_row(m: Transition, n: int, now: int) -> tuple[Any, ...]:
         m.version,
         kept,
         m.status in status.TERMINAL,
+        m.format,
         n,
         now,
     )

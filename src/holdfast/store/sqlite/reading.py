@@ -24,7 +24,7 @@ def page_statement(tag: str | None, status: str | None, workflow: str | None) ->
 def run_row(row: Any) -> RunRow:
     """The columns come in the order of the fields."""
     run = RunRow(*row)
-    run.tags = msgspec.json.decode(row[17]) if row[17] else []
+    run.tags = msgspec.json.decode(str(run.tags)) if run.tags else []
     run.ready = bool(run.ready)
     return run
 

@@ -17,22 +17,22 @@ SELECT id FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
 -- name: outcome
 -- How a run ended, if it has.
-SELECT id, status, reason, output, error, format FROM {prefix}runs
+SELECT id, status, reason, output, error, COALESCE(output_format, format) FROM {prefix}runs
 WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated');
 
 -- name: run
 -- One run, for people.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
 FROM {prefix}runs WHERE id = ?;
 
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null. The three statements after this one ask the
 -- same, but name the filter that an index serves: a plan made for "null or equal" could use none.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
 FROM {prefix}runs
 WHERE id < COALESCE(:before, 'g')  -- sorts behind every id
   AND dag_id IS NULL
@@ -45,9 +45,9 @@ ORDER BY id DESC LIMIT :limit;
 
 -- name: runs_of_workflow
 -- The same, for one workflow.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id < COALESCE(:before, 'g')
@@ -60,9 +60,9 @@ ORDER BY id DESC LIMIT :limit;
 
 -- name: runs_at_rest
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -76,7 +76,7 @@ ORDER BY id DESC LIMIT :limit;
 
 -- name: runs_tagged
 -- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
-SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
+SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format, r.output_format,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms

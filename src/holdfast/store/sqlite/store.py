@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from ...model.records import (
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations, refuse_too_new
-from ..protocol import Check, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Promotion, Reaping, SchemaState, Wakeups
 from ..statements import load_statements
 from . import health, sweeping
 from .claiming import Claims
@@ -251,10 +251,18 @@ class SqliteStore:
         return SqlitePulse(self._writer, self._sql, patience)
 
     async def claim(
-        self, worker: str, token: int, lanes: Sequence[tuple[Lane, int]], versions: dict[str, str], limit: int
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
         """Ready runs of these lanes."""
-        return await self._write(lambda database: self._claims.claim(database, worker, token, lanes, versions, limit))
+        return await self._write(
+            lambda database: self._claims.claim(database, worker, token, lanes, versions, limit, remembered)
+        )
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None

@@ -78,15 +78,16 @@ SET name = excluded.name, updated_at = excluded.updated_at,
 -- name: complete
 -- A run that has its result: the usual end, kept apart from the other moves because it is the hot one.
 UPDATE {prefix}runs
-SET status = 'completed', output = ?, reason = NULL, error = NULL, waiting_for = NULL, forget = NULL, worker = NULL,
+SET status = 'completed', output = ?, output_format = ?, reason = NULL, error = NULL, waiting_for = NULL, forget = NULL, worker = NULL,
     token = NULL, asked = NULL, losses = 0, completed_at = ?
 WHERE id = ?;
 
 -- name: move
 -- A run leaves this worker in any other way, having passed the fence in this transaction. One that says it waits, but was
 -- woken since it looked, goes back in line at once.
-WITH m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, n, now)
-AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended,
+       format, n, now)
+AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued' ELSE m.status END,
     place = CASE WHEN m.ended THEN NULL
@@ -98,7 +99,7 @@ SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued'
                       ELSE min(COALESCE(m.now + m.delay, r.deadline_at), COALESCE(r.deadline_at, m.now + m.delay)) END,
     worker = NULL, token = NULL,
     asked = CASE WHEN m.ended THEN NULL ELSE r.asked END,
-    reason = m.reason, output = m.output, error = COALESCE(m.error, r.error),
+    reason = m.reason, output = m.output, output_format = m.format, error = COALESCE(m.error, r.error),
     waiting_for = m.waiting_for, forget = m.forget,
     attempt = r.attempt + m.next_attempt,
     losses = CASE WHEN m.recorded THEN 0 ELSE r.losses END,

@@ -88,6 +88,7 @@ CREATE TABLE {schema}.runs (
     format          smallint NOT NULL,
     input           text NOT NULL,
     output          text,
+    output_format   smallint,             -- of output and error, which another process may have written
     error           text,
     forget          text,                 -- JSON: records that a retry is to make anew
     key             text,
@@ -187,7 +188,7 @@ CREATE TABLE {schema}.mailbox (
 CREATE VIEW {schema}.runs_readable AS
 SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, parent_id,
        CASE WHEN format = 1 THEN input::json END AS input,
-       CASE WHEN format = 1 THEN output::json END AS output,
+       CASE WHEN output_format = 1 THEN output::json END AS output,
        CASE WHEN error LIKE '{%' THEN error::json END AS error,
        tags::json AS tags,
        to_timestamp(created_at / 1000.0) AS created_at,

@@ -87,6 +87,7 @@ CREATE TABLE {prefix}runs (
     format          INTEGER NOT NULL,
     input           TEXT NOT NULL,
     output          TEXT,
+    output_format   INTEGER,              -- of output and error, which another process may have written
     error           TEXT,
     forget          TEXT,
     key             TEXT,
@@ -183,7 +184,7 @@ CREATE TABLE {prefix}mailbox (
 CREATE VIEW {prefix}runs_readable AS
 SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, parent_id,
        CASE WHEN format = 1 THEN input END AS input,
-       CASE WHEN format = 1 THEN output END AS output,
+       CASE WHEN output_format = 1 THEN output END AS output,
        error, tags,
        strftime('%Y-%m-%d %H:%M:%f', created_at / 1000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,

@@ -1,0 +1,207 @@
+"""`runs`, `show` and `retry`."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Shop, Verbs
+from tests.store.scene import Scene
+
+ORDER = {"id": "o-1", "cents": 99}
+NOBODY = "0197a1b2-0000-7000-8000-000000000000"
+
+
+def ids(found: list[dict[str, object]]) -> list[object]:
+    return [run["id"] for run in found]
+
+
+async def bury(scene: Scene) -> str:
+    """A dead letter."""
+    scene.worker = await scene.add_worker()
+    run_id = await scene.start("order")
+    for _ in range(5):
+        await scene.lose(run_id)
+    return run_id
+
+
+# -- runs
+
+
+def test_runs_for_people(holdfast: Verbs, shop: Shop) -> None:
+    done = shop.start("double", ORDER, key="k-1", tags=["red"])
+    bad = shop.start("refuse", "no luck")
+    shop.drain()
+    lines = holdfast("runs").stdout.splitlines()
+    assert lines[0].split() == ["id", "workflow", "status", "attempt", "created", "took", "key", "tags"]
+    assert lines[1].split()[:4] == [bad, "refuse", "failed", "(code)"]
+    assert lines[2].split()[:3] == [done, "double", "completed"]
+    assert "k-1" in lines[2] and "red" in lines[2] and "ago" in lines[2]
+
+
+def test_runs_for_scripts(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("double", ORDER, key="k-1")
+    shop.drain()
+    [run] = holdfast.json("runs")
+    expected = {"id": run_id, "workflow": "double", "status": "completed", "input": ORDER, "output": 198, "key": "k-1"}
+    assert run.items() >= expected.items()
+
+
+def test_each_filter(holdfast: Verbs, shop: Shop) -> None:
+    one = shop.start("double", ORDER, key="k-1", tags=["red"], queue="vip")
+    bad = shop.start("refuse", "no luck")
+    shop.drain()
+    ready = shop.start("nothing")
+    assert ids(holdfast.json("runs")) == [ready, bad, one]
+    assert ids(holdfast.json("runs", "--workflow", "double")) == [one]
+    assert ids(holdfast.json("runs", "--status", "queued")) == [ready]
+    assert ids(holdfast.json("runs", "--queue", "vip")) == [one]
+    assert ids(holdfast.json("runs", "--tag", "red")) == [one]
+    assert ids(holdfast.json("runs", "--reason", "code")) == [bad]
+    assert ids(holdfast.json("runs", "--key", "k-1")) == [one]
+    assert holdfast.json("runs", "--tag", "blue") == []
+    assert holdfast("runs", "--tag", "blue").stdout == ""
+
+
+def test_pages(holdfast: Verbs, shop: Shop) -> None:
+    first, second, third = (shop.start("nothing") for _ in range(3))
+    answer = holdfast("runs", "--limit", "2")
+    assert f"--after {second}" in answer.stderr
+    assert ids(holdfast.json("runs", "-n", "2")) == [third, second]
+    assert ids(holdfast.json("runs", "-n", "2", "--after", second)) == [first]
+
+
+def test_dead_letters(holdfast: Verbs, shop: Shop) -> None:
+    shop.start("refuse", "no luck")
+    shop.drain()
+    letter = shop.play(bury)
+    assert ids(holdfast.json("runs", "--dead")) == [letter]
+    assert "--dead means" in holdfast.error("runs", "--dead", "--status", "queued", code=2)
+
+
+def test_filters_that_make_no_sense(holdfast: Verbs, shop: Shop) -> None:
+    shop.drain()
+    assert "there is no status 'lost'; there are queued" in holdfast.error("runs", "--status", "lost", code=2)
+    assert "limit must be from 1" in holdfast.error("runs", "--limit", "0", code=2)
+    assert "'7' is not a run id" in holdfast.error("runs", "--after", "7", code=2)
+
+
+def test_what_users_wrote_is_shown_as_they_wrote_it(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("refuse", "[red]bold[/red] \x1b[2J", tags=["[link=x]", "\x1b]0;title\x07"])
+    shop.drain()
+    for answer in (holdfast("runs"), holdfast("show", run_id)):
+        assert "[link=x], \\x1b]0;title\\x07" in answer.stdout
+        assert "\x1b" not in answer.stdout
+    assert "[red]bold[/red] \\x1b[2J" in holdfast("show", run_id).stdout
+    assert "\x1b" not in holdfast("result", run_id, code=1).stderr
+
+
+# -- show
+
+
+def test_show_a_completed_run(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("checkout", ORDER, key="k-1", tags=["red"], priority=3)
+    shop.drain()
+    text = holdfast("show", run_id).stdout
+    for part in (run_id, "checkout", "completed", "k-1", "red", "priority 3", '{"charged":100}', "add tax", "charge"):
+        assert part in text
+    assert "Activity" not in text
+    assert "Activity" in holdfast("show", run_id, "--activity").stdout
+
+
+def test_show_for_scripts(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("checkout", ORDER)
+    shop.drain()
+    run = holdfast.json("show", run_id)
+    assert (run["id"], run["status"], run["output"]) == (run_id, "completed", {"charged": 100})
+    assert run["why"].startswith("It completed ")
+    assert [(s["name"], s["status"], s["output"]) for s in run["steps"]] == [
+        ("add tax", "completed", 100),
+        ("charge", "completed", 100),
+    ]
+    assert "activity" not in run
+    calls = holdfast.json("show", run_id, "--activity")["activity"]
+    assert [call["name"] for call in calls] == ["add tax", "charge"]
+    assert all(isinstance(call["duration"], float) for call in calls)
+
+
+def test_show_a_failed_run_with_its_traceback(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("refuse", "no luck")
+    shop.drain()
+    text = holdfast("show", run_id).stdout
+    assert "ValueError: no luck" in text
+    assert f"holdfast retry {run_id}" in text
+    assert "raise ValueError(text)" in text
+
+
+def test_show_a_run_that_does_not_exist(holdfast: Verbs, shop: Shop) -> None:
+    shop.drain()
+    assert holdfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY}"
+    assert "is not a run id" in holdfast.error("show", "x", code=2)
+
+
+def test_a_long_payload_is_cut_for_people_only(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("refuse", "x" * 5000)
+    assert "(5002 characters; --json shows all)" in holdfast("show", run_id).stdout
+    assert holdfast.json("show", run_id)["input"] == "x" * 5000
+
+
+# -- payloads behind a codec
+
+CODEC = """
+from holdfast import Holdfast
+
+class Mirror:
+    def encode(self, data): return data[::-1]
+    def decode(self, data): return data[::-1]
+
+app = Holdfast(codec=Mirror())
+
+@app.task
+async def secret(text: str) -> str:
+    return text
+
+@app.task(max_attempts=1)
+async def broken(text: str) -> str:
+    raise ValueError(text)
+"""
+
+
+def test_sealed_payloads_are_shown_with_the_code_only(holdfast: Verbs, shop: Shop) -> None:
+    shop.write("vault.py", CODEC)
+    run_id = holdfast("start", "secret", '"gold"', "--app", "vault:app").stdout.strip()
+    bad = holdfast("start", "broken", '"gold"', "--app", "vault:app").stdout.strip()
+    shop.drain("vault")
+    assert holdfast.json("show", run_id, "--app", "vault:app")["output"] == "gold"
+    assert holdfast.json("result", run_id, "--app", "vault:app")["output"] == "gold"
+    assert "gold" not in holdfast("show", run_id).stdout
+    assert "stored through a codec" in holdfast("show", run_id).stdout
+    assert "stored through a codec" in holdfast("show", bad).stdout
+    holdfast("runs")
+    assert "--app module:app" in holdfast.error("result", run_id, code=2)
+
+
+# -- retry
+
+
+def test_retry_queues_failed_runs_again(holdfast: Verbs, shop: Shop) -> None:
+    runs = [shop.start("refuse", "no luck") for _ in range(2)]
+    shop.drain()
+    assert holdfast("retry", *runs).stdout.split() == runs
+    assert ids(holdfast.json("runs", "--status", "queued")) == runs[::-1]
+
+
+def test_retry_goes_on_with_the_others_when_one_is_refused(holdfast: Verbs, shop: Shop) -> None:
+    bad = shop.start("refuse", "no luck")
+    shop.drain()
+    ready = shop.start("nothing")
+    answer = holdfast("retry", ready, bad, code=1)
+    assert answer.stdout.split() == [bad]
+    assert f"run {ready} is queued; only failed or cancelled runs can be retried" in answer.stderr
+    assert holdfast("retry", NOBODY, ready, code=3).stdout == ""
+    told = holdfast.json("retry", bad, code=1)
+    assert told == [{"id": bad, "retried": False, "error": told[0]["error"]}]
+
+
+def test_retry_a_dead_letter(holdfast: Verbs, shop: Shop) -> None:
+    letter = shop.play(bury)
+    holdfast("retry", letter)
+    run = holdfast.json("show", letter)
+    assert (run["status"], run["losses"]) == ("queued", 0)

@@ -1,0 +1,59 @@
+"""Times in and out, as people write and read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import typer
+
+from holdfast.cli.text import ago, lasting, listed, moment, span
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90), ("0.5", 0.5), ("0", 0), ("90s", 90), ("500ms", 0.5), ("5m", 300), ("5 min", 300), ("2h", 7200),
+        ("1d", 86400), ("1w", 604800), ("1h30m", 5400), ("1H", 3600), (" 1.5h ", 5400),
+    ],
+)  # fmt: skip
+def test_spans(text: str, seconds: float) -> None:
+    assert span(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "h", "1h30", "nan", "inf", "1e999"])
+def test_what_is_no_span(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a time"):
+        span(text)
+
+
+def test_moments() -> None:
+    assert moment("2030-01-31T09:30+01:00") == datetime(2030, 1, 31, 8, 30, tzinfo=UTC)
+    assert moment("2030-01-31T09:30Z") == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert moment("2030-01-31 09:30") == datetime(2030, 1, 31, 9, 30).astimezone()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"), (0.04, "40 ms"), (3.24, "3.2 s"), (3, "3 s"), (45.2, "45 s"), (59.6, "1 min"), (65, "1 min 5 s"),
+        (600, "10 min"), (3725, "1 h 2 min"), (7200, "2 h"), (90000, "1 d 1 h"), (9000000, "104 d"), (-1, "0 ms"),
+    ],
+)  # fmt: skip
+def test_how_long(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text
+
+
+def test_how_long_ago() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    assert ago(now - timedelta(seconds=3), now) == "3 s ago"
+    assert ago(now + timedelta(seconds=12), now) == "in 12 s"
+
+
+def test_lists() -> None:
+    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"]), listed([])] == [
+        "a",
+        "a and b",
+        "a, b and c",
+        "none",
+    ]

@@ -1,0 +1,293 @@
+"""`show` says why a run is not moving: one test per reason, each brought about in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.cli.conftest import Shop, Verbs
+from tests.store.scene import MINUTE, Scene, failed, move, under_way
+
+
+@pytest.fixture
+def why(holdfast: Verbs, shop: Shop) -> Callable[..., str]:
+    """Play a scene that gives a run's id; what `show` says of it."""
+
+    def ask(scene: Callable[[Scene], Awaitable[str]] | str) -> str:
+        run_id = scene if isinstance(scene, str) else shop.play(scene)
+        sentence = str(holdfast.json("show", run_id)["why"])
+        assert sentence[:15] in holdfast("show", run_id).stdout
+        assert "  " not in sentence and sentence.endswith(".")
+        return sentence
+
+    return ask
+
+
+# -- in line
+
+
+def test_no_worker_at_all(why: Callable[..., str], shop: Shop) -> None:
+    assert why(shop.start("nothing")) == (
+        "It is ready and stands in line, but there is no live worker: start one with `holdfast worker module:app`."
+    )
+
+
+def test_no_worker_knows_the_workflow(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        await scene.add_worker(host="harbour", pid=7, workflows={"mail": "v1", "bill": "v1"})
+        return await scene.start("order")
+
+    assert why(scene).endswith("no live worker knows workflow 'order'. Live are harbour:7 (bill, mail).")
+
+
+def test_no_worker_serves_the_queue(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        await scene.add_worker(host="harbour", pid=7, queues=["slow", "cheap"])
+        return await scene.start("order", queue="vip")
+
+    assert why(scene).endswith(
+        "no live worker serves queue 'vip'. Those that know workflow 'order' are harbour:7 (queues: slow, cheap)."
+    )
+
+
+def test_workers_that_stop_take_nothing(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        await scene.store.worker_state(await scene.add_worker(), "stopping")
+        return await scene.start("order")
+
+    assert "there is no live worker" in why(scene)
+
+
+def test_every_worker_is_full(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        worker = await scene.add_worker(host="harbour", pid=7)
+        await scene.rows.fetch("UPDATE [workers] SET running = 10 WHERE id = ?", worker)
+        return await scene.start("order")
+
+    assert why(scene).endswith("every worker that serves it is full: harbour:7 (10 of 10 busy).")
+
+
+def test_about_to_be_taken(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        await scene.add_worker(host="harbour", pid=7)
+        return await scene.start("order", expires_ms=MINUTE)
+
+    sentence = why(scene)
+    assert "it will be taken by one of harbour:7 (0 of 10 busy)" in sentence
+    assert "It expires in" in sentence
+
+
+def test_a_suspect(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        run_id = await scene.start("order")
+        for _ in range(3):
+            await scene.lose(run_id)
+        return run_id
+
+    assert why(scene).startswith("It is a suspect: 3 workers died while executing it, so it stands apart")
+
+
+# -- not yet due
+
+
+def test_put_off(why: Callable[..., str], shop: Shop) -> None:
+    sentence = why(shop.start("nothing", delay=7200))
+    assert sentence.startswith("It is queued: its start was put off; it is due in 1 h 59 min (at ") or "2 h" in sentence
+    assert "But there is no live worker" in sentence
+
+
+def test_between_two_attempts(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.start("later", "no luck")
+    shop.drain()
+    assert why(run_id).startswith("It is queued: attempt 1 failed with ValueError: no luck; attempt 2 is due in ")
+
+
+def test_between_two_tries_of_a_step(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.start("stubborn")
+    shop.drain()
+    assert why(run_id).startswith(
+        "It waits to retry step 'knock': try 1 failed with ConnectionError: nobody opens; the next try is due in "
+    )
+
+
+def test_waiting_for_something_else(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        run = await scene.running()
+        await scene.flush(move(run, "waiting", waiting_for="signal 'approved'", wakes=run.wakes))
+        return run.id
+
+    assert why(scene) == "It waits for signal 'approved'."
+
+
+# -- in a worker's hands
+
+
+async def owned(scene: Scene) -> tuple[str, str]:
+    scene.worker = await scene.add_worker(host="harbour", pid=7)
+    run = await scene.running()
+    await scene.flush(under_way(run, name="charge", since_ms=MINUTE))
+    return run.id, scene.worker
+
+
+def test_running(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        return (await owned(scene))[0]
+
+    sentence = why(scene)
+    assert sentence.startswith("It runs on harbour:7, executing 'charge' for 1 min")
+    assert "the last heartbeat was" in sentence
+
+
+def test_asked_to_stop(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id, _ = await owned(scene)
+        await scene.rows.set(run_id, "asked", "cancel")
+        return run_id
+
+    assert why(scene).endswith("It was asked to cancel.")
+
+
+def test_running_on_a_worker_that_stops(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id, worker = await owned(scene)
+        await scene.store.worker_state(worker, "stopping")
+        return run_id
+
+    assert "That worker is stopping" in why(scene)
+
+
+def test_owned_by_a_dead_worker(why: Callable[..., str], shop: Shop) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id, worker = await owned(scene)
+        await scene.rows.silence(worker)
+        return run_id
+
+    sentence = why(scene)
+    assert sentence.startswith("Its worker harbour:7 is dead: silent for ")
+    assert "with a lease of 30 s; it will be given back once a worker lives again" in sentence
+
+
+def test_owned_by_a_dead_worker_while_another_lives(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id, worker = await owned(scene)
+        await scene.rows.silence(worker)
+        await scene.add_worker()
+        return run_id
+
+    assert "a live worker gives it back within seconds" in why(scene)
+
+
+def test_owned_by_nobody_known(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id, worker = await owned(scene)
+        await scene.store.unregister(worker)
+        return run_id
+
+    assert "is gone without a word" in why(scene)
+
+
+# -- ended
+
+
+def ended(reason: str, error: str = '{"type":"ValueError","message":"no luck"}') -> Callable[[Scene], Awaitable[str]]:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        run = await scene.running()
+        await scene.flush(failed(run, reason=reason, error=error))
+        return run.id
+
+    return scene
+
+
+def test_failed_by_the_code(why: Callable[..., str]) -> None:
+    sentence = why(ended("code"))
+    assert sentence.startswith("It failed with ValueError: no luck (")
+    assert "`holdfast retry" in sentence and sentence.endswith("goes on at the step that failed.")
+
+
+def test_failed_by_timeout_and_deadline(why: Callable[..., str]) -> None:
+    assert why(ended("timeout")).startswith("Its last attempt took longer than its timeout")
+    assert why(ended("deadline")).startswith("It did not end before its deadline")
+
+
+def test_a_dead_letter(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        run_id = await scene.start("order")
+        for _ in range(5):
+            await scene.lose(run_id)
+        return run_id
+
+    sentence = why(scene)
+    assert sentence.startswith("It is a dead letter: 5 workers died while executing it")
+    assert "then `holdfast retry" in sentence
+
+
+def test_expired(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id = await scene.start("order", expires_ms=MINUTE)
+        for column in ("visible_at", "expires_at"):
+            await scene.rows.shift(run_id, column, -2 * MINUTE)
+        await scene.store.promote(10)
+        return run_id
+
+    assert why(scene).startswith("No worker picked it up in time, so it expired")
+
+
+def test_expired_but_nobody_has_looked_yet(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        run_id = await scene.start("order", expires_ms=MINUTE)
+        for column in ("visible_at", "expires_at"):
+            await scene.rows.shift(run_id, column, -2 * MINUTE)
+        return run_id
+
+    assert "will be ended by the next worker that looks" in why(scene)
+
+
+def test_cancelled_and_paused_and_undone(why: Callable[..., str]) -> None:
+    def as_status(status: str) -> Callable[[Scene], Awaitable[str]]:
+        async def scene(scene: Scene) -> str:
+            scene.worker = await scene.add_worker()
+            run = await scene.running()
+            await scene.flush(move(run, status))
+            return run.id
+
+        return scene
+
+    assert why(as_status("cancelled")).startswith("It was cancelled")
+    assert why(as_status("paused")) == "An operator holds it."
+    assert why(as_status("compensated")) == "Its completed steps were undone."
+
+
+def test_code_that_changed_under_a_run(why: Callable[..., str], shop: Shop) -> None:
+    """For real: a run recorded by one version of the code, retried with another."""
+    one = """
+from holdfast import Context, Holdfast
+app = Holdfast()
+@app.workflow(name="moving", max_attempts=1)
+async def moving(ctx: Context) -> None:
+    await ctx.step("first", lambda: 1)
+    raise ValueError("not yet")
+"""
+    shop.write("one.py", one)
+    shop.write("two.py", one.replace('"first"', '"another"'))
+
+    async def start(app: Holdfast) -> Any:
+        return (await app.start("moving")).id
+
+    async def again(app: Holdfast) -> None:
+        await app.get(run_id).retry()
+        await app.drain()
+
+    run_id = shop.call(start, "one")
+    shop.drain("one")
+    shop.call(again, "two")
+    sentence = why(run_id)
+    assert sentence.startswith("The code no longer does what is recorded of this run:")
+    assert "'first'" in sentence and "'another'" in sentence
+    assert f"then `holdfast retry {run_id}`." in sentence

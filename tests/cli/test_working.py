@@ -1,0 +1,188 @@
+"""`worker` as real processes: signals, several processes, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import datetime
+
+from tests.cli.conftest import Shop, Verbs
+from tests.cli.processes import Processes, Spoken
+
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
+
+
+def holding(shop: Shop, spawn: Processes, *options: str) -> tuple[Spoken, str]:
+    """A worker in the midst of a run that ends when a file appears."""
+    run_id = shop.start("hold")
+    worker = spawn("worker", "shop:app", *options)
+    worker.hear("holding")
+    return worker, run_id
+
+
+def release(shop: Shop) -> None:
+    (shop.folder / "release").touch()
+
+
+def assert_given_back(holdfast: Verbs, run_id: str) -> None:
+    run = holdfast.json("show", run_id)
+    assert (run["status"], run["ready"], run["attempt"], run["losses"]) == ("queued", True, 1, 0)
+    assert holdfast.json("workers") == []
+
+
+def test_a_worker_works(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    worker = spawn("worker", "shop:app", "--concurrency", "5", "--queues", "double,vip", "-q", "extra", "--lease", "1m")
+    worker.hear("started")
+    answer = holdfast("start", "double", '{"id": "o-1", "cents": 21}', "--wait")
+    assert answer.stdout == "42\n"
+    [info] = holdfast.json("workers")
+    assert (info["pid"], info["concurrency"], info["lease"]) == (worker.pid, 5, 60.0)
+    assert info["queues"] == ["double", "vip", "extra"]
+    worker.signal(TERM)
+    assert worker.ended() == 0
+    assert worker.stdout == ""
+    assert holdfast.json("workers") == []
+
+
+def test_a_signal_lets_handlers_finish(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker.signal(TERM)
+    worker.hear("waits up to 3600 s for 1 runs")
+    release(shop)
+    assert worker.ended() == 0
+    assert holdfast.json("result", run_id)["output"] == "released"
+
+
+def test_after_the_grace_time_runs_are_given_back(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    worker, run_id = holding(shop, spawn, "--grace", "50ms")
+    worker.signal(TERM)
+    assert worker.ended() == 0
+    assert_given_back(holdfast, run_id)
+
+
+def test_a_second_signal_does_not_wait(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker.signal(INT)
+    worker.hear("waits up to")
+    worker.signal(INT)
+    assert worker.ended() == 0
+    assert_given_back(holdfast, run_id)
+
+
+def test_a_signal_before_the_worker_has_begun(shop: Shop, spawn: Processes) -> None:
+    shop.write("slow.py", "import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(3600)\n")
+    worker = spawn("worker", "slow:app")
+    worker.hear("importing")
+    worker.signal(TERM)
+    assert worker.ended() == 0
+
+
+# -- several processes
+
+
+def pids(crew: Spoken, times: int) -> list[int]:
+    return [int(line.rpartition("has pid ")[2]) for line in crew.hear("has pid ", times)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_process_that_dies_is_replaced(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    crew = spawn("worker", "shop:app", "--processes", "2")
+    crew.hear(" started: ", 2)
+    victim, other = pids(crew, 2)
+    os.kill(victim, KILL)
+    crew.hear("was killed by SIGKILL; starting another")
+    crew.hear(" started: ", 3)
+    newcomer = pids(crew, 3)[-1]
+    assert {w["pid"] for w in holdfast.json("workers")} == {victim, other, newcomer}
+    crew.signal(TERM)
+    assert crew.ended() == 0
+    assert not is_alive(other) and not is_alive(newcomer)
+    assert {w["pid"] for w in holdfast.json("workers")} == {victim}
+
+
+def test_ctrl_c_at_the_terminal_is_one_signal_to_each(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    """The terminal sends it to the whole group; were the children in it, they would hear it twice and not wait."""
+    crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
+    crew.hear(" started: ", 2)
+    crew.signal_group(INT)
+    crew.hear("waits up to 3600 s")
+    release(shop)
+    assert crew.ended() == 0
+    assert holdfast.json("result", run_id)["output"] == "released"
+
+
+def test_a_second_signal_is_passed_on_too(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
+    crew.hear(" started: ", 2)
+    crew.signal(TERM)
+    crew.hear("waits up to")
+    crew.signal(TERM)
+    assert crew.ended() == 0
+    assert_given_back(holdfast, run_id)
+
+
+def test_processes_that_cannot_start_are_not_tried_for_ever(shop: Shop, spawn: Processes) -> None:
+    crew = spawn("worker", "nowhere:app", "--processes", "2")
+    assert crew.ended() == 2
+    crew.hear("there is no module 'nowhere'")
+
+
+# -- refusals
+
+
+def test_a_worker_that_cannot_start(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    refusals = {
+        ("nowhere:app",): (2, "there is no module 'nowhere'"),
+        ("shop:app", "--lease", "0"): (2, "the heartbeat"),
+        ("shop:app", "--log-level", "loud"): (2, "there is no log level 'loud'"),
+        ("shop:app", "-u", "postgresql://me:s3cret@127.0.0.1:1/none"): (5, "cannot be reached"),
+    }
+    for arguments, (code, sentence) in refusals.items():
+        worker = spawn("worker", *arguments)
+        assert worker.ended() == code
+        [line] = worker.lines[:-1]
+        assert sentence in line and "s3cret" not in line
+
+
+# -- logs
+
+
+def test_logs_in_json_name_the_run_and_the_step(shop: Shop, spawn: Processes) -> None:
+    run_id = shop.start("checkout", {"id": "secret-order", "cents": 99})
+    worker = spawn("worker", "shop:app", "--log-json", "--log-level", "debug")
+    [line] = worker.messages("charging")
+    assert line.items() >= {
+        "level": "info", "logger": "shop", "message": "charging", "run_id": run_id, "workflow": "checkout", "attempt": 1,
+        "step": "charge",
+    }.items()  # fmt: skip
+    assert datetime.fromisoformat(line["time"]).tzinfo is not None
+    worker.signal(TERM)
+    assert worker.ended() == 0
+    for text in worker.lines[:-1]:
+        assert {"time", "level", "logger", "message"} <= json.loads(text).keys()
+        assert "secret-order" not in text
+
+
+def test_logs_for_people(shop: Shop, spawn: Processes) -> None:
+    worker = spawn("worker", "shop:app")
+    [line] = worker.hear(" started: ")
+    assert " INFO holdfast: worker " in line
+    worker.signal(TERM)
+    assert worker.ended() == 0
+
+
+def test_a_quieter_log(shop: Shop, spawn: Processes) -> None:
+    run_id = shop.start("refuse", "no luck")
+    worker = spawn("worker", "shop:app", "--log-level", "warning")
+    worker.hear(f"run {run_id} (refuse) failed for good")
+    worker.signal(TERM)
+    assert worker.ended() == 0
+    assert len(worker.lines) == 2

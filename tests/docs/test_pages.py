@@ -1,0 +1,102 @@
+"""The documents hang together: links resolve, commands exist, every module says its duty."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from holdfast.cli import cli
+from tests.docs.pages import ROOT, Block, all_blocks, anchors, links, pages
+
+MODULES = sorted(
+    path
+    for folder in ("src", "tests", "tools", "bench", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.read_text().strip()
+)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    for target in links(page):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.name} points to {target}, which is not there"
+        assert found.is_relative_to(ROOT), f"{page.name} points out of the repository: {target}"
+        if anchor:
+            assert anchor in anchors(found), (
+                f"{page.name} points to {target}; {found.name} has {sorted(anchors(found))}"
+            )
+
+
+def test_every_document_can_be_reached() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        targets = [(page.parent / target.partition("#")[0]).resolve() for target in links(page) if "://" not in target]
+        waiting += [path for path in targets if path.suffix == ".md" and path not in reached and path.exists()]
+    missing = [page for page in pages() if page not in reached and page.is_relative_to(ROOT / "docs")]
+    assert not missing
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_opens_with_its_duty(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"
+
+
+def test_every_file_has_its_place_in_the_architecture() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    package = ROOT / "src" / "holdfast"
+    names = {path.stem for path in package.rglob("*.py") if not path.stem.startswith("__")}
+    missing = sorted(name for name in names if not re.search(rf"`(\w+/)*{name}(\.py)?`", text))
+    assert not missing, f"ARCHITECTURE.md does not say what these are for: {missing}"
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.where)
+def test_commands_exist(block: Block) -> None:
+    commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    assert commands, f"{block.where}: the commands of a console block begin with `$ `"
+    for command in commands:
+        check_command(shlex.split(command, comments=True))
+
+
+def check_command(words: list[str]) -> None:
+    """What we can know of a command: our own verbs, options, targets, extras and examples exist."""
+    program, *arguments = words
+    if program == "holdfast":
+        check_verb(arguments)
+    elif program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert next(word for word in arguments if "=" not in word) in targets, words
+    elif program == "pip":
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        wanted = re.search(r"holdfast\[(.+)\]", arguments[-1])
+        assert wanted is None or set(wanted[1].split(",")) <= set(known), words
+    elif program == "python" and arguments[0].startswith(("examples/", "tools/")):
+        assert (ROOT / arguments[0]).exists(), words
+
+
+def check_verb(arguments: list[str]) -> None:
+    """Parse it as the command line would, without doing it."""
+    group: Any = typer.main.get_command(cli)
+    verb, *rest = arguments
+    assert verb in group.commands, f"there is no verb {verb!r}"
+    group.commands[verb].make_context(verb, rest)

@@ -1,0 +1,125 @@
+"""The reference pages are complete: every setting, error, status, public name, table and column is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+
+import pytest
+from tools import settings_table
+
+import holdfast
+from holdfast import errors
+from holdfast.model import status
+from holdfast.run import Activity, ErrorInfo, Run, RunInfo, StepInfo
+from holdfast.settings import Settings
+from holdfast.sync import SyncApp, SyncRun
+from tests.docs.pages import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def words(page: str) -> set[str]:
+    """Every name that a page writes as code."""
+    text = re.sub(r"^ *```.*?^ *```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    spans = re.findall(r"`([^`]+)`", text)
+    return {word for span in spans for word in re.findall(r"\w+", span)}
+
+
+def test_the_table_of_settings_is_the_one_in_the_code() -> None:
+    page = (REFERENCE / "settings.md").read_text()
+    assert page == settings_table.filled(page), "run: python tools/settings_table.py --write"
+
+
+def test_every_setting_says_its_reason() -> None:
+    reasons = settings_table.comments()
+    missing = [field.name for field in dataclasses.fields(Settings) if not reasons.get(field.name)]
+    assert not missing
+
+
+def test_every_error_is_listed() -> None:
+    known = {
+        name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
+    }
+    assert known <= words("docs/reference/errors.md"), known - words("docs/reference/errors.md")
+
+
+def test_errors_outside_the_public_names_are_marked() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    for line in re.findall(r"^\| `(\w+)` \|(.+)$", page, re.MULTILINE):
+        name, text = line
+        if hasattr(errors, name):
+            assert (name in holdfast.__all__) != ("in `holdfast.errors`" in text), name
+
+
+def test_every_status_and_reason_is_listed() -> None:
+    page = (REFERENCE / "statuses.md").read_text()
+    reasons = [value for name, value in vars(status).items() if name.startswith(("REASON_", "WAITING_"))]
+    missing = [word for word in (*status.RUN_STATUSES, *reasons) if f"`{word}`" not in page]
+    assert not missing
+
+
+def test_every_public_name_is_listed() -> None:
+    known = words("docs/reference/python.md") | words("docs/reference/errors.md")
+    assert set(holdfast.__all__) <= known, set(holdfast.__all__) - known
+
+
+@pytest.mark.parametrize(
+    "kind", [holdfast.Holdfast, Run, holdfast.Context, holdfast.SyncContext, RunInfo, StepInfo, Activity, ErrorInfo]
+)
+def test_every_public_member_is_listed(kind: type) -> None:
+    members = {name for name in dir(kind) if not name.startswith("_")} - {"add_note", "with_traceback"}
+    members |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    known = words("docs/reference/python.md")
+    assert members <= known, f"{kind.__name__}: {sorted(members - known)}"
+
+
+@pytest.mark.parametrize("function", [holdfast.Holdfast.__init__, holdfast.Holdfast.runs, holdfast.Holdfast.worker])
+def test_every_parameter_is_listed(function: object) -> None:
+    parameters = set(inspect.signature(function).parameters) - {"self"}  # type: ignore[arg-type]
+    known = words("docs/reference/python.md")
+    assert parameters <= known, sorted(parameters - known)
+
+
+def test_the_verbs_without_await_are_listed() -> None:
+    known = words("docs/how-to/embed-a-worker.md")
+    members = {name for kind in (SyncApp, SyncRun) for name in dir(kind) if not name.startswith("_")}
+    members -= {"call", "stop"}  # for the rest of the package
+    assert members <= known, members - known
+
+
+# -- the schema -----------------------------------------------------------------------------------------------------
+
+
+def sections() -> dict[str, set[str]]:
+    """The names in each `### table` section of the schema page."""
+    parts = re.split(r"^### `(\w+)`\n", (ROOT / "docs" / "schema.md").read_text(), flags=re.MULTILINE)
+    found = {}
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        spans = re.findall(r"`([^`\n]+)`", re.split(r"^## ", text, flags=re.MULTILINE)[0])
+        found[name] = {word for span in spans for word in re.findall(r"\w+", span)}
+    return found
+
+
+def schema(database: str) -> str:
+    folder = ROOT / "src" / "holdfast" / "store" / database / "migrations"
+    text = "\n".join(path.read_text() for path in sorted(folder.glob("*.sql")))
+    return re.sub(r"--[^\n]*", "", text).replace("{schema}.", "").replace("{prefix}", "")
+
+
+@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+def test_every_table_and_column_is_described(database: str) -> None:
+    described = sections()
+    tables = re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema(database), re.DOTALL)
+    assert {name for name, _ in tables} == set(described)
+    for name, body in tables:
+        columns = set(re.findall(r"^ {4}([a-z_]+) ", body, re.MULTILINE))
+        assert columns <= described[name], f"{name}: {sorted(columns - described[name])}"
+
+
+@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+def test_every_view_and_index_is_named(database: str) -> None:
+    names = re.findall(r"CREATE (?:UNIQUE )?(?:VIEW|INDEX) (\w+)", schema(database))
+    known = words("docs/schema.md")
+    assert set(names) <= known, set(names) - known

@@ -1,0 +1,71 @@
+"""The tutorial's crash, as a reader does it: run, kill in the middle, run again; then a trigger without the code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import file_blocks
+
+LIMIT = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the files that the tutorial tells the reader to save."""
+    for name in ("trip.py", "trigger.py"):
+        (tmp_path / name).write_text(file_blocks()[name][0].text)
+    return tmp_path
+
+
+@contextmanager
+def python(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder, env={**environment, "HOLDFAST_URL": url}, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} did not come: {lines}")
+
+
+def test_a_killed_trip_goes_on_where_it_was(folder: Path, url: str) -> None:
+    with python(folder, url, "trip.py") as process:
+        assert read_until(process, "hotel") == ["booking a flight in Lisbon", "booking a hotel in Lisbon"]
+        process.send_signal(signal.SIGKILL)
+    with python(folder, url, "trip.py") as process:
+        printed, _ = process.communicate(timeout=LIMIT)
+    assert printed.splitlines() == [
+        "booking a hotel in Lisbon",
+        "booking a car in Lisbon",
+        "['flight in Lisbon', 'hotel in Lisbon', 'car in Lisbon']",
+    ]
+
+
+def test_a_trigger_needs_the_name_only(folder: Path, url: str) -> None:
+    work = "import asyncio, trip; asyncio.run(trip.app.work())"
+    started = "import trip; trip.app.sync.start(trip.trip, 'Rome', delay=3600); trip.app.sync.close()"
+    with python(folder, url, "-c", started) as process:
+        assert process.wait(LIMIT) == 0
+    with python(folder, url, "-c", work), python(folder, url, "trigger.py") as trigger:
+        printed, _ = trigger.communicate(timeout=LIMIT)
+    assert printed.strip() == "['flight in Porto', 'hotel in Porto', 'car in Porto']"

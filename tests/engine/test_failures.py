@@ -1,0 +1,395 @@
+"""Errors of steps: the same live and replayed, recorded, and what a new attempt forgets of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, StepFailed, SyncContext
+from tests.support.engine import Calls, Gate, eventually, interrupt
+
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+class OwnError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def facts(error: StepFailed) -> tuple[Any, ...]:
+    return type(error), str(error), error.step, error.error_type, error.message, error.traceback, error.args
+
+
+async def test_a_failed_step_raises_alike_live_and_replayed(app: Holdfast, calls: Calls) -> None:
+    """Rule 14: decided when it is recorded, with type name, message and traceback text."""
+    gate = Gate()
+    seen: list[tuple[Any, ...]] = []
+
+    async def fail() -> None:
+        calls.hit("fail")
+        raise OwnError(7)
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.step(fail)
+        except StepFailed as error:
+            seen.append(facts(error))
+        await ctx.step(gate.passing)
+        return "caught"
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == "caught"
+    live, replayed = seen
+    assert live == replayed
+    assert calls["fail"] == 1
+    kind, text, name, error_type, message, trace, _ = live
+    assert (kind, name, message) == (StepFailed, "fail", "code 7")
+    assert error_type.endswith("OwnError") and "OwnError" in text
+    assert "raise OwnError(7)" in trace
+
+
+async def test_an_exhausted_step_is_a_recorded_failure(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: a workflow that caught it replays the same way, and goes on."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        results = []
+        for name in ("good", "bad", "good again"):
+            try:
+                results.append(await ctx.step(name, work, name))
+            except StepFailed as error:
+                results.append(f"{error.step}: {error.message}")
+        await ctx.step(gate.passing)
+        return results
+
+    async def work(name: str) -> str:
+        calls.hit(name)
+        if name == "bad":
+            raise ValueError("no")
+        return name
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == ["good", "bad: no", "good again"]
+    assert calls == {"good": 1, "bad": 1, "good again": 1}
+    assert [s.status for s in await run.steps()] == ["completed", "failed", "completed", "completed"]
+
+
+async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Holdfast) -> None:
+    """W16, Q33."""
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", fail_with, OwnError(1))
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"step 'charge' failed: .*OwnError: code 1"):
+        await run.result()
+    info = await run.info()
+    assert info.error is not None and info.error.type == "holdfast.errors.StepFailed"
+    [step] = await run.steps()
+    assert step.error is not None
+    assert (step.status, step.error.message, step.output) == ("failed", "code 1", None)
+
+
+def fail_with(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("a\0b"), "a\0b"),
+        (ValueError("half \ud800 pair"), "half \\ud800 pair"),
+        (ValueError("x" * 200_000), "x" * 65536),
+        (ValueError(), ""),
+        (Unspeakable(), "(its message cannot be had: __str__ raised RuntimeError)"),
+        (KeyError("a", 2), "('a', 2)"),
+        (SystemExit(3), "sys.exit(3) was called; a handler cannot end its worker"),
+        (asyncio.CancelledError("odd"), "odd"),
+        (StopIteration(), "the function raised StopIteration"),
+    ],
+    ids=["nul", "surrogate", "long", "empty", "unspeakable", "two arguments", "exit", "cancelled", "stop"],
+)
+async def test_any_error_can_be_kept(app: Holdfast, error: BaseException, message: str) -> None:
+    """R6: whatever a handler raises, its run ends with a reason, and the worker goes on."""
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("fail", fail_with, error)
+
+    @app.task
+    async def other() -> str:
+        return "fine"
+
+    run, after = await app.start(order), await app.start(other)
+    await app.drain()
+    assert await after.result() == "fine"
+    assert await run.status() == "failed"
+    [step] = await run.steps()
+    assert step.error is not None and step.error.message == message
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), KeyError("k")], ids=repr)
+async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
+    app: Holdfast, calls: Calls, error: BaseException, timeout: float | None
+) -> None:
+    """R6: also within a task of its own, where SystemExit would end the event loop."""
+
+    async def odd() -> str:
+        if calls.hit("odd") == 1:
+            raise error
+        return "second time"
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> str:
+        return await ctx.options(retries=1, backoff=AT_ONCE, timeout=timeout).step(odd)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "second time"
+
+
+@pytest.mark.parametrize("kind", ["task", "workflow"])
+async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(app: Holdfast, kind: str) -> None:
+    """R6: the loop survives any handler error."""
+
+    @app.task(max_attempts=1)
+    async def leaving(how: str) -> None:
+        raise SystemExit(4) if how == "exit" else asyncio.CancelledError
+
+    @app.workflow(max_attempts=1)
+    async def leaving_workflow(ctx: Context, how: str) -> None:
+        raise SystemExit(4) if how == "exit" else asyncio.CancelledError
+
+    @app.task(max_attempts=1)
+    def leaving_thread(how: str) -> None:
+        raise SystemExit(4) if how == "exit" else asyncio.CancelledError
+
+    chosen = [leaving, leaving_thread] if kind == "task" else [leaving_workflow]
+    runs = [await app.start(workflow, how) for workflow in chosen for how in ("exit", "cancel")]
+    await app.drain()
+    assert [await run.status() for run in runs] == ["failed"] * len(runs)
+
+
+# -- what a new attempt forgets --------------------------------------------------------------------------------
+
+
+async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Holdfast, calls: Calls) -> None:
+    """Rule 15, D31, Q32."""
+
+    async def work(name: str) -> str:
+        if calls.hit(name) < 3 and name == "b":
+            raise ValueError("not yet")
+        return name
+
+    @app.workflow(max_attempts=3, backoff=AT_ONCE)
+    async def order(ctx: Context) -> list[str]:
+        return [await ctx.step(name, work, name) for name in "abc"]
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == ["a", "b", "c"]
+    assert calls == {"a": 1, "b": 3, "c": 1}
+
+
+async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: what was recorded after the error was raised belongs to the attempt that failed."""
+
+    async def pay() -> str:
+        if calls.hit("pay") == 1:
+            raise ValueError("declined")
+        return "paid"
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> list[str]:
+        reserved = await ctx.step("reserve", lambda: f"reserved {calls.hit('reserve')}")
+        try:
+            paid = await ctx.step(pay)
+        except StepFailed:
+            await ctx.step("release", lambda: calls.hit("release"))
+            raise
+        return [reserved, paid, await ctx.step("ship", lambda: f"shipped {calls.hit('ship')}")]
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == ["reserved 1", "paid", "shipped 1"]
+    assert calls == {"reserve": 1, "pay": 2, "release": 1, "ship": 1}
+    assert [s.name for s in await run.steps()] == ["reserve", "pay", "ship"]
+
+
+@pytest.mark.parametrize("how", ["from", "while handling", "in a group"])
+async def test_an_error_made_of_a_failed_step_forgets_that_step(app: Holdfast, calls: Calls, how: str) -> None:
+    """Rule 15: the record whose error ended the attempt, also where the code raised its own instead."""
+
+    async def pay() -> str:
+        if calls.hit("pay") == 1:
+            raise ValueError("declined")
+        return "paid"
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> str:
+        try:
+            return await ctx.step(pay)
+        except StepFailed as error:
+            if how == "from":
+                raise LookupError("own") from error
+            if how == "in a group":
+                raise ExceptionGroup("several", [error, ValueError("other")]) from None
+            raise LookupError("own")  # noqa: B904
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "paid"
+    assert calls["pay"] == 2
+
+
+async def test_a_caught_failure_is_not_forgotten_by_a_later_error(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: only the failed record whose error ended the attempt."""
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.step("optional", lambda: fail_with(ValueError(calls.hit("optional"))))
+        except StepFailed:
+            pass
+        if calls.hit("body") == 1:
+            raise LookupError("of the body")
+        return "done"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "done"
+    assert calls == {"optional": 1, "body": 2}
+
+
+async def test_steps_completed_in_parallel_are_kept(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: one of three fails after the others were recorded."""
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> list[str]:
+        async def work(name: str) -> str:
+            if calls.hit(name) == 1 and name == "b":
+                await eventually(lambda: recorded(2))
+                raise ValueError("not yet")
+            return name
+
+        async def recorded(count: int) -> bool:
+            return len(await app.get(ctx.run_id).steps()) == count
+
+        return list(await asyncio.gather(*(ctx.step(name, work, name) for name in "abc")))
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == ["a", "b", "c"]
+    assert calls == {"a": 1, "b": 2, "c": 1}
+
+
+async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(app: Holdfast, calls: Calls) -> None:
+    """Rule 20: gather leaves them running; the next attempt has them to itself."""
+    hold = asyncio.Event()
+
+    async def slow() -> str:
+        number = calls.hit("slow")
+        if number == 1:
+            await hold.wait()
+            calls.hit("late")
+        return f"call {number}"
+
+    async def fail() -> str:
+        if calls.hit("fail") == 1:
+            raise ValueError("first")
+        return "ok"
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> list[str]:
+        return list(await asyncio.gather(ctx.step(slow), ctx.step(fail)))
+
+    run = await app.start(order)
+    async with app.worker():
+        assert await run.result(timeout=20) == ["call 2", "ok"]
+        hold.set()
+        await eventually(lambda: calls["late"] == 1)
+    assert sorted(str(s.output) for s in await run.steps()) == ["call 2", "ok"]
+
+
+async def test_an_operators_retry_forgets_the_same(app: Holdfast, calls: Calls) -> None:
+    """Rule 15, D12: the failed step and its cleanup are made anew, the rest is kept; a new budget of attempts."""
+
+    async def pay() -> str:
+        if calls.hit("pay") <= 2:
+            raise ValueError("declined")
+        return "paid"
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> str:
+        await ctx.step("reserve", lambda: calls.hit("reserve"))
+        try:
+            return await ctx.step(pay)
+        except StepFailed:
+            await ctx.step("release", lambda: calls.hit("release"))
+            raise
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "failed"
+    assert calls == {"reserve": 1, "pay": 2, "release": 2}
+    await run.retry()
+    await app.drain()
+    assert await run.result() == "paid"
+    assert calls == {"reserve": 1, "pay": 3, "release": 2}
+    assert (await run.info()).error is None
+
+
+async def test_a_failed_step_in_a_plain_def_workflow(app: Holdfast, calls: Calls) -> None:
+    """Rules 14 and 30."""
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    def order(ctx: SyncContext) -> str:
+        try:
+            ctx.step("optional", lambda: fail_with(OwnError(2)))
+        except StepFailed as error:
+            assert error.message == "code 2"
+        ctx.step("needed", lambda: fail_with(OwnError(3)) if calls.hit("needed") == 1 else None)
+        return "done"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "done"
+    assert calls["needed"] == 2
+
+
+async def test_only_what_ended_badly_can_be_retried(app: Holdfast) -> None:
+    """Terminal states change only by an operator's retry, and only failed or cancelled ones."""
+    from holdfast import InvalidState, RunNotFound
+
+    @app.task
+    async def mail(ok: bool) -> None:
+        if not ok:
+            raise NonRetryableError("no")
+
+    done, waiting = await app.start(mail, True), await app.start(mail, True, delay=60)
+    await app.drain()
+    with pytest.raises(InvalidState, match="completed"):
+        await done.retry()
+    with pytest.raises(InvalidState, match="queued"):
+        await waiting.retry()
+    with pytest.raises(RunNotFound):
+        await app.get("01977777-7777-7777-8777-777777777777").retry()

@@ -1,0 +1,246 @@
+"""Uses of a context that could not be replayed: refused at once, saying what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, Context, ContextMisuse, Holdfast, RunFailed, Settings, SyncContext
+from tests.support.engine import Calls
+
+
+async def work(number: int = 0) -> int:
+    return number
+
+
+async def failure(app: Holdfast) -> RunFailed:
+    """How the run of the workflow "order" fails: for good, at its first attempt."""
+    run = await app.start("order")
+    await app.drain()
+    with pytest.raises(RunFailed) as caught:
+        await run.result()
+    assert (await run.info()).attempt == 1
+    return caught.value
+
+
+async def test_a_context_called_from_another_task_is_refused(app: Holdfast) -> None:
+    """Rule 18: at once, naming ctx.branch; no retry can help."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        async def line(number: int) -> int:
+            return await ctx.step(work, number)
+
+        await asyncio.gather(line(1), line(2))
+
+    error = await failure(app)
+    assert error.error_type == "holdfast.errors.ContextMisuse"
+    assert "ctx.branch" in error.message
+    assert error.reason == "code"
+
+
+async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: Holdfast) -> None:
+    """Rule 18: the position was taken in the workflow itself."""
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(awaiting(ctx.step(work, n))) for n in range(3)]
+        return [task.result() for task in tasks]
+
+    async def awaiting(call: Any) -> int:
+        result: int = await call
+        return result
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == [0, 1, 2]
+
+
+async def test_a_context_called_from_another_thread_is_refused(app: Holdfast) -> None:
+    """Rule 18, for blocking code."""
+    refused: list[str] = []
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        def elsewhere() -> None:
+            try:
+                ctx.step(work)
+            except ContextMisuse as error:
+                refused.append(str(error))
+
+        await asyncio.to_thread(elsewhere)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "completed"
+    assert len(refused) == 1 and "ctx.branch" in refused[0]
+
+
+async def test_a_step_left_unawaited_fails_the_run_by_name(app: Holdfast, calls: Calls) -> None:
+    """Rule 18."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        ctx.step("forgotten", lambda: calls.hit("forgotten"))
+        await ctx.step(work)
+        return "done"
+
+    error = await failure(app)
+    assert "'forgotten'" in error.message and "await" in error.message
+    assert calls["forgotten"] == 0
+
+
+async def test_a_step_awaited_twice_is_refused_by_name(app: Holdfast, calls: Calls) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        call = ctx.step("twice", lambda: calls.hit("twice"))
+        await call
+        await call
+
+    error = await failure(app)
+    assert "'twice'" in error.message
+    assert calls["twice"] == 1
+
+
+async def test_a_step_inside_a_step_is_refused(app: Holdfast, calls: Calls) -> None:
+    """A step is one piece of work with one record."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        async def outer() -> None:
+            await ctx.step("inner", lambda: calls.hit("inner"))
+
+        await ctx.step(outer)
+
+    error = await failure(app)
+    assert "'outer'" in error.message
+    assert calls["inner"] == 0
+
+
+async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Holdfast, calls: Calls) -> None:
+    @app.workflow
+    def order(ctx: SyncContext) -> None:
+        def outer() -> None:
+            ctx.step("inner", lambda: calls.hit("inner"))
+
+        ctx.step(outer)
+
+    error = await failure(app)
+    assert "'outer' called the context from inside" in error.message
+    assert calls["inner"] == 0
+
+
+@pytest.mark.parametrize("verb", ["start", "start_many"])
+async def test_starting_in_the_body_of_a_workflow_is_refused(app: Holdfast, verb: str) -> None:
+    """Rule 21: every replay would start another; the message names ctx.start. Nothing is started."""
+
+    @app.task
+    async def mail(to: str) -> None: ...
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await (app.start(mail, "a") if verb == "start" else app.start_many(mail, ["a"]))
+
+    error = await failure(app)
+    assert f"app.{verb}" in error.message and "ctx.start" in error.message
+    assert await app.runs(workflow=mail) == []
+
+
+async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Holdfast) -> None:
+    """Rule 21, through the face without an event loop."""
+
+    @app.task
+    async def mail(to: str) -> None: ...
+
+    @app.workflow
+    def order(ctx: SyncContext) -> None:
+        app.sync.start(mail, "a")
+
+    error = await failure(app)
+    assert "ctx.start" in error.message
+    assert await app.runs(workflow=mail) == []
+
+
+async def test_starting_inside_a_step_or_a_task_is_allowed(app: Holdfast) -> None:
+    """Rule 21: a step is recorded, and a task has no replay."""
+
+    @app.task
+    async def mail(to: str) -> str:
+        return to
+
+    @app.task
+    async def relay(to: str) -> str:
+        return (await app.start(mail, to)).id
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        async def send() -> str:
+            return (await app.start(mail, "step")).id
+
+        return await ctx.step(send)
+
+    one, other = await app.start(order), await app.start(relay, "task")
+    await app.drain()
+    assert await app.get(await one.result()).result() == "step"
+    assert await app.get(await other.result()).result() == "task"
+
+
+async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: Holdfast) -> None:
+    """Rule 20."""
+    kept: list[Context] = []
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        kept.append(ctx)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "completed"
+    with pytest.raises(BaseException, match="over"):
+        kept[0].step(work)
+    with pytest.raises(BaseException, match="over"):
+        kept[0].progress("too late")
+
+
+async def test_a_run_has_a_limit_of_records_and_says_so(make_app: Any) -> None:
+    """Rule 23: nothing grows without a bound."""
+    app = make_app(settings=Settings(max_records=5))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        while True:
+            await ctx.step(work)
+
+    error = await failure(app)
+    assert "max_records" in error.message and "5" in error.message
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda app: app.workflow(name="w")(lambda: None),
+        lambda app: app.task(name="t")(lambda a, b: None),
+        lambda app: app.workflow(name="w")(lambda ctx, a, b: None),
+    ],
+    ids=["no context", "two inputs", "two inputs beside the context"],
+)
+def test_a_function_that_cannot_be_a_workflow_is_refused_when_registered(declare: Any) -> None:
+    with pytest.raises(ConfigurationError, match="context|one value"):
+        declare(Holdfast("sqlite://"))
+
+
+def test_two_workflows_of_one_name_are_refused() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.task(name="mail")
+    async def one() -> int:
+        return 1
+
+    with pytest.raises(ConfigurationError, match="'mail'"):
+
+        @app.task(name="mail")
+        async def two() -> int:
+            return 2

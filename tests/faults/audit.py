@@ -1,0 +1,203 @@
+"""A second pair of eyes inside the database: triggers that log every change of a run and every record, in the same
+transaction, with the claim that the run had at that moment. And the reading of all rows when a storm is over.
+
+The triggers belong to the tests and are made after the tables; the product knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import asyncpg
+
+from holdfast.model.url import parse_url
+from tests.faults.evidence import Evidence, Move, Run, Step, Try, Write
+
+_MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",
+         "losses", "old_losses", "due", "wakes")  # fmt: skip
+_WRITE = ("what", "run", "position", "claim", "run_claim", "value")
+
+POSTGRES = """
+CREATE SCHEMA audit;
+CREATE TABLE audit.moves (
+    n bigserial PRIMARY KEY, at bigint, run text, claim integer, old_claim integer, status text, old_status text,
+    worker text, old_worker text, attempt integer, old_attempt integer, losses integer, old_losses integer, due bigint,
+    wakes integer);
+CREATE TABLE audit.writes (
+    n bigserial PRIMARY KEY, at bigint, what text, run text, position integer, claim integer, run_claim integer, value text);
+CREATE TABLE audit.workers (id text PRIMARY KEY, pid integer);
+
+CREATE FUNCTION audit.clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+CREATE FUNCTION audit.run_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
+                                 due, wakes)
+        VALUES (audit.clock(), NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
+                CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+    ELSE
+        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
+                                 losses, old_losses, due, wakes)
+        VALUES (audit.clock(), NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
+                OLD.attempt, NEW.losses, OLD.losses,
+                CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER INSERT OR UPDATE ON holdfast.runs FOR EACH ROW EXECUTE FUNCTION audit.run_changed();
+
+CREATE FUNCTION audit.recorded() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE record holdfast.steps;
+BEGIN
+    record := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+    INSERT INTO audit.writes (at, what, run, position, claim, run_claim, value)
+    SELECT audit.clock(), CASE TG_OP WHEN 'INSERT' THEN 'step+' WHEN 'DELETE' THEN 'step-' ELSE 'step~' END,
+           record.run_id, record.position, record.claim,
+           (SELECT claim FROM holdfast.runs WHERE id = record.run_id), record.output;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON holdfast.steps FOR EACH ROW EXECUTE FUNCTION audit.recorded();
+
+CREATE FUNCTION audit.tried() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.writes (at, what, run, position, claim, run_claim)
+    SELECT audit.clock(), 'try+', NEW.run_id, NEW.position, NEW.claim,
+           (SELECT claim FROM holdfast.runs WHERE id = NEW.run_id);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER INSERT ON holdfast.tries FOR EACH ROW EXECUTE FUNCTION audit.tried();
+
+CREATE FUNCTION audit.registered() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO audit.workers VALUES (NEW.id, NEW.pid) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER INSERT ON holdfast.workers FOR EACH ROW EXECUTE FUNCTION audit.registered();
+"""
+
+_CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+SQLITE = f"""
+CREATE TABLE audit_moves (
+    n INTEGER PRIMARY KEY, at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt, losses,
+    old_losses, due, wakes);
+CREATE TABLE audit_writes (n INTEGER PRIMARY KEY, at, what, run, position, claim, run_claim, value);
+CREATE TABLE audit_workers (id PRIMARY KEY, pid);
+CREATE TRIGGER audit_born AFTER INSERT ON holdfast_runs BEGIN
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses, due,
+                             wakes)
+    VALUES ({_CLOCK}, NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
+            CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+END;
+CREATE TRIGGER audit_moved AFTER UPDATE ON holdfast_runs BEGIN
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt, losses,
+                             old_losses, due, wakes)
+    VALUES ({_CLOCK}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
+            OLD.attempt, NEW.losses, OLD.losses,
+            CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+END;
+CREATE TRIGGER audit_recorded AFTER INSERT ON holdfast_steps BEGIN
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+    VALUES ({_CLOCK}, 'step+', NEW.run_id, NEW.position, NEW.claim,
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output);
+END;
+CREATE TRIGGER audit_changed AFTER UPDATE ON holdfast_steps BEGIN
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+    VALUES ({_CLOCK}, 'step~', NEW.run_id, NEW.position, NEW.claim,
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output);
+END;
+CREATE TRIGGER audit_forgotten AFTER DELETE ON holdfast_steps BEGIN
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+    VALUES ({_CLOCK}, 'step-', OLD.run_id, OLD.position, OLD.claim,
+            (SELECT claim FROM holdfast_runs WHERE id = OLD.run_id), OLD.output);
+END;
+CREATE TRIGGER audit_tried AFTER INSERT ON holdfast_tries BEGIN
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim)
+    VALUES ({_CLOCK}, 'try+', NEW.run_id, NEW.position, NEW.claim,
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id));
+END;
+CREATE TRIGGER audit_registered AFTER INSERT ON holdfast_workers BEGIN
+    INSERT OR IGNORE INTO audit_workers VALUES (NEW.id, NEW.pid);
+END;
+"""
+
+
+class Database:
+    """The database of a storm, looked at past the product."""
+
+    def __init__(self, url: str) -> None:
+        self._url = parse_url(url)
+        self.is_postgres = self._url.kind == "postgres"
+
+    async def watch(self) -> None:
+        """Make the triggers; the tables must be there."""
+        await self.execute(POSTGRES if self.is_postgres else SQLITE)
+
+    async def execute(self, script: str) -> None:
+        """Statements without parameters or results."""
+        if not self.is_postgres:
+            with self._open() as database:
+                database.executescript(script)
+            return
+        connection = await asyncpg.connect(self._url.text)
+        try:
+            await connection.execute(script)
+        finally:
+            await connection.close()
+
+    async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows. ``[runs]`` stands for a table of the product, ``<moves>`` for one of the audit's."""
+        dots = '"holdfast".', "audit."
+        if not self.is_postgres:
+            dots = "holdfast_", "audit_"
+        text = sql.replace("[", dots[0]).replace("]", "").replace("<", dots[1]).replace(">", "")
+        if not self.is_postgres:
+            database = self._open()
+            try:
+                return database.execute(text).fetchall()
+            finally:
+                database.close()
+        connection = await asyncpg.connect(self._url.text)
+        try:
+            return [tuple(row) for row in await connection.fetch(text)]
+        finally:
+            await connection.close()
+
+    async def collect(self, evidence: Evidence) -> None:
+        """Put every row into the evidence."""
+        evidence.runs = [
+            Run(str(row[0]), *row[1:-1], held=bool(row[-1]))
+            for row in await self.fetch(
+                "SELECT id, workflow, status, reason, key, output, claim, "
+                "worker IS NOT NULL OR place IS NOT NULL OR visible_at IS NOT NULL FROM [runs]"
+            )
+        ]
+        evidence.steps = [
+            Step(str(row[0]), *row[1:])
+            for row in await self.fetch(
+                "SELECT run_id, position, name, claim, seq, status, output, completed_at * 1000, branch FROM [steps]"
+            )
+        ]
+        evidence.tries = [
+            Try(str(row[0]), *row[1:])
+            for row in await self.fetch(
+                "SELECT run_id, position, claim, attempt, number, completed_at * 1000 FROM [tries]"
+            )
+        ]
+        tables = ("progress", "run_tags", "mailbox")
+        evidence.others = [
+            (table, str(run_id)) for table in tables for (run_id,) in await self.fetch(f"SELECT run_id FROM [{table}]")
+        ]
+        columns = ", ".join(_MOVE)
+        evidence.moves = [
+            Move(row[0], **dict(zip(_MOVE, row[1:], strict=True)))
+            for row in await self.fetch(f"SELECT at, {columns} FROM <moves> ORDER BY n")
+        ]
+        columns = ", ".join(_WRITE)
+        evidence.writes = [Write(*row) for row in await self.fetch(f"SELECT at, {columns} FROM <writes> ORDER BY n")]
+        evidence.workers = dict(await self.fetch("SELECT id, pid FROM <workers>"))
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(str(self._url.path), timeout=30, isolation_level=None)

@@ -1,0 +1,69 @@
+"""Servers that may be crashed, and the summary of all storms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.storm import TOTALS
+from tests.support.postgres import PrivatePostgres
+
+COLUMNS = ("storms", "runs", "steps", "acts", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
+           "swallowed commits", "false losses", "violations")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def durable_server() -> Iterator[PrivatePostgres]:
+    """A server that keeps what it promised, for tests that crash it. Every test leaves it running."""
+    with PrivatePostgres(fsync=True) as server:
+        yield server
+
+
+@pytest.fixture
+def durable_url(durable_server: PrivatePostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database of its own on that server."""
+    durable_server.start()
+    name = f"storm_{os.getpid()}_{abs(hash(request.node.nodeid)) % 10**9}"
+    yield durable_server.create_database(name)
+    durable_server.start()
+    durable_server.drop_database(name)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def storm_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The storm rages once per database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'storm.db'}"
+    return str(request.getfixturevalue("durable_url"))
+
+
+# Test processes that share the work (pytest -n) send what their storms did to the one that prints the table.
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["storms"] = dict(TOTALS)
+
+
+class _Collector:
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        TOTALS.update(getattr(node, "workeroutput", {}).get("storms", {}))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Collector())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not TOTALS["storms"]:
+        return
+    terminalreporter.section("storms")
+    for column in COLUMNS:
+        if TOTALS[column] or column == "violations":
+            terminalreporter.write_line(f"{column:>18}  {TOTALS[column]:>7}")

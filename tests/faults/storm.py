@@ -1,0 +1,292 @@
+"""A storm: worker processes, a driver that starts runs and waits for their results, faults, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+from holdfast import Holdfast, RunFailed
+from holdfast.settings import Settings
+from tests.faults.audit import Database
+from tests.faults.checker import check, false_losses
+from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
+from tests.faults.ledger import Ledger, now
+from tests.faults.story import tell
+from tests.faults.workload import MAY_FAIL, MOMENT, make_app, start_one
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTLE = float(os.environ.get("FAULT_PATIENCE", "60"))
+"""Seconds after the last fault in which everything must have ended. Passing storms need a few."""
+
+TOTALS: Counter[str] = Counter()
+"""What all storms of this test process did, for the table at the end."""
+
+
+class Process:
+    """A process of a storm."""
+
+    def __init__(self, program: str, arguments: dict[str, Any], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as stream:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.workload", program, json.dumps(arguments)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+            )
+        self.pid = self._popen.pid
+        self.frozen = False
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end. Harmless if it has ended."""
+        self._popen.kill()
+        self._popen.wait()
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+
+
+class Storm:
+    """Use it as ``async with Storm(url, folder, lease=2) as storm``; then ``await storm.verdict()``."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *,
+        lease: float,
+        strict: bool = False,
+        through: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.url = url
+        self.through = through or url
+        """The URL that workers and the driver use; the look at the rows does not."""
+        self.strict = strict
+        self.settings = {
+            "lease": lease, "poll": 0.2, "sweep": 0.3, "moment": MOMENT, "max_losses": 1000, "outage_backoff_max": 1.0,
+            **settings,
+        }  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger(folder)
+        self.database = Database(url)
+        self.app: Holdfast = make_app(self.through, self.ledger, Settings(**self.settings))
+        self.workers: list[Process] = []
+        self._starters: list[Process] = []
+        self._gone: list[Process] = []
+        self._faults: list[Fault] = []
+        self._seen: list[Seen] = []
+        self._watched: set[str] = set()
+        self._waiting: list[asyncio.Task[None]] = []
+        self._processes = 0
+
+    async def __aenter__(self) -> Self:
+        async with make_app(self.url, self.ledger, Settings(**self.settings)) as app:
+            await app.migrate()
+        await self.database.watch()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+        for process in [*self.workers, *self._starters]:
+            process.kill()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(10):
+                await self.app.close()
+        self.ledger.close()
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def launch(self, program: str = "work", **arguments: Any) -> Process:
+        """Start a process, ready or not."""
+        self._processes += 1
+        settings = {**self.settings, **arguments.pop("settings", {})}
+        common = {"url": self.through, "folder": str(self.ledger.folder), "settings": settings, "concurrency": 30}
+        log = self.ledger.folder / f"log-{self._processes}"
+        process = Process(program, {**common, "keys": 20, **arguments}, log)
+        (self.workers if program == "work" else self._starters).append(process)
+        return process
+
+    async def launch_ready(self, count: int = 1, **arguments: Any) -> list[Process]:
+        """Start processes, and wait until they are at work."""
+        processes = [self.launch(**arguments) for _ in range(count)]
+        wanted = {process.pid for process in processes}
+        async with asyncio.timeout(60):
+            while not wanted <= {line["pid"] for line in self.ledger.read("ready")}:
+                for process in processes:
+                    assert process.alive, f"a process did not come up:\n{process.log}"
+                await asyncio.sleep(0.02)
+        return processes
+
+    # -- faults ----------------------------------------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL. The fault begins a moment before it, because nobody knows the moment exactly."""
+        begin = now()
+        process.kill()
+        self._faults.append(Fault(process.pid, KILLED, begin, now()))
+        for crew in (self.workers, self._starters):
+            if process in crew:
+                crew.remove(process)
+                self._gone.append(process)
+        TOTALS["kills"] += 1
+
+    async def freeze(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, later SIGCONT: a zombie, if its lease ran out meanwhile."""
+        begin = now()
+        process.frozen = True
+        process.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.signal(signal.SIGCONT)
+            process.frozen = False
+            self._faults.append(Fault(process.pid, FROZEN, begin, now()))
+        TOTALS["zombies"] += 1
+
+    @contextlib.asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        """What happens inside keeps everybody from the database. Until the workers beat again, it is not over."""
+        begin = now()
+        try:
+            yield
+        finally:
+            self._faults.append(Fault(0, OUTAGE, begin, now() + int(1e6)))
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    async def start(self, count: int, pause: float = 0.02) -> None:
+        """Start runs of every kind, and wait for their results in the background."""
+        for run in await asyncio.gather(*(start_one(self.app, self.ledger, 20, pause) for _ in range(count))):
+            if run is not None:
+                self.watch(run)
+
+    def watch(self, run: Any) -> None:
+        """Wait for a result, as a caller would."""
+        if run.id not in self._watched:
+            self._watched.add(run.id)
+            self._waiting.append(asyncio.create_task(self._wait_for(run)))
+
+    async def keep_starting(self, seconds: float, each: int = 10, pause: float = 0.02) -> None:
+        """Start runs for a time; a little faster than they are done, so that there is always something under way."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self.start(each, pause)
+            backlog = len(self._watched) - len(self._seen)
+            await asyncio.sleep(0.05 if backlog < 150 else 0.3)
+
+    async def _wait_for(self, run: Any) -> None:
+        try:
+            value = json.dumps(await run.result())
+        except RunFailed:
+            self._seen.append(Seen(run.id, "failed"))
+        else:
+            self._seen.append(Seen(run.id, "completed", value))
+
+    async def settle(self, patience: float = SETTLE) -> None:
+        """Wait until everything that was acknowledged has ended, also what other processes started."""
+        for process in list(self._starters):
+            self.kill(process)
+        for start in self.ledger.starts():
+            self.watch(self.app.get(start.run))
+        _, late = await asyncio.wait(self._waiting, timeout=patience)
+        for task in late:
+            task.cancel()  # the checker will say which, and tell its story
+        deadline = time.monotonic() + patience
+        while not late and time.monotonic() < deadline and await self._unfinished():
+            await asyncio.sleep(0.1)
+
+    async def _unfinished(self) -> int:
+        """Runs that are not at their end: of starts that did not return, say."""
+        sql = "SELECT count(*) FROM [runs] WHERE status NOT IN ('completed', 'failed')"
+        return int((await self.database.fetch(sql))[0][0])
+
+    # -- the verdict -------------------------------------------------------------------------------------------------
+
+    async def evidence(self) -> Evidence:
+        """Everything there is to know."""
+        evidence = Evidence(
+            acts=self.ledger.acts(),
+            starts=self.ledger.starts(),
+            seen=list(self._seen),
+            faults=list(self._faults),
+            may_fail=MAY_FAIL,
+            lease=float(self.settings["lease"]),
+            strict=self.strict,
+        )
+        await self.database.collect(evidence)
+        return evidence
+
+    async def verdict(self, *, runs: int = 1) -> Evidence:
+        """Settle, check, tell the story if there is one."""
+        await self.settle()
+        await asyncio.sleep(1)  # late threads come back now; nothing they do may change anything
+        evidence = await self.evidence()
+        violations = check(evidence)
+        TOTALS["storms"] += 1
+        TOTALS["runs"] += len(evidence.runs)
+        TOTALS["steps"] += len(evidence.steps)
+        TOTALS["acts"] += len(evidence.acts)
+        TOTALS["false losses"] += false_losses(evidence)
+        TOTALS["violations"] += len(violations)
+        assert not violations, tell(evidence, violations)
+        assert len(evidence.runs) >= runs, f"a storm over {len(evidence.runs)} runs is none"
+        self.check_workers()
+        return evidence
+
+    def check_workers(self) -> None:
+        """Nobody who was not killed has ended or broken."""
+        for process in self.workers:
+            assert process.alive, f"a worker ended by itself:\n{process.log[-5000:]}"
+        for process in [*self.workers, *self._gone]:
+            trouble = re.search(r"^.*(CRITICAL|Traceback|never retrieved|never awaited).*(\n.*){0,30}", process.log, re.MULTILINE)
+            assert trouble is None, f"in the log of process {process.pid}:\n{trouble[0]}"
+
+
+async def every(seconds: float, act: Callable[[], Awaitable[None] | None]) -> None:
+    """Do something at irregular intervals, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds * random.uniform(0.5, 1.5))
+        done = act()
+        if done is not None:
+            await done
+
+
+@contextlib.asynccontextmanager
+async def meanwhile(*jobs: Awaitable[None]) -> AsyncIterator[None]:
+    """Run these beside the block; ended with it. What they raise comes out here."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in done:
+        if isinstance(error, Exception):
+            raise error

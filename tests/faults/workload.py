@@ -1,0 +1,214 @@
+"""What the storms let workers do, and the programs they run as.
+
+    python -m tests.faults.workload work JSON       a worker, until it is killed
+    python -m tests.faults.workload start JSON      starts runs and writes down each start that returned, until killed
+
+Every kind of work is here: loops, parallel steps, tries that fail and wait (in memory and released), attempts that
+fail, threads that come back after their time, tasks and workflows in async and in plain functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast, SyncContext
+from holdfast.settings import Settings
+from tests.faults.evidence import LATE, RAISES, RETURNS
+from tests.faults.ledger import Ledger
+
+AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
+RELEASED = Backoff(base=0.5, factor=1, max=0.5)
+"""Longer than a moment, as the storms set it: the slot is given back."""
+MOMENT = 0.2
+
+MIX = {
+    "chain": 4, "parallel": 3, "flaky": 2, "resting": 2, "second_attempt": 2, "synchronous": 2, "late_handler": 1,
+    "late_step": 1, "simple": 3, "simple_def": 2, "unlucky": 1, "tangled": 1,
+}  # fmt: skip
+"""How often each workflow is started."""
+
+MAY_FAIL = frozenset({"unlucky"})
+
+
+def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Holdfast:
+    """The application that every process of a storm has."""
+    app = Holdfast(url, settings=settings, logger=logger)
+
+    async def work(needs: int, pause: float = 0.0) -> str:
+        nonce = ledger.act(RETURNS, needs)
+        await asyncio.sleep(pause)
+        return nonce
+
+    def work_in_thread(needs: int, pause: float = 0.0) -> str:
+        nonce = ledger.act(RETURNS, needs)
+        time.sleep(pause)
+        return nonce
+
+    async def work_or_raise(needs: int, risk: float) -> str:
+        if random.random() < risk:
+            nonce = ledger.act(RAISES, needs)
+            raise ValueError(nonce)
+        return ledger.act(RETURNS, needs)
+
+    def work_or_be_late(needs: int, risk: float, late: float) -> str:
+        if random.random() >= risk:
+            return ledger.act(RETURNS, needs)
+        nonce = ledger.act(LATE, needs)
+        time.sleep(late)
+        return nonce
+
+    # -- durable functions ---------------------------------------------------------------------------------------
+
+    @app.workflow
+    async def chain(ctx: Context, pause: float) -> list[str | None]:
+        """Steps in a loop."""
+        return [await ctx.step(work, position, random.random() * pause) for position in range(5)]
+
+    @app.workflow
+    async def parallel(ctx: Context, pause: float) -> list[str | None]:
+        """One step, four at once, one step."""
+        first = await ctx.step(work, 0, pause)
+        crowd = await asyncio.gather(*(ctx.step(work, 1, random.random() * pause) for _ in range(4)))
+        return [first, *crowd, await ctx.step(work, 5, pause)]
+
+    @app.workflow
+    async def flaky(ctx: Context, pause: float) -> list[str | None]:
+        """Tries that fail and are repeated after a moment, kept in memory."""
+        careful = ctx.options(retries=40, backoff=AT_ONCE)
+        return [await careful.step(work_or_raise, position, 0.4) for position in range(4)]
+
+    @app.workflow
+    async def resting(ctx: Context, pause: float) -> list[str | None]:
+        """The same, but the wait gives the slot back."""
+        careful = ctx.options(retries=40, backoff=RELEASED)
+        first = await ctx.step(work, 0, pause)
+        return [first, await careful.step(work_or_raise, 1, 0.4), await ctx.step(work, 2, pause)]
+
+    @app.workflow(max_attempts=20, backoff=AT_ONCE)
+    async def second_attempt(ctx: Context, pause: float) -> list[str | None]:
+        """The code between two steps fails at first."""
+        before = [await ctx.step(work, position, pause) for position in range(2)]
+        if ctx.attempt == 1:
+            raise RuntimeError("not at the first attempt")
+        return [*before, await ctx.step(work, 2, pause)]
+
+    @app.workflow(max_attempts=20, backoff=AT_ONCE)
+    async def tangled(ctx: Context, pause: float) -> list[str | None]:
+        """Parallel steps of which one ends the attempt while the others work or wait for a try."""
+        careful = ctx.options(retries=40, backoff=AT_ONCE)
+        steps = [ctx.step(work_or_raise, 0, 0.3), ctx.step(work, 0, pause), careful.step(work_or_raise, 0, 0.6)]
+        return [*await asyncio.gather(*steps), await ctx.step(work, 3, pause)]
+
+    @app.workflow
+    def synchronous(ctx: SyncContext, pause: float) -> list[str | None]:
+        """A plain function with steps of both kinds."""
+        return [ctx.step(work_in_thread if position % 2 else work, position, pause) for position in range(4)]
+
+    @app.workflow(timeout=0.5, max_attempts=40, backoff=AT_ONCE)
+    def late_handler(ctx: SyncContext, pause: float) -> list[str | None]:
+        """The first attempt is stuck in a step beyond its timeout, comes back, and would like to go on."""
+        risk = 1.0 if ctx.attempt == 1 else 0.0
+        first = ctx.step(work, 0, 0)
+        return [first, ctx.step(work_or_be_late, 1, risk, 0.6 + random.random()), ctx.step(work, 2, 0)]
+
+    @app.workflow
+    async def late_step(ctx: Context, pause: float) -> list[str | None]:
+        """A blocking step beyond its own timeout, whose thread comes back while the next try is under way."""
+        careful = ctx.options(retries=40, timeout=0.2, backoff=AT_ONCE)
+        return [await careful.step(work_or_be_late, position, 0.4, 0.25) for position in range(2)]
+
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def unlucky(ctx: Context, pause: float) -> list[str | None]:
+        """Mostly ends without a result."""
+        first = await ctx.step(work, 0, pause)
+        return [first, await ctx.options(retries=1, backoff=AT_ONCE).step(work_or_raise, 1, 0.8)]
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    @app.task
+    async def simple(pause: float) -> str:
+        return await work(0, pause)
+
+    @app.task
+    def simple_def(pause: float) -> str:
+        return work_in_thread(0, pause)
+
+    return app
+
+
+async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.02) -> Any:
+    """Start a run of a random kind; its handle, or None if the start did not return."""
+    [workflow] = random.choices(list(MIX), list(MIX.values()))
+    key = f"key {random.randrange(keys)}" if random.random() < 0.15 else None
+    options: dict[str, Any] = {"priority": random.choice((0, 0, 0, 5, -5))}
+    if key is None and random.random() < 0.1:
+        options["delay"] = random.random()
+    try:
+        run = await app.start(workflow, pause, key=key, **options)
+    except DatabaseUnavailable:
+        return None
+    ledger.started(run.id, workflow, key)
+    return run
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+async def _work(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+    async def tell_when_ready() -> None:
+        store = await app.store()
+        while os.getpid() not in [worker.pid for worker in await store.workers()]:
+            await asyncio.sleep(0.02)
+        ledger.append("ready", {"pid": os.getpid()})
+
+    async with app:
+        telling = asyncio.create_task(tell_when_ready())
+        await app.work(concurrency=arguments["concurrency"], grace=0)
+        await telling
+
+
+async def _start(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+    async with app:
+        ledger.append("ready", {"pid": os.getpid()})
+        while True:
+            await asyncio.gather(*(start_one(app, ledger, arguments["keys"]) for _ in range(3)))
+            await asyncio.sleep(random.random() * 0.1)
+
+
+def _die_with_the_parent() -> None:
+    """A worker must not outlive the test that started it, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which reaches a frozen process too
+
+    def wait_for_the_end() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+
+
+def main(program: str, arguments: dict[str, Any]) -> None:
+    _die_with_the_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if arguments.get("change"):
+        from tests.faults import changes
+
+        getattr(changes, arguments["change"])(arguments)
+    ledger = Ledger(Path(arguments["folder"]))
+    app = make_app(arguments["url"], ledger, Settings(**arguments["settings"]), logging.getLogger("worker"))
+    asyncio.run((_work if program == "work" else _start)(app, ledger, arguments))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

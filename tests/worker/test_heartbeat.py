@@ -1,0 +1,317 @@
+"""Heartbeats: whoever lives keeps what it holds, whatever its handlers do; whoever lost its lease stops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.errors import DatabaseUnavailable
+from holdfast.model.records import BeatAnswer
+from holdfast.settings import Settings
+from holdfast.store import Store
+from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.processes import Ledger
+from tests.support.proxy import Proxy
+from tests.worker.conftest import MakeApp, MakeProcess
+from tests.worker.spying import HeldReply, only_postgres
+from tests.worker.tables import Tables
+
+LEASE = 1.0
+SHORT = Settings(lease=LEASE, sweep=0.1, poll=0.2)
+PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2}
+
+
+async def leases_over(tables: Tables, count: float = 2.5) -> None:
+    """Wait until so many leases have passed by the database's own clock: heartbeats of anybody living tell it."""
+    now = "SELECT max(beat_at) FROM [workers]"
+    began = await tables.one(now)
+    await eventually(lambda: _passed(tables, now, began + count * LEASE * 1000))
+
+
+async def _passed(tables: Tables, now: str, moment: float) -> bool:
+    return bool(await tables.one(now) > moment)
+
+
+# -- what does not cost a lease --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handler", ["hold", "block_loop", "block_thread"])
+async def test_a_long_handler_keeps_its_lease(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables, handler: str
+) -> None:
+    """R5, D18, W16: also one that blocks the event loop for longer than the lease, while another worker reaps."""
+    app = program(SHORT)
+    run = await app.start(app.workflows[handler], "gate")
+    async with make_process(PROCESS):
+        await ledger.seen("hold")
+        async with app.worker(queues=["nothing here"]):
+            await leases_over(tables)
+            ledger.open("gate")
+            assert await run.result(timeout=PATIENCE) == "gate"
+    assert await tables.run(run.id, "claim, attempt, losses") == (1, 1, 0)
+    assert len(ledger.lines("hold")) == 1
+
+
+@only_postgres
+async def test_an_exhausted_pool_costs_no_lease(make_app: MakeApp, tables: Tables) -> None:
+    """Rule 3: the heartbeat has a connection of its own."""
+    app, other = make_app(SHORT, pool_size=1), make_app(SHORT)
+    gate = Gate()
+
+    @app.workflow
+    async def wait(ctx: Context) -> str:
+        await gate.passing()
+        return await ctx.step("work", lambda: "done")
+
+    run = await app.start(wait)
+    async with app.worker(), other.worker():
+        await gate.reached()
+        store: Any = await app.store()
+        async with store._pool.acquire():
+            await leases_over(tables)
+            gate.open()
+            await eventually(lambda: _is(tables, run.id, "completed"))
+    assert await tables.run(run.id, "claim, losses") == (1, 0)
+
+
+async def _is(tables: Tables, run_id: str, status: str) -> bool:
+    return (await tables.run(run_id, "status"))[0] == status
+
+
+async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
+    """Q20–Q25: health numbers of a worker."""
+    app = make_app(SHORT)
+    gate = Gate()
+
+    @app.task
+    async def wait(_number: int) -> None:
+        await gate.passing()
+
+    store = await app.store()
+    runs = await app.start_many(wait, [1, 2, 3])
+    async with app.worker(concurrency=7):
+        await eventually(lambda: _running(store, 3))
+        [worker] = await store.workers()
+        assert (worker.state, worker.concurrency, worker.lease_ms) == ("live", 7, 1000)
+        gate.open()
+        await asyncio.gather(*(run.result(timeout=PATIENCE) for run in runs))
+        await eventually(lambda: _running(store, 0))
+    assert await store.workers() == []
+
+
+async def _running(store: Store, count: int) -> bool:
+    return [worker.running for worker in await store.workers()] == [count]
+
+
+# -- what a worker that lost its lease does ----------------------------------------------------------------------------------
+
+
+@only_postgres
+@pytest.mark.parametrize("fault", ["reset", "stall"])
+async def test_a_worker_that_cannot_beat_stops_its_handlers(
+    url: str, postgres_server: Any, make_app: MakeApp, tables: Tables, fault: str
+) -> None:
+    """Rule 3: after a lease without a beat others may own its runs. Cut off or met with silence, it is the same."""
+    async with Proxy("127.0.0.1", postgres_server.port) as proxy:
+        app = make_app(Settings(lease=LEASE, sweep=0.1, poll=0.2, command_timeout=3, connect_timeout=1), at=proxy.url(url))
+        gate, stopped = Gate(), asyncio.Event()
+
+        @app.task
+        async def wait() -> str:
+            try:
+                await gate.passing()
+            except BaseException:
+                stopped.set()
+                raise
+            return "done"
+
+        run = await app.start(wait)
+        async with app.worker(grace=0):
+            await gate.reached()
+            if fault == "reset":
+                proxy.refuse()
+                proxy.cut()
+            else:
+                proxy.stall()
+            await asyncio.wait_for(stopped.wait(), PATIENCE)
+            assert await tables.one("SELECT count(*) FROM [workers] WHERE expires_at < ?", _now()) == 1
+            gate.open()
+            proxy.refuse(False)
+            proxy.resume()
+            assert await run.result(timeout=PATIENCE) == "done"
+        await app.close()
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+async def test_a_worker_taken_for_dead_writes_nothing_and_goes_on_under_a_new_id(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+) -> None:
+    """Promise 6, R2, Q22: a zombie. Frozen beyond its lease, its run is given to another; thawed, it is refused."""
+    app = program(SHORT)
+    plan = {"name": "a", "n": 3, "hold": 1, "gate": "gate"}
+    run = await app.start(app.workflows["chain"], plan)
+    async with make_process(PROCESS, concurrency=2) as zombie:
+        await ledger.seen("step a 1")
+        before = await tables.workers()
+        async with app.worker():
+            zombie.freeze()
+            await ledger.seen("step a 1", times=2)  # here, by the worker in this process
+            zombie.thaw()
+            await eventually(lambda: _has_new_id(tables, zombie.pid, before))
+            ledger.open("gate")
+            assert await run.result(timeout=PATIENCE) == [0, 1, 2]
+        again = await app.start(app.workflows["quick"], 7)
+        assert await again.result(timeout=PATIENCE) == 7
+        assert ledger.lines("quick") == [f"quick 7 {zombie.pid}"]
+    assert await tables.run(run.id, "status, claim, attempt") == ("completed", 2, 1)
+    assert len(ledger.lines("step a 0")) == 1
+    claims = await tables.fetch("SELECT position, claim FROM [steps] ORDER BY position")
+    assert claims == [(0, 1), (1, 2), (2, 2)]
+
+
+async def _has_new_id(tables: Tables, pid: int, before: dict[str, int]) -> bool:
+    now = await tables.workers()
+    return any(worker not in before and found == pid for worker, found in now.items())
+
+
+async def test_a_run_that_names_the_worker_without_its_knowledge_is_given_back(
+    make_app: MakeApp, tables: Tables, calls: Calls
+) -> None:
+    """Rule 2: a stray, as a lost claim leaves it. No loss, no attempt."""
+    app = make_app(SHORT)
+
+    @app.task
+    async def count() -> int:
+        return calls.hit("count")
+
+    run = await app.start(count, delay=3600)
+    async with app.worker() as worker:
+        await tables.fetch(
+            "UPDATE [runs] SET status = 'running', worker = ?, claim = 1, token = 999, attempt = 1, visible_at = NULL "
+            "WHERE id = ?", worker.id, run.id,
+        )  # fmt: skip
+        assert await run.result(timeout=PATIENCE) == 1
+    assert await tables.run(run.id, "claim, attempt, losses") == (2, 1, 0)
+
+
+@only_postgres
+async def test_a_claim_whose_reply_takes_long_is_not_taken_for_a_stray(
+    make_app: MakeApp, tables: Tables, calls: Calls
+) -> None:
+    """Rule 2: the run is on its way into a slot. Given back now, it would be executed twice at once."""
+    app = make_app(Settings(lease=LEASE, sweep=0.1, poll=60))
+
+    @app.task
+    async def count() -> int:
+        return calls.hit("count")
+
+    store = await app.store()
+    async with app.worker():
+        held = HeldReply(store, "claim")
+        run = await app.start(count)
+        await held.done()
+        await leases_over(tables)
+        held.release()
+        assert await run.result(timeout=PATIENCE) == 1
+    assert await tables.run(run.id, "claim, attempt, losses") == (1, 1, 0)
+    assert calls["count"] == 1
+
+
+# -- when to reap -------------------------------------------------------------------------------------------------------------
+
+
+class WilfulPulse:
+    """A heartbeat that can be told to fail or to hang."""
+
+    def __init__(self, store: Store) -> None:
+        self._make = store.pulse
+        self.failing = False
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self.beats: list[float] = []
+        store.pulse = self._pulse  # type: ignore[method-assign]
+
+    def _pulse(self, *args: Any) -> WilfulPulse:
+        self._pulse_itself = self._make(*args)
+        return self
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        if self.failing:
+            raise DatabaseUnavailable("told to fail")
+        self.flowing.wait()
+        answer = self._pulse_itself.beat(worker, running)
+        self.beats.append(time.monotonic())
+        return answer
+
+    def close(self) -> None:
+        self._pulse_itself.close()
+
+
+class Reaps:
+    """When a store was asked to reap."""
+
+    def __init__(self, store: Store) -> None:
+        self._reap = store.reap
+        self.times: list[float] = []
+        store.reap = self.reap  # type: ignore[method-assign]
+
+    async def reap(self, *args: Any) -> Any:
+        self.times.append(time.monotonic())
+        return await self._reap(*args)
+
+
+@pytest.fixture
+async def dead_worker(make_app: MakeApp, tables: Tables) -> None:
+    """A worker long dead, waiting to be found."""
+    app = make_app(SHORT)
+    await app.migrate()
+    await tables.fetch(
+        "INSERT INTO [workers] (id, host, pid, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at) "
+        "VALUES (?, 'gone', 1, '{}', 1, 1000, 'live', 0, 0, 1)", "00000000-0000-7000-8000-000000000001",
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("dead_worker")
+async def test_a_worker_reaps_only_after_a_lease_of_its_own_beats(make_app: MakeApp) -> None:
+    """Rule 3: the first to come back after an outage must not reap everybody."""
+    app = make_app(SHORT)
+    store = await app.store()
+    reaps, pulse = Reaps(store), WilfulPulse(store)
+    began = time.monotonic()
+    async with app.worker():
+        await eventually(lambda: reaps.times)
+        assert reaps.times[0] - began >= LEASE
+        pulse.failing = True
+        await asyncio.sleep(LEASE)  # the length of the outage
+        pulse.failing = False
+        over, known = time.monotonic(), len(reaps.times)
+        await eventually(lambda: len(reaps.times) > known and reaps.times[-1] > over)
+        assert next(moment for moment in reaps.times if moment > over) - over >= LEASE
+
+
+@pytest.mark.usefixtures("dead_worker")
+async def test_a_worker_whose_beat_hangs_does_not_reap(make_app: MakeApp) -> None:
+    """Rule 3: no error, but no beat either: its own lease may be over, and so may be everybody's."""
+    app = make_app(SHORT)
+    store = await app.store()
+    reaps, pulse = Reaps(store), WilfulPulse(store)
+    async with app.worker() as worker:
+        await eventually(lambda: reaps.times)
+        pulse.flowing.clear()
+        await asyncio.sleep(LEASE * 1.5)  # the length of the silence
+        seen, ticks = len(reaps.times), worker._sweeper.ticks
+        await eventually(lambda: worker._sweeper.ticks > ticks + 3)
+        assert len(reaps.times) == seen
+        pulse.flowing.set()
+        over = time.monotonic()
+        await eventually(lambda: len(reaps.times) > seen)
+        assert reaps.times[seen] - over >= LEASE * 0.9

@@ -1,0 +1,90 @@
+"""The sweeper: little to ask when there is nothing to do, and no spinning when there is something it cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+from holdfast.settings import Settings
+from tests.support.engine import PATIENCE, eventually
+from tests.worker.conftest import MakeApp
+from tests.worker.spying import Counted, only_postgres
+
+
+async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: MakeApp) -> None:
+    """D6, R6: by the database's clock."""
+    app = make_app(Settings(poll=0.1))
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    async with app.worker():
+        run = await app.start(echo, 1, delay=0.3)
+        assert await run.result(timeout=PATIENCE) == 1
+    info = await run.info()
+    assert info.started_at is not None
+    assert (info.started_at - info.created_at).total_seconds() >= 0.3
+
+
+async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(make_app: MakeApp) -> None:
+    """D22, D23, R3: also on a worker that does not know the workflow."""
+    app, other = make_app(Settings(poll=0.05)), make_app()
+
+    @other.task
+    async def elsewhere() -> None: ...
+
+    run = await other.start(elsewhere, expires_in=0.05)
+    async with app.worker():
+        await eventually(lambda: _ended(run))
+    info = await run.info()
+    assert (info.status, info.reason) == ("failed", "expired")
+    assert info.error is not None and info.error.message
+
+
+async def _ended(run: object) -> bool:
+    return bool(await run.status() == "failed")  # type: ignore[attr-defined]
+
+
+@only_postgres
+async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(url: str, make_app: MakeApp) -> None:
+    """It stays due for as long as its row is locked; that may be hours."""
+    app = make_app(Settings(poll=0.05, sweep=60))
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    run = await app.start(echo, 1, delay=0.01)
+    ticks = Counted(await app.store(), "tick")
+    somebody = await asyncpg.connect(url)
+    try:
+        async with somebody.transaction():
+            await somebody.fetch("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run.id)
+            async with app.worker():
+                await eventually(lambda: len(ticks) >= 3)
+                before = len(ticks)
+                await asyncio.sleep(0.5)
+                assert len(ticks) - before <= 20
+        async with app.worker():
+            assert await run.result(timeout=PATIENCE) == 1
+    finally:
+        await somebody.close()
+
+
+async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> None:
+    """Rule 39: over some ticks, nothing but ticks, and heartbeats on their own line."""
+    app = make_app(Settings(poll=0.2))
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    store = await app.store()
+    names = ("claim", "claim_suspect", "promote", "reap", "flush", "give_back", "outcomes", "definitions", "notify")
+    others = {name: Counted(store, name) for name in names}
+    ticks = Counted(store, "tick")
+    async with app.worker():
+        await eventually(lambda: len(ticks) >= 5)
+        asked = {name: len(counted) for name, counted in others.items() if len(counted)}
+    assert sum(asked.values()) <= 1, asked  # a first look for what names no worker at all
