@@ -119,11 +119,13 @@ class Watched:
             if name == until:
                 return
 
-    async def end(self, number: signal.Signals) -> None:
-        """Send a signal, and wait for the end."""
-        if self._process is not None and self._process.returncode is None:
+    async def end(self, number: signal.Signals) -> int | None:
+        """Send a signal and wait for the end; its exit code."""
+        if self._process is None:
+            return None
+        if self._process.returncode is None:
             self._process.send_signal(number)
-            await self._process.wait()
+        return await self._process.wait()
 
     def _print(self, text: str) -> None:
         self._console.print(f"  [{self._colour}]{self.name}[/] {text}", highlight=False)
@@ -146,10 +148,10 @@ async def demo(console: Console) -> bool:
             console.print("  [dim]… and waits until the lease of worker 1 is over[/]")
             watching = asyncio.create_task(second.watch())
             result = await run.result(timeout=PATIENCE)
-            await second.end(signal.SIGTERM)
+            stopped_well = await second.end(signal.SIGTERM) == 0
             await watching
             console.print(f"\nThe run is completed: [bold]{result}[/]\n", highlight=False)
-            return await tell(console, run, first, second)
+            return await tell(console, run, first, second) and stopped_well
     finally:
         for worker in (first, second):
             await worker.end(signal.SIGKILL)
@@ -191,7 +193,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, contextlib.chdir(folder):
         well = asyncio.run(demo(console))
     if not well:
-        console.print("[bold red]The demo did not go as it should: a finished step was called again.[/]")
+        console.print("[bold red]The demo did not go as it should: see above.[/]")
         return 1
     console.print(f"[dim]{time.monotonic() - began:.1f} s. The code: examples/demo.py[/]", highlight=False)
     return 0

@@ -7,9 +7,12 @@ from .engine.scope import cancelled
 from .engine.step import step
 from .engine.workflow import Workflow
 from .errors import (
+    AttemptTimeout,
     ConfigurationError,
     ContextMisuse,
+    DatabaseRefused,
     DatabaseUnavailable,
+    DeadlineExceeded,
     HoldfastError,
     InvalidInput,
     InvalidState,
@@ -25,6 +28,7 @@ from .errors import (
     SchemaError,
     SignalTimeout,
     StepFailed,
+    StepTimeout,
     UnknownWorkflow,
 )
 from .model.backoff import Backoff
@@ -36,12 +40,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "AttemptTimeout",
     "Backoff",
     "Codec",
     "ConfigurationError",
     "Context",
     "ContextMisuse",
+    "DatabaseRefused",
     "DatabaseUnavailable",
+    "DeadlineExceeded",
     "ErrorInfo",
     "Holdfast",
     "HoldfastError",
@@ -64,6 +71,7 @@ __all__ = [
     "StepCall",
     "StepFailed",
     "StepInfo",
+    "StepTimeout",
     "SyncContext",
     "UnknownWorkflow",
     "Workflow",

@@ -149,6 +149,18 @@ class StepFailed(HoldfastError):
         """How many positions the run had taken when this was raised; what came later is forgotten on retry."""
 
 
+class StepTimeout(HoldfastError, TimeoutError):
+    """A try of a step took longer than its timeout."""
+
+
+class AttemptTimeout(HoldfastError, TimeoutError):
+    """An attempt of a run took longer than its timeout."""
+
+
+class DeadlineExceeded(HoldfastError):
+    """The run did not end before its deadline."""
+
+
 class NonDeterminismError(HoldfastError):
     """The code does not do again what is recorded of it: a step was renamed, moved, inserted or removed."""
 

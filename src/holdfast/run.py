@@ -144,14 +144,14 @@ class Run(Generic[O]):
     async def steps(self) -> list[StepInfo]:
         """Its steps: recorded ones in the order they were recorded, then those under way."""
         store = (await self._connect()).store
-        await self._row()
+        row = await self._row()
         records: list[StepRecord] = []
         after = ("", -1)
         while page := await store.steps(self.id, after):
             records += page
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
-        under_way = [row for row in await store.progress(self.id) if row.position != RUN_ITSELF]
+        under_way = [] if row.status in status.TERMINAL else await store.progress(self.id)
         return [_step_info(r, self._payloads) for r in records] + [_progress_info(p, self._payloads) for p in under_way]
 
     async def activity(self) -> list[Activity]:

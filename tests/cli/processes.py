@@ -61,10 +61,10 @@ class Spoken:
         """The same of a log in JSON."""
         return [json.loads(line) for line in self.hear(text, times)]
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def signal_group(self, number: signal.Signals) -> None:
+    def send_to_group(self, number: signal.Signals) -> None:
         """As a terminal does at Ctrl+C."""
         os.killpg(self.pid, number)
 

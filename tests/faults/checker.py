@@ -147,17 +147,20 @@ def _piece_claims(evidence: Evidence, case: Case) -> dict[int, Claim]:
 def _how(case: Case, move: Move) -> str:
     if move.worker is not None:
         return STOLEN
-    if move.losses > move.old_losses or (move.losses == 1 and _recorded_under(case, move.old_claim)):
-        return LOST
     if move.status == "completed":
         return COMPLETED
+    if move.losses > move.old_losses:
+        return LOST
     if move.status in TERMINAL or move.attempt > move.old_attempt:
         return FAILED
-    return RELEASED if move.status == "waiting" else GIVEN_BACK
+    if move.status == "waiting":
+        return RELEASED
+    # A reaper counts anew from 1 if the dead worker had recorded something; who gives back counts from 0.
+    return LOST if move.losses == 1 and _recorded_under(case, move.old_claim) else GIVEN_BACK
 
 
 def _recorded_under(case: Case, claim: int) -> bool:
-    return any(w.claim == claim for w in (*case.steps, *case.writes))
+    return any(record.claim == claim for record in (*case.steps, *case.writes))
 
 
 def _hits(evidence: Evidence, claim: Claim) -> Iterator[bool]:

@@ -101,6 +101,7 @@ class Storm:
         self._seen: list[Seen] = []
         self._watched: set[str] = set()
         self._waiting: list[asyncio.Task[None]] = []
+        self._stopped_at: dict[int, int] = {}
         self._processes = 0
 
     async def __aenter__(self) -> Self:
@@ -169,6 +170,21 @@ class Storm:
             self._faults.append(Fault(process.pid, FROZEN, begin, now()))
         TOTALS["zombies"] += 1
 
+    async def until_stopped(self, process: Process) -> None:
+        """Wait until the process has stopped itself."""
+        self._stopped_at[process.pid] = now()
+        async with asyncio.timeout(30):
+            while _state(process.pid) != "T":
+                await asyncio.sleep(0.02)
+        process.frozen = True
+
+    def thaw(self, process: Process) -> None:
+        """Let a process that stopped itself go on."""
+        process.signal(signal.SIGCONT)
+        process.frozen = False
+        self._faults.append(Fault(process.pid, FROZEN, self._stopped_at[process.pid], now()))
+        TOTALS["zombies"] += 1
+
     @contextlib.asynccontextmanager
     async def outage(self) -> AsyncIterator[None]:
         """What happens inside keeps everybody from the database. Until the workers beat again, it is not over."""
@@ -185,6 +201,11 @@ class Storm:
         for run in await asyncio.gather(*(start_one(self.app, self.ledger, 20, pause) for _ in range(count))):
             if run is not None:
                 self.watch(run)
+
+    def acknowledge(self, run: Any, workflow: str, key: str | None = None) -> None:
+        """A start by the test itself has returned."""
+        self.ledger.started(run.id, workflow, key)
+        self.watch(run)
 
     def watch(self, run: Any) -> None:
         """Wait for a result, as a caller would."""
@@ -266,6 +287,11 @@ class Storm:
         for process in [*self.workers, *self._gone]:
             trouble = re.search(r"^.*(CRITICAL|Traceback|never retrieved|never awaited).*(\n.*){0,30}", process.log, re.MULTILINE)
             assert trouble is None, f"in the log of process {process.pid}:\n{trouble[0]}"
+
+
+def _state(pid: int) -> str:
+    """One letter, as the kernel gives it: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 async def every(seconds: float, act: Callable[[], Awaitable[None] | None]) -> None:

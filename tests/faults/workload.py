@@ -141,6 +141,11 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
         return await work(0, pause)
 
     @app.task
+    async def large(input: dict[str, str]) -> str:
+        """Its claim is more than the buffers of a connection hold."""
+        return await work(0)
+
+    @app.task
     def simple_def(pause: float) -> str:
         return work_in_thread(0, pause)
 
@@ -201,10 +206,10 @@ def _die_with_the_parent() -> None:
 def main(program: str, arguments: dict[str, Any]) -> None:
     _die_with_the_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if arguments.get("change"):
+    for name in arguments.get("change", "").split():
         from tests.faults import changes
 
-        getattr(changes, arguments["change"])(arguments)
+        getattr(changes, name)(arguments)
     ledger = Ledger(Path(arguments["folder"]))
     app = make_app(arguments["url"], ledger, Settings(**arguments["settings"]), logging.getLogger("worker"))
     asyncio.run((_work if program == "work" else _start)(app, ledger, arguments))

@@ -47,8 +47,8 @@ async def test_a_long_handler_keeps_its_lease(
 ) -> None:
     """R5, D18, W16: also one that blocks the event loop for longer than the lease, while another worker reaps."""
     app = program(SHORT)
-    run = await app.start(app.workflows[handler], "gate")
     async with make_process(PROCESS):
+        run = await app.start(app.workflows[handler], "gate")
         await ledger.seen("hold")
         async with app.worker(queues=["nothing here"]):
             await leases_over(tables)

@@ -20,7 +20,8 @@ _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _STEADY = 60.0
 """A child that lived for this many seconds is not in a crash loop: the pauses begin anew."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = {signal.SIGTERM: signal.SIGTERM, signal.SIGINT: signal.SIGINT, signal.SIGHUP: signal.SIGTERM}
+"""What comes, and what is passed on: the terminal that goes away tells only the parent."""
 
 logger = logging.getLogger("holdfast.crew")
 
@@ -39,8 +40,8 @@ class Crew:
     async def run(self) -> int:
         """Until told to stop; 0 if every child then stopped in good order."""
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
+        for number, passed_on in _SIGNALS.items():
+            loop.add_signal_handler(number, self._signalled, passed_on)
         await asyncio.gather(*(self._keep(place) for place in range(1, self._size + 1)))
         return self._failed
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +17,7 @@ from .text import printable
 
 _UNBOUNDED = 10_000
 """Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""
+_STATES = ("status", "state", "")
 _COLOURS = {
     "completed": "green",
     "live": "green",
@@ -47,13 +50,16 @@ def say(text: str) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; columns that are empty in every row are left out. Ids (the first column) are never cut."""
+    """A table; columns that are empty in every row are left out. Only the last one is folded to fit the terminal: an id
+    cut in two is of no use to anybody."""
     shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for i in shown:
-        table.add_column(columns[i], no_wrap=i == 0, overflow="fold")
+    for i in shown[:-1]:
+        widest = max(cell_len(printable(text)) for text in (columns[i], *(row[i] for row in rows)))
+        table.add_column(columns[i], no_wrap=True, min_width=widest)
+    table.add_column(columns[shown[-1]], overflow="fold")
     for row in rows:
-        table.add_row(*(_coloured(row[i]) for i in shown))
+        table.add_row(*(_cell(columns[i], row[i]) for i in shown))
     _show(table)
 
 
@@ -64,7 +70,7 @@ def write_fields(fields: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         if value:
-            table.add_row(name, _coloured(value))
+            table.add_row(name, _cell(name, value))
     _show(table)
 
 
@@ -80,17 +86,24 @@ def write_text(text: str) -> None:
 
 
 def _show(thing: RenderableType) -> None:
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False)
-    if console.is_terminal:
-        console.print(thing)
+    if sys.stdout.isatty():
+        # Rather let the terminal break lines than squeeze columns until nothing can be read.
+        wide = _console(_UNBOUNDED)
+        needed = Measurement.get(wide, wide.options, thing).minimum
+        _console(max(Console().width, needed)).print(thing)
         return
+    console = _console(_UNBOUNDED)
     with console.capture() as captured:
         console.print(thing)
     # Cells are padded to the width of their column, which in a file is only trailing blanks.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _coloured(text: str) -> Text:
-    """Never markup: what users wrote is shown as they wrote it."""
-    first = text.partition(" ")[0]
-    return Text(printable(text), style=_COLOURS.get(first, ""))
+def _console(width: int) -> Console:
+    return Console(file=sys.stdout, width=width, highlight=False)
+
+
+def _cell(column: str, text: str) -> Text:
+    """Never markup: what users wrote is shown as they wrote it. States are coloured."""
+    state = text.partition(" ")[0] if column in _STATES else ""
+    return Text(printable(text), style=_COLOURS.get(state, ""))

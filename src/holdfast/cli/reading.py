@@ -78,7 +78,8 @@ async def show(
         handle = app.get(run)
         info = await handle.info()
         steps = await handle.steps()
-        calls = await handle.activity()
+        # The log of a long run is long; without being asked for, it is read only to explain a retry.
+        calls = await handle.activity() if activity or info.waiting_for == statuses.WAITING_RETRY else []
         reason = why(info, await (await app.store()).workers(), steps, calls)
     if session.json:
         document = msgspec.to_builtins(info) | {"why": reason, "steps": steps}

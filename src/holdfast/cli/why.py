@@ -176,7 +176,7 @@ def _ended(run: RunInfo) -> str:
     what = f"It failed with {error}"
     if run.reason == status.REASON_TIMEOUT:
         what = "Its last attempt took longer than its timeout"
-    return f"{what} ({when}, attempt {run.attempt}); {again} goes on at the step that failed."
+    return f"{what} ({when}, attempt {run.attempt}); {again} queues it again, and its recorded steps are kept."
 
 
 def _error(error: ErrorInfo) -> str:

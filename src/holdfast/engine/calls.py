@@ -15,11 +15,11 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import ContextMisuse, DatabaseRefused, PayloadError
+from ..errors import ContextMisuse, DatabaseRefused, PayloadError, StepTimeout
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning, TryFailed
-from .failure import StepTimeout, decode_error, encode_error, step_failed
+from .failure import decode_error, encode_error, step_failed
 from .scope import abandoned_try, current_call
 from .signature import Shape
 from .step import StepOptions
@@ -38,8 +38,8 @@ class StepCall(Generic[T]):
     """An awaitable step. Await it once; where and in which order is up to you."""
 
     __slots__ = (
-        "_args", "_arguments", "_awaited", "_began", "_calls", "_execution", "_function", "_kwargs", "_options", "_record",
-        "_shape", "branch", "draws", "kind", "line", "name", "position",
+        "_args", "_arguments", "_awaited", "_began", "_calls", "_execution", "_function", "_kwargs", "_options",
+        "_record", "_shape", "branch", "draws", "kind", "line", "name", "position",
     )  # fmt: skip
 
     def __init__(
@@ -215,6 +215,7 @@ class StepCall(Generic[T]):
     async def _record_failed(self, error: BaseException, calls: int, began: float) -> T:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
+        execution.journal_note(self._failed_try(text, calls, began))  # the log keeps it when the record is forgotten
         await self._store(self._entry(status.FAILED, None, text, calls, began))
         found = decode_error(text, execution.recorder.payloads.format, execution.recorder.payloads)
         raise execution.raised(step_failed(self.name, found, (self.branch, self.position))) from None
@@ -254,20 +255,22 @@ class StepCall(Generic[T]):
 
     async def _record_try(self, error: BaseException, failures: int, began: float) -> None:
         execution = self._execution
-        await execution.journal(
-            TryFailed(
-                execution.run_id,
-                execution.claim,
-                self.branch,
-                self.position,
-                execution.claimed.attempt,
-                failures,
-                self.name,
-                encode_error(error, execution.recorder.payloads),
-                self._encoded_arguments(),
-                int((time.monotonic() - began) * 1000),
-                execution.recorder.payloads.format,
-            )
+        await execution.journal(self._failed_try(encode_error(error, execution.recorder.payloads), failures, began))
+
+    def _failed_try(self, error: str, number: int, began: float) -> TryFailed:
+        execution = self._execution
+        return TryFailed(
+            execution.run_id,
+            execution.claim,
+            self.branch,
+            self.position,
+            execution.claimed.attempt,
+            number,
+            self.name,
+            error,
+            self._encoded_arguments(),
+            int((time.monotonic() - began) * 1000),
+            execution.recorder.payloads.format,
         )
 
     def _encoded_arguments(self) -> str | None:

@@ -120,6 +120,11 @@ class Execution:
             raise self.closed
         return self.recorder.record(entry)
 
+    def journal_note(self, entry: Entry) -> None:
+        """The same for an entry that nobody waits for: it goes out with the next one."""
+        if self.closed is None:
+            self.recorder.note(entry)
+
     async def record(self, entry: StepDone) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
         receipt = self.journal(entry)

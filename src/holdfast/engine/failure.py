@@ -10,20 +10,12 @@ from typing import Any
 
 import msgspec
 
-from ..errors import HoldfastError, StepFailed
+from ..errors import StepFailed
 from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
 _MAX_TEXT = 64 * 1024
 """Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
-
-
-class StepTimeout(HoldfastError, TimeoutError):
-    """A try of a step took longer than its timeout."""
-
-
-class AttemptTimeout(HoldfastError, TimeoutError):
-    """An attempt of a run took longer than its timeout."""
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -86,10 +78,10 @@ def ending_step(error: BaseException) -> StepFailed | None:
 
 
 def _type_name(error: BaseException) -> str:
+    """Ours and Python's own go by their bare name; others by their module too."""
     kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    known = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("holdfast.")
+    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _message(error: BaseException) -> str:

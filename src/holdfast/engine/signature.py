@@ -48,7 +48,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine; also for partials and objects with an async ``__call__``."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(type(function), "__call__", None))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
 
 
 def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = None) -> Any:
@@ -103,6 +103,10 @@ def _resolve(function: Any, annotation: Any, scope: dict[str, Any] | None) -> An
         return _UNRESOLVED
 
 
+def _call_method(function: Any) -> Any:
+    return type(function).__dict__.get("__call__") or type(function).__call__
+
+
 def _closure(function: Any) -> dict[str, Any]:
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if code is None or not cells:
@@ -120,5 +124,5 @@ def _unwrap(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__") and not inspect.ismethod(function) and not inspect.isclass(function):
-        return getattr(type(function), "__call__", function)
+        return _call_method(function)
     return getattr(function, "__func__", function)

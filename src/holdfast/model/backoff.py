@@ -37,6 +37,8 @@ class Backoff:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise ConfigurationError(f"Backoff: {name} must be a number of zero or more, not {value!r}")
+        if self.max > LONGEST:
+            raise ConfigurationError(f"Backoff: max must be at most a hundred years, not {self.max!r} seconds")
         if self.factor < 1:
             raise ConfigurationError("Backoff: factor must be at least 1; each wait is at least as long as the last")
         if self.jitter is not True and self.jitter > 1:

@@ -12,7 +12,8 @@ import re
 import time
 
 _random = random.Random()
-os.register_at_fork(after_in_child=_random.seed)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
 _last = 0
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -172,7 +172,7 @@ class Store(Protocol):
         """A worker says it is stopping."""
 
     async def unregister(self, worker: str) -> None:
-        """A worker leaves in good order."""
+        """A worker leaves in good order; what still names it goes back in line."""
 
     def pulse(self, patience: float = 10.0) -> Pulse:
         """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""

@@ -19,13 +19,15 @@ from typing import Any
 from ..engine.calls import default_backoff
 from ..engine.context import Context, SyncContext
 from ..engine.execution import Execution
-from ..engine.failure import AttemptTimeout, encode_error, ending_step
+from ..engine.failure import encode_error, ending_step
 from ..engine.scope import current_execution
 from ..engine.workflow import WORKFLOW, Workflow
 from ..errors import (
     AttemptEnded,
+    AttemptTimeout,
     ContextMisuse,
     DatabaseRefused,
+    DeadlineExceeded,
     HoldfastError,
     InvalidInput,
     LeaseLost,
@@ -44,10 +46,6 @@ from .journal import Journal
 from .threads import Threads
 
 _OVER = AttemptEnded("the attempt is over")
-
-
-class DeadlineExceeded(HoldfastError):
-    """The run did not end before its deadline."""
 
 
 class Executor:
@@ -95,7 +93,10 @@ class Executor:
 
     def note(self, entry: Entry) -> None:
         """Journal an entry nobody waits for, from any thread."""
-        self.loop.call_soon_threadsafe(self._journal.note, entry)
+        if threading.get_ident() == self.loop_thread:
+            self._journal.note(entry)
+        else:
+            self.loop.call_soon_threadsafe(self._journal.note, entry)
 
     def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """A blocking step."""
@@ -176,7 +177,10 @@ class Executor:
             if execution.closed is None:
                 execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
             self._released(execution)
-        except Released:
+        except Released as error:
+            if execution.closed is None:
+                await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+                return
             self._released(execution)
         except Exception as error:
             await self._failed(execution, error)
@@ -235,6 +239,9 @@ class Executor:
             return
         except HoldfastError as error:
             await self._end_failed(execution, error, status.REASON_CODE)
+            return
+        except Exception as error:  # the application's codec; it may do better next time
+            await self._attempt_failed(execution, error, status.REASON_CODE)
             return
         move = Transition(
             execution.run_id, execution.claim, status.COMPLETED, output=output, format=self.payloads.format

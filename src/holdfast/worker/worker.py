@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -112,6 +113,7 @@ class Worker:
         self._logger.info("worker %s stopped", self.id)
 
     async def _finish(self, grace: float) -> None:
+        await self._end_claim()
         if self._executor.running and grace > 0:
             self._logger.info("worker %s waits up to %g s for %d runs", self.id, grace, len(self._executor.running))
             try:
@@ -123,6 +125,13 @@ class Worker:
         asyncio.get_running_loop().call_later(5, self._journal.give_up)
         await self._executor.give_back()
         await self._journal.settle()
+
+    async def _end_claim(self) -> None:
+        """Let a claim that is under way bring its runs, so that they end or go back with the others. Not for long: what
+        it brings too late goes back when we sign off."""
+        until = time.monotonic() + 1
+        while self._claimer.busy and time.monotonic() < until:
+            await asyncio.sleep(0.005)
 
     async def _wait_idle(self, grace: float) -> None:
         idle = asyncio.ensure_future(self._executor.idle.wait())
@@ -145,15 +154,15 @@ class Worker:
         """Until nothing is runnable: nothing in the slots, in line, or due within a moment."""
         while True:
             await self._executor.idle.wait()
+            await self._journal.settle()  # what has just left its slot is not due, nor in line, before its commit
+            before = self._claimer.last_found
             tick = await self._sweeper.tick()
             soon = tick.next_due_ms is not None and tick.next_due_ms <= self._settings.moment * 1000
             served = any(self._claimer.serves(lane) for lane in tick.lanes)
-            if not (served or soon or tick.suspects) and self._claimer.idle and self._executor.idle.is_set():
-                await self._journal.settle()
-                if self._executor.idle.is_set() and self._claimer.idle:
-                    return
-            else:
-                await asyncio.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
+            quiet = self._executor.idle.is_set() and self._claimer.idle and self._claimer.last_found == before
+            if quiet and not (served or soon or tick.suspects):
+                return
+            await asyncio.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +190,9 @@ class Worker:
 
     async def _has_code(self, workflow: str, version: str) -> bool:
         """Whether a living worker has this version of a workflow."""
-        workers = await self._store.workers()
+        workers = await patiently(
+            self._store.workers, "workers", self._logger, self._settings.outage_backoff_max
+        )
         return any(w.state == "live" and w.workflows.get(workflow) == version and w.id != self.id for w in workers)
 
     async def _fetch_history(self, claimed: Claimed) -> None:
@@ -283,7 +294,8 @@ class Worker:
         self._sweeper.look_now()
 
     def _duty_ended(self, task: asyncio.Task[None]) -> None:
-        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it."""
-        if not task.cancelled() and task.exception() is not None:
+        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it. (A worker that
+        stops during an outage gives up what its duties were waiting for.)"""
+        if not task.cancelled() and task.exception() is not None and not self._stopping:
             self._logger.critical("%s broke", task.get_name(), exc_info=task.exception())
             self.broken.set()

@@ -25,8 +25,10 @@ _OUTAGES = (
     asyncpg.InsufficientResourcesError,  # too many connections, disk full, out of memory
     asyncpg.TransactionRollbackError,  # deadlock, serialisation failure
     asyncpg.ObjectInUseError,
-    asyncpg.ReadOnlySQLTransactionError,  # the old primary after a failover
+    asyncpg.InvalidTransactionStateError,  # read-only: the old primary after a failover; a transaction idle for too long
+    asyncpg.PostgresSystemError,  # the server's disk
     asyncpg.InvalidSQLStatementNameError,  # a pooler gave us another backend
+    asyncpg.InternalClientError,  # the driver met the server's farewell where it expected an answer
 )
 """Errors after which the same statement may well succeed: the write is repeated, which is safe."""
 
@@ -73,8 +75,15 @@ class Connector:
             "connection_class": QuietConnection,
         }
         if self._pooled_server is False:
-            # A short statement must not be compiled because a plan for a large batch looked expensive.
-            options["server_settings"] = {"application_name": "holdfast", "jit": "off"}
+            options["server_settings"] = {
+                "application_name": "holdfast",
+                # A short statement must not be compiled because a plan for a large batch looked expensive.
+                "jit": "off",
+                # A machine that vanishes inside a transaction, or while it is sent a large claim, would keep its rows
+                # locked, and from the reaper, for as long as the server believes in the connection: two hours.
+                "idle_in_transaction_session_timeout": str(int(settings.lease * 1000)),
+                "tcp_user_timeout": str(int(settings.lease * 1000)),
+            }
             options["max_cached_statement_lifetime"] = 0
         else:
             options["statement_cache_size"] = 0

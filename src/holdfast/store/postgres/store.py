@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from ...errors import DatabaseUnavailable
+from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.records import (
     ActivityRow,
     Batch,
@@ -76,12 +76,19 @@ class PostgresStore:
     async def open(self) -> None:
         """Make the pool; the first connection tells what is wrong, if anything is."""
         if self._pool is not None:
+            self._check_pool()
             return
         options = await self._connector.options()
         try:
             self._pool = await asyncpg.create_pool(min_size=0, max_size=self._settings.pool_size, **options)
         except Exception as error:
             raise connect_error(error, self._url) from None
+
+    def _check_pool(self) -> None:
+        """A pool that is too small would make the duties wait for each other for ever."""
+        needed = len(self._lines) + 2
+        if self._pool.get_max_size() < needed:
+            raise ConfigurationError(f"pool= must hold at least {needed} connections, not {self._pool.get_max_size()}")
 
     async def close(self) -> None:
         """Give every connection back."""
@@ -274,7 +281,7 @@ class PostgresStore:
         await self._fetch("worker_state", worker, state)
 
     async def unregister(self, worker: str) -> None:
-        """A worker leaves in good order."""
+        """A worker leaves in good order; what still names it goes back in line."""
         await self._fetch("unregister", worker)
 
     def pulse(self, patience: float = 10.0) -> PostgresPulse:

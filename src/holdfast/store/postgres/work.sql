@@ -254,7 +254,13 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE {schema}.workers SET state = $2 WHERE id = $1 AND state <> 'dead';
 
 -- name: unregister
--- A worker has left in good order.
+-- A worker leaves in good order. What still names it goes back in line: a claim that was under way when it stopped.
+WITH left_over AS MATERIALIZED (
+    SELECT id FROM {schema}.runs WHERE worker = $1 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+), given AS (
+    UPDATE {schema}.runs r SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at
+    FROM left_over l WHERE r.id = l.id
+)
 DELETE FROM {schema}.workers WHERE id = $1;
 
 -- name: workers

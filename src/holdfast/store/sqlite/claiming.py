@@ -9,6 +9,10 @@ from itertools import groupby
 from ...model.records import Claimed, Lane, StepRecord
 from ...settings import Settings
 from ..protocol import NOTHING
+from .wide import execute_wide, fetch_wide
+
+Pick = tuple[int, int, str, str]
+"""(place, row, version that had it last, version that takes it)"""
 
 
 class Claims:
@@ -29,10 +33,10 @@ class Claims:
         remembered: Mapping[str, int],
     ) -> list[Claimed]:
         """Ready runs of these lanes, or what the same token took before."""
-        taken = self._taken(database, worker, token)
+        taken = self._taken(database, worker, token, {})
         if not taken:
-            for place, row, last, version in self._first(database, [lane for lane, _ in lanes], versions, limit):
-                taken.append(self._take(database, worker, token, version, row, place, last))
+            picked = list(self._first(database, [lane for lane, _ in lanes], versions, limit))
+            taken = self._take(database, worker, token, picked)
         return self._with_history(database, taken, remembered)
 
     def claim_suspect(
@@ -44,12 +48,12 @@ class Claims:
         queues: Sequence[str] | None,
     ) -> list[Claimed]:
         """At most one run that workers have died with."""
-        taken = self._taken(database, worker, token)
+        taken = self._taken(database, worker, token, {})
         if not taken:
             suspect = self._first_suspect(database, versions, queues)
             if suspect is not None:
                 place, row, last, workflow = suspect
-                taken.append(self._take(database, worker, token, versions[workflow], row, place, last))
+                taken = self._take(database, worker, token, [(place, row, last, versions[workflow])])
         return self._with_history(database, taken, NOTHING)
 
     def has_suspects(self, database: sqlite3.Connection, workflows: Sequence[str]) -> bool:
@@ -60,13 +64,13 @@ class Claims:
 
     def _first(
         self, database: sqlite3.Connection, lanes: list[Lane], versions: dict[str, str], limit: int
-    ) -> Iterator[tuple[int, int, str, str]]:
+    ) -> Iterator[Pick]:
         """(place, row, last version, new version) of the first runs over all lanes: by priority, then by age."""
         for _, level in groupby(sorted(lanes, key=lambda lane: -lane.priority), key=lambda lane: lane.priority):
             found = [
                 (place, row, last, versions[lane.workflow])
                 for lane in level
-                for place, row, last in database.execute(self._sql["ready"], (*lane, limit))
+                for place, row, last in fetch_wide(database, self._sql["ready"], (*lane, limit))
             ]
             found.sort()
             yield from found[:limit]
@@ -91,21 +95,24 @@ class Claims:
 
     # -- taking ---------------------------------------------------------------------------------------------
 
-    def _taken(self, database: sqlite3.Connection, worker: str, token: int) -> list[Claimed]:
-        return [Claimed(*row) for row in database.execute(self._sql["taken"], (worker, token))]
+    def _take(self, database: sqlite3.Connection, worker: str, token: int, picked: list[Pick]) -> list[Claimed]:
+        if not picked:
+            return []
+        execute_wide(database, self._sql["take"], [(row, worker, token, version) for _, row, _, version in picked])
+        return self._taken(database, worker, token, {row: (place, last) for place, row, last, _ in picked})
 
-    def _take(
-        self,
-        database: sqlite3.Connection,
-        worker: str,
-        token: int,
-        version: str,
-        row: int,
-        place: int,
-        last: str,
-    ) -> Claimed:
-        arguments = (worker, token, version, row, place, last)
-        return Claimed(*database.execute(self._sql["take"], arguments).fetchall()[0])
+    def _taken(
+        self, database: sqlite3.Connection, worker: str, token: int, known: dict[int, tuple[int, str]]
+    ) -> list[Claimed]:
+        """What a token took, in the order it was to be taken in; ``known`` tells what the rows said before."""
+        taken = []
+        for row, *columns in fetch_wide(database, self._sql["taken"], (worker, token)):
+            run = Claimed(*columns)
+            if row in known:
+                run.place, run.last_version = known[row]
+            taken.append(run)
+        taken.sort(key=lambda run: (-run.priority, run.place))
+        return taken
 
     # -- history --------------------------------------------------------------------------------------------
 

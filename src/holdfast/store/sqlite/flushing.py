@@ -9,6 +9,7 @@ import msgspec
 
 from ...model import status
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, Transition, TryFailed
+from .wide import execute_wide, fetch_wide
 
 _FEW = 32
 """Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
@@ -45,7 +46,7 @@ def _fence(
     if len(ids) <= _FEW:
         held = [(i, *row) for i in ids for row in database.execute(sql["held_run"], (i, worker)).fetchall()]
     else:
-        held = database.execute(sql["held"], (worker,)).fetchall()
+        held = [tuple(row) for row in fetch_wide(database, sql["held_all"], (worker,))]
     answer.asked = {run_id: asked for run_id, _, asked in held if asked is not None and run_id in ids}
     return {run_id: claim for run_id, claim, _ in held}
 
@@ -83,14 +84,14 @@ def _record_steps(
     run's history is not what its owner believes: the run is lost, and nothing of it stays."""
     database.execute("SAVEPOINT steps")
     before = database.total_changes
-    database.executemany(sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
+    execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
     if database.total_changes - before < len(batch.steps):
         foreign = {entry.run_id for entry in batch.steps if _is_foreign(database, sql, entry)}
         if foreign:
             database.execute("ROLLBACK TO steps")
             answer.lost |= foreign
             _leave_out(batch, foreign)
-            database.executemany(sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
+            execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
     database.execute("RELEASE steps")
 
 
@@ -110,9 +111,9 @@ def _leave_out(batch: Batch, runs: set[str]) -> None:
 
 
 def _move(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int) -> None:
-    completed = [(m.output, m.format, now, m.run_id) for m in moves if m.status == status.COMPLETED]
+    completed = [(m.run_id, m.output, m.format, now) for m in moves if m.status == status.COMPLETED]
     if completed:
-        database.executemany(sql["complete"], completed)
+        execute_wide(database, sql["complete"], completed)
     others = [m for m in moves if m.status != status.COMPLETED]
     if others:
         forgotten = [(m.run_id, *place) for m in others if m.next_attempt for place in m.forget]

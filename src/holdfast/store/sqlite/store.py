@@ -241,7 +241,8 @@ class SqliteStore:
         await self._execute("worker_state", state, worker)
 
     async def unregister(self, worker: str) -> None:
-        """A worker leaves in good order."""
+        """A worker leaves in good order; what still names it goes back in line."""
+        await self._execute("give_all_back", worker)
         await self._execute("unregister", worker)
 
     def pulse(self, patience: float = 10.0) -> SqlitePulse:

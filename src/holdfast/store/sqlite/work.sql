@@ -4,11 +4,13 @@
 -- name: ready
 -- The first runs of one lane, oldest first. Whether a run expired unclaimed is asked here too, because the sweep that
 -- ends it may be late. The marks of the protocol are not needed: a row that left the line leaves nothing to walk over.
-SELECT place, rowid, version FROM {prefix}runs
-WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
-  AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
-  AND (deadline_at IS NULL OR deadline_at > {now})
-ORDER BY place LIMIT ?;
+SELECT json_group_array(json_array(place, row, version)) FROM (
+    SELECT place, rowid AS row, version FROM {prefix}runs
+    WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
+      AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
+      AND (deadline_at IS NULL OR deadline_at > {now})
+    ORDER BY place LIMIT ?
+);
 
 -- name: suspects
 -- Runs that workers have died with, in the order in which they are taken: alone, so that they take none along.
@@ -17,18 +19,18 @@ WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at 
 ORDER BY priority DESC, place;
 
 -- name: take
--- Hand one run to a worker: a new claim number, and out of the line.
-UPDATE {prefix}runs
-SET status = 'running', worker = ?, token = ?, version = ?, claim = claim + 1, place = NULL, visible_at = NULL,
-    waiting_for = NULL, attempt = max(attempt, 1), started_at = COALESCE(started_at, {now})
-WHERE rowid = ?
-RETURNING id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-          timeout_ms, deadline_at - {now}, started_at, ?, ?, asked;
+-- Hand runs to a worker: a new claim number each, and out of the line.
+WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = 'running', worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+    visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+FROM picked AS p WHERE r.rowid = p.row;
 
 -- name: taken
--- What an earlier call of the same token took, in case its reply was lost on the way.
-SELECT id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-       timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked
+-- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
+SELECT json_group_array(json_array(
+    rowid, id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 
 -- name: history
@@ -44,6 +46,10 @@ WHERE run_id = ? AND attempt = ? AND position >= 0 GROUP BY branch, position;
 -- name: held
 -- What names a worker: the fence of a flush, and what a heartbeat brings back. Answered from the index alone.
 SELECT id, claim, asked FROM {prefix}runs WHERE worker = ?;
+
+-- name: held_all
+-- The same as one row, for the fence of a flush.
+SELECT json_group_array(json_array(id, claim, asked)) FROM {prefix}runs WHERE worker = ?;
 
 -- name: held_run
 -- The same for one run, for flushes that carry few.
@@ -77,10 +83,11 @@ SET name = excluded.name, updated_at = excluded.updated_at,
 
 -- name: complete
 -- A run that has its result: the usual end, kept apart from the other moves because it is the hot one.
-UPDATE {prefix}runs
-SET status = 'completed', output = ?, output_format = ?, reason = NULL, error = NULL, waiting_for = NULL, forget = NULL, worker = NULL,
-    token = NULL, asked = NULL, losses = 0, completed_at = ?
-WHERE id = ?;
+WITH c(id, output, format, now) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = 'completed', output = c.output, output_format = c.format, reason = NULL, error = NULL, waiting_for = NULL,
+    forget = NULL, worker = NULL, token = NULL, asked = NULL, losses = 0, completed_at = c.now
+FROM c WHERE r.id = c.id;
 
 -- name: move
 -- A run leaves this worker in any other way, having passed the fence in this transaction. One that says it waits, but was
@@ -130,6 +137,11 @@ ON CONFLICT (id) DO NOTHING;
 -- name: worker_state
 -- A worker is stopping.
 UPDATE {prefix}workers SET state = ? WHERE id = ? AND state <> 'dead';
+
+-- name: give_all_back
+-- What still names a worker that leaves: a claim that was under way when it stopped.
+UPDATE {prefix}runs SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = deadline_at
+WHERE worker = ?;
 
 -- name: unregister
 -- A worker has left in good order.

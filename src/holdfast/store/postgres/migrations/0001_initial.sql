@@ -210,7 +210,7 @@ FROM {schema}.steps;
 CREATE VIEW {schema}.activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
        arguments, output, error, format, started_at, completed_at
-FROM {schema}.steps
+FROM {schema}.steps WHERE status <> 'failed'   -- each failed try of a step is in `tries`, and stays there
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
 FROM {schema}.tries;

@@ -205,7 +205,7 @@ FROM {prefix}steps;
 CREATE VIEW {prefix}activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
        arguments, output, error, format, started_at, completed_at
-FROM {prefix}steps
+FROM {prefix}steps WHERE status <> 'failed'   -- each failed try of a step is in `tries`, and stays there
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
 FROM {prefix}tries;

@@ -1,0 +1,42 @@
+"""Many rows by one statement, both ways.
+
+Each step of a SQLite statement gives Python's lock away and has to wait for it again, behind an event loop that may be
+busy. Row by row, a flush of hundreds would wait hundreds of times; so rows go in by statements with many rows of
+values, and come out as one row of JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+_WIDTHS = (100, 20, 5, 1)
+"""Rows per statement. Few widths, so that the prepared statements are found again."""
+_VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
+
+
+def execute_wide(database: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Run a statement that has ``VALUES (?, …)`` once for all rows."""
+    begin = 0
+    for width in _WIDTHS:
+        while len(rows) - begin >= width:
+            database.execute(_widened(sql, width), list(chain.from_iterable(rows[begin : begin + width])))
+            begin += width
+
+
+def fetch_wide(database: sqlite3.Connection, sql: str, values: Iterable[Any]) -> list[list[Any]]:
+    """All rows of a question that answers with one JSON array of arrays."""
+    (text,) = database.execute(sql, tuple(values)).fetchone()
+    rows: list[list[Any]] = msgspec.json.decode(text)
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _widened(sql: str, width: int) -> str:
+    return _VALUES.sub(lambda match: "VALUES " + ", ".join([match[1]] * width), sql, count=1)

@@ -1,0 +1,351 @@
+"""Timeouts of steps and attempts, deadlines and expiry: they hold even for handlers that ignore them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    Holdfast,
+    RetryLater,
+    RunFailed,
+    StepFailed,
+    SyncContext,
+    cancelled,
+)
+from tests.support.engine import PATIENCE, Calls, ThreadGate, eventually
+
+AT_ONCE = Backoff(base=0, jitter=False)
+SHORT = 0.05
+"""A timeout that has passed by the time anybody looks; the code under test would wait for ever."""
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def deaf(release: asyncio.Event) -> None:
+    """Ignores being cancelled until the test lets it go."""
+    while not release.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await release.wait()
+
+
+# -- of a step ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_step_that_takes_too_long_fails_by_name(app: Holdfast) -> None:
+    """D27: and the workflow may catch it."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.options(timeout=SHORT).step(for_ever)
+        except StepFailed as error:
+            return error.message
+        return "no timeout"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "step 'for_ever' took longer than its timeout of 0.05 s"
+
+
+async def test_every_try_of_a_step_has_the_whole_timeout(app: Holdfast, calls: Calls) -> None:
+    async def slow_once() -> str:
+        if calls.hit("slow") < 3:
+            await for_ever()
+        return "third"
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return await ctx.options(timeout=timedelta(seconds=SHORT), retries=2, backoff=AT_ONCE).step(slow_once)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "third"
+    assert calls["slow"] == 3
+
+
+async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Holdfast) -> None:
+    """D28, D29: what it does later is not recorded."""
+    release = asyncio.Event()
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.options(timeout=SHORT).step(deaf, release)
+        except StepFailed as error:
+            return error.error_type
+        return "no timeout"
+
+    run = await app.start(order)
+    async with app.worker():
+        assert (await run.result(timeout=PATIENCE)).endswith("StepTimeout")
+        release.set()
+    assert [s.status for s in await run.steps()] == ["failed"]
+
+
+async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Holdfast, calls: Calls) -> None:
+    """D29: its thread learns of it by holdfast.cancelled(); what it returns is discarded."""
+    gate = ThreadGate()
+    told: list[bool] = []
+
+    def block() -> str:
+        number = calls.hit("block")
+        if number == 1:
+            told.append(cancelled())
+            gate.passing()
+            told.append(cancelled())
+        return f"call {number}"
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return await ctx.options(timeout=SHORT, retries=1, backoff=AT_ONCE).step(block)
+
+    run = await app.start(order)
+    async with app.worker():
+        assert await run.result(timeout=PATIENCE) == "call 2"
+        gate.open()
+        await eventually(lambda: len(told) == 2)
+    assert told == [False, True]
+    assert [s.output for s in await run.steps()] == ["call 2"]
+
+
+# -- of an attempt -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["declared", "at the start"])
+async def test_an_attempt_that_takes_too_long_is_ended(app: Holdfast, where: str) -> None:
+    """D27: reason timeout, also where the timeout was given at the start."""
+
+    @app.task(max_attempts=1, timeout=SHORT if where == "declared" else 3600)
+    async def mail() -> None:
+        await for_ever()
+
+    run = await app.start(mail, timeout=None if where == "declared" else SHORT)
+    await app.drain()
+    with pytest.raises(RunFailed, match="timeout") as caught:
+        await run.result()
+    assert caught.value.reason == "timeout"
+    assert caught.value.error_type is not None and caught.value.error_type.endswith("AttemptTimeout")
+
+
+async def test_a_timed_out_attempt_is_followed_by_the_next(app: Holdfast, calls: Calls) -> None:
+    """D27: it counts as an attempt; recorded steps are kept."""
+
+    @app.workflow(max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
+    async def order(ctx: Context) -> str:
+        await ctx.step("first", lambda: calls.hit("first"))
+        if ctx.attempt == 1:
+            await for_ever()
+        return f"attempt {ctx.attempt}"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "attempt 2"
+    assert calls["first"] == 1
+
+
+async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Holdfast, calls: Calls) -> None:
+    """D28, D29, R2: the next attempt has the slot; the late one is refused everything, whatever it returns."""
+    release = asyncio.Event()
+    refusals: list[str] = []
+
+    @app.workflow(max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
+    async def order(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            await deaf(release)
+            for late in (lambda: ctx.step("late", lambda: calls.hit("late")), lambda: ctx.progress("late")):
+                try:
+                    late()
+                except BaseException as error:
+                    refusals.append(type(error).__name__)
+            return "too late"
+        return await ctx.step("in time", lambda: "second attempt")
+
+    run = await app.start(order)
+    async with app.worker(concurrency=1):
+        assert await run.result(timeout=PATIENCE) == "second attempt"
+        release.set()
+        await eventually(lambda: len(refusals) == 2)
+    assert refusals == ["AttemptEnded", "AttemptEnded"]
+    assert [s.name for s in await run.steps()] == ["in time"]
+    assert calls["late"] == 0
+    assert (await run.info()).output == "second attempt"
+
+
+@pytest.mark.parametrize("kind", ["task", "workflow"])
+async def test_a_blocking_handler_loses_its_slot_and_its_run(app: Holdfast, calls: Calls, kind: str) -> None:
+    """D29, rule 1: a thread cannot be stopped; it is told by holdfast.cancelled(), and refused everything."""
+    gate = ThreadGate()
+    seen: list[Any] = []
+
+    def first_attempt(ctx: SyncContext | None) -> str:
+        gate.passing()
+        seen.append(cancelled())
+        if ctx is not None:
+            try:
+                ctx.step("late", lambda: calls.hit("late"))
+            except BaseException as error:
+                seen.append(type(error).__name__)
+        return "too late"
+
+    if kind == "task":
+
+        @app.task(name="job", max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
+        def job() -> str:
+            return first_attempt(None) if calls.hit("job") == 1 else "second attempt"
+    else:
+
+        @app.workflow(name="job", max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
+        def durable_job(ctx: SyncContext) -> str:
+            return first_attempt(ctx) if ctx.attempt == 1 else "second attempt"
+
+    run = await app.start("job")
+    async with app.worker(concurrency=1):
+        assert await run.result(timeout=PATIENCE) == "second attempt"
+        gate.open()
+        await eventually(lambda: len(seen) == (1 if kind == "task" else 2))
+    assert seen == ([True] if kind == "task" else [True, "AttemptEnded"])
+    assert calls["late"] == 0
+    assert await run.steps() == []
+
+
+async def test_a_thread_that_waits_for_a_step_is_released_by_the_timeout(app: Holdfast, calls: Calls) -> None:
+    """Rule 30: the step of a plain def workflow does not run on after its attempt has ended."""
+    ended: list[str] = []
+
+    async def long() -> None:
+        try:
+            await for_ever()
+        finally:
+            ended.append("step")
+
+    @app.workflow(max_attempts=1, timeout=SHORT * 4)
+    def order(ctx: SyncContext) -> None:
+        try:
+            ctx.step(long)
+        except BaseException as error:
+            ended.append(type(error).__name__)
+            raise
+
+    run = await app.start(order)
+    async with app.worker():
+        with pytest.raises(RunFailed, match="timeout"):
+            await run.result(timeout=PATIENCE)
+        await eventually(lambda: len(ended) == 2)
+    assert ended == ["step", "AttemptEnded"]
+
+
+async def test_waits_do_not_count_for_the_timeout(app: Holdfast, calls: Calls) -> None:
+    """Semantics: the timeout bounds one stretch of execution, waits excluded."""
+
+    async def flaky() -> str:
+        if calls.hit("flaky") == 1:
+            raise RetryLater(0.6)
+        return "done"
+
+    @app.workflow(max_attempts=1, timeout=0.5)
+    async def order(ctx: Context) -> str:
+        return await ctx.options(retries=1).step(flaky)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "done"
+
+
+# -- of the whole run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["declared", "at the start"])
+async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Holdfast, calls: Calls, where: str) -> None:
+    """Semantics: wall-clock for the whole run; no further attempt."""
+
+    @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.3 if where == "declared" else None)
+    async def mail() -> None:
+        calls.hit("mail")
+        await for_ever()
+
+    run = await app.start(mail, deadline=None if where == "declared" else timedelta(seconds=0.3))
+    async with app.worker():
+        with pytest.raises(RunFailed, match="deadline") as caught:
+            await run.result(timeout=PATIENCE)
+    assert caught.value.reason == "deadline"
+    assert calls["mail"] == 1
+    info = await run.info()
+    assert info.deadline is not None
+    assert abs((info.deadline - info.created_at).total_seconds() - 0.3) < 0.001
+
+
+async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Holdfast) -> None:
+    """Semantics: waits included."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(retries=1).step("later", later)
+
+    def later() -> None:
+        raise RetryLater(3600)
+
+    run = await app.start(order, deadline=0.3)
+    async with app.worker():
+        with pytest.raises(RunFailed, match="deadline"):
+            await run.result(timeout=PATIENCE)
+    delayed = await app.start(order, delay=3600, deadline=0.05)
+    async with app.worker():
+        with pytest.raises(RunFailed, match="deadline"):
+            await delayed.result(timeout=PATIENCE)
+
+
+async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Holdfast, calls: Calls) -> None:
+    """D22, D23."""
+
+    @app.task
+    async def mail() -> None:
+        calls.hit("mail")
+
+    run = await app.start(mail, expires_in=0.01)
+
+    async def past() -> bool:
+        info = await run.info()
+        return info.expires_at is not None and info.read_at > info.expires_at
+
+    await eventually(past)
+    await app.drain()
+    with pytest.raises(RunFailed, match="expired") as caught:
+        await run.result()
+    assert caught.value.reason == "expired"
+    assert calls["mail"] == 0
+
+
+async def test_expiry_counts_only_until_the_first_pick_up(app: Holdfast, calls: Calls) -> None:
+    """R3: retries of a run that was picked up in time are not killed by it."""
+
+    @app.task(backoff=Backoff(base=0.5, jitter=False))
+    async def mail() -> str:
+        if calls.hit("mail") == 1:
+            raise ValueError("again")
+        return "sent"
+
+    run = await app.start(mail, expires_in=0.4)
+    await app.drain()
+    assert await run.result() == "sent"
+
+
+async def test_expiry_counts_from_the_moment_the_run_is_due(app: Holdfast) -> None:
+    """Semantics: a delayed run does not expire before its time has come."""
+
+    @app.task
+    async def mail() -> str:
+        return "sent"
+
+    run = await app.start(mail, delay=0.2, expires_in=0.1)
+    info = await run.info()
+    assert info.expires_at is not None
+    assert abs((info.expires_at - info.created_at).total_seconds() - 0.3) < 0.001

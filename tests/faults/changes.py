@@ -1,0 +1,107 @@
+"""What a test may change in its own worker processes: faults at an exact place, and rules of the product taken out.
+
+Each function is named in the arguments of a process and called before its application is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from holdfast.store.postgres import claiming, connections, flushing
+from holdfast.store.postgres.store import PostgresStore
+
+Arguments = dict[str, Any]
+
+
+# -- faults at an exact place ----------------------------------------------------------------------------------------
+
+
+def freeze_inside_flush(_: Arguments) -> None:
+    """The process stops between the fence and the writes of a flush, with the rows locked: a machine that vanishes."""
+    write = flushing.Flusher._write
+
+    async def frozen(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        await write(*arguments)
+
+    flushing.Flusher._write = frozen  # type: ignore[method-assign]
+
+
+def freeze_inside_claim(_: Arguments) -> None:
+    """The process stops while a large claim is sent to it, with more under way than the buffers hold."""
+    take = claiming.Claims._take
+    done: list[str] = []
+
+    async def frozen(self: Any, *arguments: Any) -> Any:
+        if not done:
+            worker, token, name, (*others, _limit), *_ = arguments
+            done.append(name)
+            connection = await self._line._open()
+            await connection.fetch(self._sql[name], worker, token, *others, 0)  # prepared: the next one is sent at once
+            connection._transport.pause_reading()
+            asyncio.get_running_loop().call_later(0.5, stop, connection._transport)
+        return await take(self, *arguments)
+
+    def stop(transport: Any) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        transport.resume_reading()
+
+    claiming.Claims._take = frozen  # type: ignore[method-assign]
+
+
+def trust_every_connection(_: Arguments) -> None:
+    """The server is not told to give up connections whose other end has vanished."""
+    options = connections.Connector._options
+
+    def told_less(self: connections.Connector) -> dict[str, Any]:
+        found = options(self)
+        for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout"):
+            found.get("server_settings", {}).pop(name, None)
+        return found
+
+    connections.Connector._options = told_less  # type: ignore[method-assign]
+
+
+# -- rules taken out -------------------------------------------------------------------------------------------------
+
+
+def _rewrite(*replacements: tuple[str, str, str]) -> None:
+    """Replace text in statements by name; it must be there, or the change would change nothing."""
+    make = PostgresStore.__init__
+
+    def made(self: PostgresStore, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        for name, old, new in replacements:
+            assert old in self._sql[name], f"statement {name} has no {old!r}"
+            self._sql[name] = self._sql[name].replace(old, new)
+
+    PostgresStore.__init__ = made  # type: ignore[method-assign]
+
+
+def without_fence(_: Arguments) -> None:
+    """Whoever writes is believed."""
+    rule = "r.worker = $1 AND r.claim = f.claim"
+    _rewrite(("flush", rule, "$1::uuid IS NOT NULL"), ("fence", rule, "$1::uuid IS NOT NULL"), ("move", " AND r.worker = $14", ""))
+
+
+def without_row_lock(_: Arguments) -> None:
+    """Two workers may look at the same row and both take it."""
+    _rewrite(
+        ("claim_lane", "FOR NO KEY UPDATE SKIP LOCKED", ""),
+        ("claim_lanes", "FOR NO KEY UPDATE OF r SKIP LOCKED", ""),
+        ("flush", "FOR NO KEY UPDATE OF r SKIP LOCKED", ""),
+        ("fence", "FOR NO KEY UPDATE OF r SKIP LOCKED", ""),
+    )
+
+
+def without_wakes(_: Arguments) -> None:
+    """A run says that it waits, and is believed, whatever has come in meanwhile."""
+    _rewrite(("move", "r.wakes <> m.wakes", "false"))
+
+
+def without_token(_: Arguments) -> None:
+    """A claim whose reply was lost is not asked for again."""
+    _rewrite(("claimed", "r.token = $2", "r.token = $2 AND false"))
