@@ -18,7 +18,7 @@ from .connected import Connected
 from .engine.context import Context, SyncContext
 from .engine.scope import current_call, current_execution
 from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, check_attempts, workflow_options
-from .errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownWorkflow
+from .errors import ConfigurationError, ContextMisuse, HoldfastError, InvalidInput, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
 from .model.names import check_name, check_namespace
@@ -64,7 +64,7 @@ class Holdfast:
         record_arguments: bool | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.url: DatabaseUrl = parse_url(url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL)
+        self.url: DatabaseUrl = parse_url(os.environ.get("HOLDFAST_URL") or DEFAULT_URL if url is None else url)
         default = os.environ.get("HOLDFAST_NAMESPACE") or DEFAULT_NAMESPACE
         self.namespace = check_namespace(default if namespace is None else namespace)
         base = settings or Settings.from_environment()
@@ -408,7 +408,7 @@ class Holdfast:
             finally:
                 await worker.stop()
         if worker.broken.is_set():
-            raise RuntimeError("the worker broke; its log says why")
+            raise HoldfastError("the worker broke, which is a bug in Holdfast; its log says how")
 
     async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
         """Work until nothing is runnable: for tests, cron jobs, serverless."""

@@ -151,8 +151,13 @@ class Run(Generic[O]):
             records += page
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
-        under_way = [] if row.status in status.TERMINAL else await store.progress(self.id)
-        return [_step_info(r, self._payloads) for r in records] + [_progress_info(p, self._payloads) for p in under_way]
+        found = [_step_info(record, self._payloads) for record in records]
+        if row.status in status.TERMINAL:
+            return found
+        found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
+        if row.waiting_for == status.WAITING_RETRY:
+            found += _waiting_steps(await store.activity(self.id), found, self._payloads)
+        return found
 
     async def activity(self) -> list[Activity]:
         """The append-only log of every call, failed tries included, in start order."""
@@ -260,6 +265,29 @@ def _progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
         started_at=_required_time(row.started_at),
         completed_at=None,
     )
+
+
+def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads) -> list[StepInfo]:
+    """Steps that have failed and are to be tried again: all that is known of them is in the log."""
+    listed = {(info.branch, info.position) for info in known}
+    last = {(row.branch, row.position): row for row in rows if row.position != RUN_ITSELF}
+    return [
+        StepInfo(
+            name=row.name,
+            branch=row.branch,
+            position=row.position,
+            status=status.WAITING,
+            detail=None,
+            data=None,
+            output=None,
+            error=_error(row.error, row.format, payloads),
+            attempts=row.number,
+            started_at=_required_time(row.started_at),
+            completed_at=None,
+        )
+        for place, row in last.items()
+        if place not in listed
+    ]
 
 
 def _activity(row: ActivityRow, payloads: Payloads) -> Activity:

@@ -102,7 +102,7 @@ async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Holdfa
     with pytest.raises(RunFailed, match=r"step 'charge' failed: .*OwnError: code 1"):
         await run.result()
     info = await run.info()
-    assert info.error is not None and info.error.type == "holdfast.errors.StepFailed"
+    assert info.error is not None and info.error.type == "StepFailed"
     [step] = await run.steps()
     assert step.error is not None
     assert (step.status, step.error.message, step.output) == ("failed", "code 1", None)

@@ -36,7 +36,7 @@ async def test_a_context_called_from_another_task_is_refused(app: Holdfast) -> N
         await asyncio.gather(line(1), line(2))
 
     error = await failure(app)
-    assert error.error_type == "holdfast.errors.ContextMisuse"
+    assert error.error_type == "ContextMisuse"
     assert "ctx.branch" in error.message
     assert error.reason == "code"
 

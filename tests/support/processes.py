@@ -101,7 +101,12 @@ class WorkerProcess:
         return self
 
     async def __aenter__(self) -> Self:
-        return await self.launch().ready()
+        self.launch()
+        try:
+            return await self.ready()
+        except BaseException:
+            self.kill()
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         self.kill()

@@ -135,6 +135,8 @@ class StepCall(Generic[T]):
         failures = claimed.tries.get((self.branch, self.position), 0) if claimed.tries else 0
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         while True:
+            if execution.closed is not None:
+                raise execution.closed  # the attempt ended while this step waited: no further try
             began = self._began = execution.active[self] = time.monotonic()
             self._calls = failures + 1
             self.draws = 0

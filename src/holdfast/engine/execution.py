@@ -217,6 +217,9 @@ class Waits:
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._due: dict[asyncio.Future[None], tuple[float, str]] = {}
+        self._since: float | None = None
+        """Since when everything under way has been waiting."""
+        self._waited = 0.0
 
     async def wait(self, seconds: float, waiting_for: str) -> None:
         """Wait for a time: in memory if it is a moment, else by giving the slot back."""
@@ -230,6 +233,15 @@ class Waits:
         finally:
             timer.cancel()
             self._due.pop(future, None)
+            self._waited, self._since = self.take_waited(), None
+
+    def take_waited(self) -> float:
+        """Seconds spent only waiting since this was last asked: they do not count for the timeout of an attempt."""
+        now = time.monotonic()
+        waited, self._waited = self._waited, 0.0
+        if self._since is not None:
+            waited, self._since = waited + now - self._since, now
+        return waited
 
     def look(self) -> None:
         """Release the run if all that is under way is waiting, and longer than a moment."""
@@ -240,6 +252,8 @@ class Waits:
         recorder = self._execution.recorder
         if left > recorder.settings.moment or not recorder.has_free_slots():
             self._execution.suspend(max(0, int(left * 1000)), waiting_for)
+        elif self._since is None:
+            self._since = time.monotonic()
 
     def close(self) -> None:
         """Nothing is waited for any more."""

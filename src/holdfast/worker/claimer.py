@@ -54,6 +54,10 @@ class Claimer:
         self._tokens = itertools.count(1)
         self.stopped = False
         self.busy = False
+        self.calls = 0
+        """How many claims have been asked for."""
+        self.asking = False
+        """Whether the last of them is still unanswered: it may have taken runs that we do not know of yet."""
         self.last_found = 0.0
         """When a claim last brought something (monotonic)."""
 
@@ -111,6 +115,14 @@ class Claimer:
             await self._claim(list(self._active.items()), free)
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
+        self.calls += 1
+        self.asking = True
+        try:
+            await self._claim_once(lanes, limit)
+        finally:
+            self.asking = False
+
+    async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
         token, worker = next(self._tokens), self._worker_id()
 
         async def ask() -> list[Claimed]:

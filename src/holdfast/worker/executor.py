@@ -339,6 +339,7 @@ class Executor:
         """Journal the entry that ends this claim, wait for its commit, free the slot."""
         if execution.closed is None:
             execution.closed = _OVER
+            execution.waits.close()
         if not execution.handler_done and self.running.get(execution.run_id) is execution:
             execution.handler_done = True
             self._leaving += 1
@@ -401,7 +402,11 @@ class Executor:
         """Whichever comes first: the timeout of this stretch, or the deadline of the whole run."""
         claimed = execution.claimed
         timeout = claimed.timeout_ms / 1000 if claimed.timeout_ms is not None else execution.workflow.options.timeout
-        deadline = None if claimed.deadline_in_ms is None else max(0.0, claimed.deadline_in_ms / 1000)
+        return self._earlier(execution, timeout)
+
+    def _earlier(self, execution: Execution, timeout: float | None) -> tuple[float, str] | None:
+        left, now = execution.claimed.deadline_in_ms, time.monotonic()
+        deadline = None if left is None else max(0.0, execution.began + left / 1000 - now)
         if deadline is not None and (timeout is None or deadline <= timeout):
             return deadline, status.REASON_DEADLINE
         return None if timeout is None else (timeout, status.REASON_TIMEOUT)
@@ -409,6 +414,12 @@ class Executor:
     def _time_is_up(self, execution: Execution, reason: str) -> None:
         """End the attempt, even if the handler ignores being cancelled."""
         if execution.closed is not None:
+            return
+        waited = execution.waits.take_waited()
+        if reason == status.REASON_TIMEOUT and waited > 0:
+            limit = self._earlier(execution, waited)
+            assert limit is not None
+            self._timers[execution.run_id] = self.loop.call_later(limit[0], self._time_is_up, execution, limit[1])
             return
         if reason == status.REASON_DEADLINE:
             error: Exception = DeadlineExceeded(f"run {execution.run_id} did not end before its deadline")

@@ -52,6 +52,8 @@ class Journal:
         self._heard = heard
         self._flushed = flushed
         self._waiting: list[Item] = []
+        self._under_way: list[Item] = []
+        """What the flush that is under way carries."""
         self._bell = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,6 +73,13 @@ class Journal:
         """Put an entry in that nobody waits for."""
         self._waiting.append((entry, None))
         self._bell.set()
+
+    def has(self, run_id: str, claim: int) -> bool:
+        """Whether anything of this claim is not decided yet."""
+        for items in (self._under_way, self._waiting):
+            if any(entry.run_id == run_id and entry.claim == claim for entry, _ in items):
+                return True
+        return False
 
     async def settle(self) -> None:
         """Wait until everything put in so far is decided."""
@@ -92,7 +101,9 @@ class Journal:
                 self._bell.clear()
                 self._idle.clear()
                 while self._waiting:
-                    await self._flush(self._take())
+                    self._under_way = self._take()
+                    await self._flush(self._under_way)
+                    self._under_way = []
                 self._idle.set()
         finally:
             self._abandon()

@@ -49,7 +49,8 @@ class Worker:
         self._versions = {name: workflow.version for name, workflow in workflows.items()}
         self._switchboard = switchboard
         self._queues = None if queues is None else list(queues)
-        self._strays: set[tuple[str, int]] = set()
+        self._strays: dict[tuple[str, int], int] = {}
+        """(run, claim) that names us without our knowledge → how many claims we had asked for when it was first seen."""
         self._duties: list[asyncio.Task[None]] = []
         self._stopping = False
         self._hurried = asyncio.Event()
@@ -254,14 +255,24 @@ class Worker:
                 and not execution.leaving
             ):
                 self._executor.lose(run_id, claim)
-        now = self._executor.holding()
-        strays = {(run_id, claim) for run_id, claim in held.items() if now.get(run_id) != claim}
-        # Seen twice: once may be a claim or a commit whose reply is on its way.
-        again = strays & self._strays
-        self._strays = strays - again
-        if again and not self._stopping:
-            self._logger.warning("giving back %d runs that name this worker without its knowledge", len(again))
-            self._duties.append(asyncio.create_task(self._give_back(sorted(again))))
+        strays = self._find_strays(held)
+        if strays and not self._stopping:
+            self._logger.warning("giving back %d runs that name this worker without its knowledge", len(strays))
+            self._duties.append(asyncio.create_task(self._give_back(strays)))
+
+    def _find_strays(self, held: dict[str, int]) -> list[tuple[str, int]]:
+        """What names us, but is neither in the slots nor on its way: into them by a claim that is not answered yet, or
+        out of them by an entry in the journal. Seen twice, because the first sight may be older than our knowledge."""
+        now, asked = self._executor.holding(), self._claimer.calls
+        seen = {
+            (run_id, claim): self._strays.get((run_id, claim), asked)
+            for run_id, claim in held.items()
+            if now.get(run_id) != claim and not self._journal.has(run_id, claim)
+        }
+        unanswered = asked if self._claimer.asking else -1
+        again = [stray for stray, since in seen.items() if stray in self._strays and since != unanswered]
+        self._strays = {stray: since for stray, since in seen.items() if stray not in again}
+        return sorted(again)
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:

@@ -87,7 +87,7 @@ class Schema:
             ),
             Check(
                 "wake-ups",
-                wakes,
+                wakes or behind_pooler,
                 "LISTEN/NOTIFY works" if wakes else "LISTEN does not deliver",
                 ("a pooler in transaction mode stands in between: " if behind_pooler else "")
                 + "workers poll instead; connect directly, or in session mode, to be woken",

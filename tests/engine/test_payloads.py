@@ -1,0 +1,423 @@
+"""Values that go into runs and steps and come back typed, the same live and replayed, on every database."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+
+from holdfast import Context, Holdfast, InvalidInput, PayloadError, RunFailed, Settings, StepFailed, step
+from tests.engine.conftest import MakeApp
+from tests.support.engine import Calls, Gate, interrupt
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Line:
+    article: str
+    cents: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Order:
+    id: UUID
+    lines: list[Line]
+    total: Decimal
+    at: datetime
+    colour: Colour = Colour.RED
+
+
+class Parcel(msgspec.Struct):
+    weight: float
+    label: bytes
+    sent: date | None = None
+
+
+class Address(TypedDict):
+    street: str
+    number: int
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    age: int = pydantic.Field(ge=0)
+    tags: set[str] = set()
+
+
+ORDER = Order(
+    UUID("12345678-1234-5678-1234-567812345678"),
+    [Line("pen", 120, ["blue"]), Line("ink", 5)],
+    Decimal("1.10"),
+    datetime(2026, 2, 28, 23, 59, 59, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    Colour.BLUE,
+)
+
+TYPED = [
+    (Order, ORDER),
+    (list[Order], [ORDER, ORDER]),
+    (Parcel, Parcel(1.5, b"\x00\xff\x10", date(2026, 1, 1))),
+    (Address, {"street": "Ringstraße", "number": 7}),
+    (Point, Point(1, 2)),
+    (Customer, Customer(name="Ann", age=30, tags={"vip"})),
+    (dict[str, Customer], {"a": Customer(name="Ann", age=30)}),
+    (datetime, datetime(2026, 1, 1, tzinfo=UTC)),
+    (date, date(2026, 1, 1)),
+    (time, time(12, 30)),
+    (timedelta, timedelta(days=1, seconds=3, microseconds=7)),
+    (UUID, UUID(int=7)),
+    (Decimal, Decimal("0.10000000000000000000000000001")),
+    (Colour, Colour.BLUE),
+    (Level, Level.HIGH),
+    (bytes, bytes(range(256))),
+    (tuple[int, str], (1, "a")),
+    (tuple[int, ...], (1, 2, 3)),
+    (set[int], {1, 2, 3}),
+    (frozenset[str], frozenset({"a"})),
+    (dict[int, str], {1: "one", -2: "two"}),
+    (dict[UUID, Colour], {UUID(int=1): Colour.RED}),
+    (int | None, None),
+    (Order | None, None),
+    (float, 0.1 + 0.2),
+    (list[tuple[int, dict[int, bytes]]], [(1, {2: b"x"})]),
+]
+IDS = [str(getattr(kind, "__name__", kind)) + str(number) for number, (kind, _) in enumerate(TYPED)]
+
+
+@pytest.mark.parametrize(("kind", "value"), TYPED, ids=IDS)
+async def test_typed_values_round_trip_live_and_replayed(app: Holdfast, kind: Any, value: Any) -> None:
+    """D41, rule 13: as input, result of a step, and result of the run; the annotation decides."""
+    gate = Gate()
+    seen: list[Any] = []
+
+    async def same(given: kind) -> kind:
+        return given
+
+    same.__annotations__ = {"given": kind, "return": kind}
+
+    async def order(ctx: Context, given: Any) -> Any:
+        seen.append(given)
+        seen.append(await ctx.step(same, given))
+        await ctx.step(gate.passing)
+        return given
+
+    order.__annotations__ = {"ctx": Context, "given": kind, "return": kind}
+    declared = app.workflow(order)
+    run = await app.start(declared, value)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    result = await run.result()
+    assert [*seen, result] == [value] * 5
+    assert {type(found) for found in [*seen, result]} == {type(value)}
+
+
+PLAIN = [
+    None, False, True, 0, -0.0, 1.0, "", "null", [], {}, [None, False, 0, ""], {"a": None}, {"": 0},
+    "a\0b", {"k\0": "\0"}, "\u2028 \U0001f600 \x7f \\ \" '", 2**63, -(2**63) - 1, 2**64, 2**200, [10**300],
+    1e308, 5e-324, 1e16, 123456789.123456789, "x" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=[f"{i} {v!r:.20}" for i, v in enumerate(PLAIN)])
+async def test_plain_values_round_trip_exactly(app: Holdfast, calls: Calls, value: Any) -> None:
+    """R4, S-broken, item 8: None, False, 0 and "" are stored and replayed as themselves; so is every odd one."""
+    gate = Gate()
+    seen: list[Any] = []
+
+    def give() -> Any:
+        calls.hit("give")
+        return value
+
+    @app.workflow
+    async def order(ctx: Context, given: Any) -> Any:
+        seen.append(given)
+        seen.append(await ctx.step(give))
+        await ctx.step(gate.passing)
+        return value
+
+    run = await app.start(order, value)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    seen += [await run.result(), await app.get(run.id).result(), (await run.info()).input, (await run.info()).output]
+    seen.append((await run.steps())[0].output)
+    assert calls["give"] == 1
+    assert [exactly(found) for found in seen] == [exactly(value)] * 9
+
+
+def exactly(value: Any) -> Any:
+    """Equality that tells 0 from False and -0.0."""
+    return repr(value)
+
+
+async def test_untyped_values_look_the_same_live_and_replayed(app: Holdfast) -> None:
+    """Rule 13: without an annotation a tuple is a list and an int key a string, both times."""
+    gate = Gate()
+    seen: list[Any] = []
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        seen.append(await ctx.step("make", lambda: {1: (2, 3), "at": date(2026, 1, 1), "line": Line("pen", 1)}))
+        await ctx.step(gate.passing)
+
+    await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    plain = {"1": [2, 3], "at": "2026-01-01", "line": {"article": "pen", "cents": 1, "notes": []}}
+    assert seen == [plain, plain]
+
+
+async def test_the_annotation_of_a_declared_step_decides(app: Holdfast) -> None:
+    """Rule 13: also for types that are local to a function."""
+
+    @dataclass
+    class Receipt:
+        number: int
+
+    @step
+    async def charge() -> Receipt:
+        return Receipt(5)
+
+    @app.workflow
+    async def order(ctx: Context) -> Receipt:
+        receipt = await ctx.step(charge)
+        assert isinstance(receipt, Receipt)
+        return receipt
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == Receipt(5)
+
+
+# -- what cannot be stored -----------------------------------------------------------------------------------------
+
+
+def deep(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def loop() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+class Opaque:
+    pass
+
+
+REFUSED = [
+    (math.nan, "nan", "$"),
+    ({"a": [1, math.inf]}, "inf", "$.a[1]"),
+    ([-math.inf], "-inf", "$[0]"),
+    (Parcel(math.nan, b""), "nan", "$.weight"),
+    ("half \ud800", "surrogate", "$"),
+    ({"a": {"b": ["\udfff"]}}, "surrogate", "$.a.b[0]"),
+    ({"k\ud800": 1}, "surrogate", "$"),
+    (Opaque(), "Opaque", "$"),
+    ({"a": [Line("pen", 1, [Opaque()])]}, "Opaque", "$.a[0].notes[0]"),  # type: ignore[list-item]
+    ({"f": print}, "builtin_function_or_method", "$.f"),
+    (1 + 2j, "complex", "$"),
+    (deep(101), "101|deeper than 100", ""),
+    (deep(5000), "deep", ""),
+    (loop(), "deep|itself", ""),
+    ("x" * (8 * 1024 * 1024), "8,388,610 bytes", ""),
+]
+
+
+@pytest.mark.parametrize(("value", "reason", "path"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
+async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
+    app: Holdfast, value: Any, reason: str, path: str
+) -> None:
+    """Item 8, bad input: by name and path, before anything is written."""
+
+    @app.task
+    async def mail(given: Any) -> None: ...
+
+    with pytest.raises(PayloadError, match=f"(?s)input of 'mail'.*({reason})") as caught:
+        await app.start(mail, value)
+    assert path in str(caught.value)
+    with pytest.raises(PayloadError, match=reason):
+        await app.start_many(mail, [1, value])
+    assert await app.runs() == []
+
+
+@pytest.mark.parametrize(("value", "reason", "path"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
+async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_retried(
+    app: Holdfast, calls: Calls, value: Any, reason: str, path: str
+) -> None:
+    """Item 7: neither retries of the step nor attempts of the run can help."""
+    seen: list[StepFailed] = []
+
+    def make() -> Any:
+        calls.hit("make")
+        return value
+
+    @app.workflow(max_attempts=3)
+    async def order(ctx: Context) -> None:
+        try:
+            await ctx.options(retries=3).step("make it", make)
+        except StepFailed as error:
+            seen.append(error)
+            raise
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=f"(?s)step 'make it'.*({reason})") as caught:
+        await run.result()
+    assert path in caught.value.message
+    assert calls["make"] == 1
+    assert [error.error_type for error in seen] == ["PayloadError"]
+    assert (await run.info()).attempt == 1
+
+
+async def test_a_result_of_a_run_that_cannot_be_stored_fails_it_by_name(app: Holdfast, calls: Calls) -> None:
+    @app.task(max_attempts=3)
+    async def mail() -> Any:
+        calls.hit("mail")
+        return {"deep": [Opaque()]}
+
+    run = await app.start(mail)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"result of 'mail'.*Opaque.*\$\.deep\[0\]"):
+        await run.result()
+    assert calls["mail"] == 1
+
+
+async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Holdfast) -> None:
+    """Rule 13: what is promised to the caller must be what a replay can read."""
+
+    async def wrong() -> int:
+        return "not a number"  # type: ignore[return-value]
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step(wrong)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="step 'wrong' does not fit its annotation"):
+        await run.result()
+
+
+async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
+    """Item 8: large is told, too large and too deep are refused; errors are kept whatever the limit."""
+    app = make_app(settings=Settings(warn_payload=100, max_payload=200, max_depth=3))
+
+    @app.task(max_attempts=1)
+    async def mail(given: Any) -> Any:
+        raise ValueError("y" * 1000)
+
+    with pytest.raises(PayloadError, match="max_payload"):
+        await app.start(mail, "x" * 200)
+    with pytest.raises(PayloadError, match="max_depth"):
+        await app.start(mail, deep(4))
+    run = await app.start(mail, "x" * 150)
+    assert "is large: 152 bytes" in caplog.text
+    assert "xxx" not in caplog.text
+    await app.start(mail, deep(3))
+    await app.drain()
+    with pytest.raises(RunFailed, match="y" * 1000):
+        await run.result()
+
+
+@pytest.mark.parametrize("depth", [99, 100])
+async def test_values_within_the_depth_are_kept(app: Holdfast, depth: int) -> None:
+    @app.task
+    async def mail(given: Any) -> Any:
+        return given
+
+    run = await app.start(mail, deep(depth))
+    await app.drain()
+    assert await run.result() == deep(depth)
+
+
+# -- inputs that do not fit ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "path"),
+    [
+        (Order, {"id": str(UUID(int=1)), "lines": [{"article": "a", "cents": "x"}], "total": "1",
+                 "at": "2026-01-01T00:00:00Z"}, r"\$\.lines\[0\]\.cents"),
+        (Order, {"id": str(UUID(int=1))}, "lines"),
+        (Line, Line("a", "b"), r"\$\.cents"),  # type: ignore[arg-type]
+        (int, "7", "int"),
+        (int, None, "int"),
+        (Colour, "green", "green"),
+        (Point, [1], "length"),
+        (Customer, {"name": "Ann", "age": -1}, r"Customer\.age"),
+        (Address, {"street": "x"}, "number"),
+        (list[int], [1, 2, "3"], r"\$\[2\]"),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_an_input_that_does_not_fit_is_refused_with_its_path(
+    app: Holdfast, kind: Any, value: Any, path: str
+) -> None:
+    """Bad input: before anything is written."""
+
+    async def order(ctx: Context, given: Any) -> None: ...
+
+    order.__annotations__ = {"given": kind}
+    app.workflow(order)
+    with pytest.raises(InvalidInput, match=f"input of 'order' does not fit: .*{path}"):
+        await app.start("order", value)
+    assert await app.runs() == []
+
+
+def test_an_annotation_that_cannot_be_read_from_json_is_refused_when_registered() -> None:
+    app = Holdfast("sqlite://")
+    with pytest.raises(InvalidInput, match="'mail'"):
+
+        @app.task
+        async def mail(given: dict[int, int] | dict[str, str]) -> None: ...
+
+
+async def test_a_workflow_without_an_input_refuses_one(app: Holdfast) -> None:
+    @app.task
+    async def tick() -> str:
+        return "tock"
+
+    with pytest.raises(InvalidInput, match="'tick' takes no input"):
+        await app.start(tick, 5)  # type: ignore[arg-type]
+    run = await app.start(tick)
+    await app.drain()
+    assert await run.result() == "tock"
+
+
+async def test_an_input_with_a_default_may_be_left_out(app: Holdfast) -> None:
+    @app.task
+    async def greet(name: str | None = None) -> str:
+        return f"hello {name}"
+
+    run = await app.start(greet)
+    await app.drain()
+    assert await run.result() == "hello None"

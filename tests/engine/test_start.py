@@ -1,0 +1,295 @@
+"""Starting runs: with every option, by object and by name, one and many; and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, Context, Holdfast, HoldfastError, InvalidInput, UnknownWorkflow
+from tests.engine.conftest import MakeApp
+from tests.support.engine import Calls
+
+
+@dataclass
+class Order:
+    id: str
+    cents: int
+    lines: list[str] | None = None
+
+
+def declare(app: Holdfast) -> None:
+    @app.workflow(queue="checkouts", deadline=3600)
+    async def checkout(ctx: Context, order: Order) -> str:
+        return order.id
+
+    @app.task
+    async def tick() -> str:
+        return "tock"
+
+
+async def test_a_start_stores_what_it_was_given(app: Holdfast) -> None:
+    """D1, D2, Q27: name, input, queue, priority, time, attempts, tags."""
+    declare(app)
+    at = datetime.now(UTC) + timedelta(hours=2)
+    run = await app.start(
+        "checkout", Order("o-1", 5), key="k", queue="vip", priority=7, at=at, expires_in=60, deadline=timedelta(days=2),
+        max_attempts=9, timeout=12, tags=["a", "b", "a"],
+    )  # fmt: skip
+    info = await run.info()
+    assert (info.id, info.workflow, info.queue, info.status, info.priority) == (run.id, "checkout", "vip", "queued", 7)
+    assert info.input == {"id": "o-1", "cents": 5, "lines": None}
+    assert (info.key, info.max_attempts, info.attempt, sorted(info.tags)) == ("k", 9, 0, ["a", "b"])
+    assert info.due_at is not None and info.deadline is not None and info.expires_at is not None
+    assert abs(info.due_at - at) < timedelta(milliseconds=2)
+    assert info.deadline - info.created_at == timedelta(days=2)
+    assert info.expires_at - info.due_at == timedelta(seconds=60)
+    assert (info.ready, info.worker, info.started_at, info.output, info.error) == (False, None, None, None, None)
+
+
+async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Holdfast) -> None:
+    """Q26: the workflow's own queue and deadline."""
+    declare(app)
+    info = await (await app.start("checkout", Order("o-1", 5))).info()
+    assert (info.queue, info.priority, info.key, info.tags, info.ready) == ("checkouts", 0, None, [], True)
+    assert info.deadline is not None and info.deadline - info.created_at == timedelta(hours=1)
+    assert (await (await app.start("tick")).info()).queue == "tick"
+
+
+async def test_higher_priority_runs_first_then_the_oldest(app: Holdfast) -> None:
+    """D3, D7."""
+    order: list[str] = []
+
+    @app.task
+    async def mail(name: str) -> None:
+        order.append(name)
+
+    for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5), ("e", -3)):
+        await app.start(mail, name, priority=priority)
+    await app.drain(concurrency=1)
+    assert order == ["b", "d", "a", "c", "e"]
+
+
+async def test_nothing_runs_before_its_time(app: Holdfast, calls: Calls) -> None:
+    """D6, Q2."""
+
+    @app.task
+    async def mail(name: str) -> str:
+        calls.hit(name)
+        return name
+
+    later = await app.start(mail, "later", delay=timedelta(hours=1))
+    await app.start(mail, "at", at=datetime.now(UTC) + timedelta(hours=1))
+    past = await app.start(mail, "past", at=datetime.now(UTC) - timedelta(hours=1))
+    soon = await app.start(mail, "soon", delay=0.05)
+    await app.drain()
+    assert calls == {"past": 1, "soon": 1}
+    assert [await run.status() for run in (later, past, soon)] == ["queued", "completed", "completed"]
+    info = await soon.info()
+    assert info.started_at is not None and info.started_at - info.created_at >= timedelta(milliseconds=50)
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_is_the_same_run_never_a_second_one(app: Holdfast, calls: Calls) -> None:
+    """Rule 35: also after it has ended; another workflow may use the same key."""
+
+    @app.task
+    async def mail(name: str) -> str:
+        calls.hit(name)
+        return name
+
+    declare(app)
+    first = await app.start(mail, "first", key="k")
+    second = await app.start(mail, "second", key="k")
+    await app.drain()
+    third = await app.start(mail, "third", key="k")
+    other = await app.start("checkout", Order("o", 1), key="k")
+    await app.drain()
+    assert first.id == second.id == third.id != other.id
+    assert await third.result() == "first"
+    assert calls == {"first": 1}
+
+
+async def test_many_starts_with_one_key_at_once_make_one_run(make_app: MakeApp) -> None:
+    """Rule 35: from several processes too."""
+    apps = [make_app(), make_app()]
+    for app in apps:
+        declare(app)
+    runs = await asyncio.gather(*(apps[n % 2].start("checkout", Order(str(n), n), key="k") for n in range(20)))
+    assert len({run.id for run in runs}) == 1
+    assert len(await apps[0].runs()) == 1
+
+
+async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Holdfast) -> None:
+    """Q6: one call; each has its own input."""
+    declare(app)
+    runs = await app.start_many("checkout", [Order(str(n), n) for n in range(50)], priority=3, tags=["batch"])
+    await app.drain()
+    assert [await run.result() for run in runs] == [str(n) for n in range(50)]
+    assert {info.priority for info in await app.runs(tag="batch")} == {3}
+    assert await app.start_many("checkout", []) == []
+
+
+async def test_start_many_is_all_or_none(app: Holdfast) -> None:
+    """Q6, R12."""
+    declare(app)
+    with pytest.raises(InvalidInput, match="cents"):
+        await app.start_many("checkout", [Order("a", 1), {"id": "b"}, Order("c", 3)])
+    assert await app.runs() == []
+
+
+async def test_start_many_with_keys_finds_those_that_exist(app: Holdfast) -> None:
+    """Rule 35."""
+    declare(app)
+    known = await app.start("checkout", Order("known", 0), key="b")
+    orders = [Order(name, 1) for name in ("a", "b", "c", "a again")]
+    runs = await app.start_many("checkout", orders, keys=["a", "b", "c", "a"])
+    assert runs[1].id == known.id
+    assert runs[0].id == runs[3].id
+    await app.drain()
+    assert [await run.result() for run in runs] == ["a", "known", "c", "a"]
+    assert len(await app.runs()) == 3
+
+
+# -- by name, with and without the code ----------------------------------------------------------------------------
+
+
+async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -> None:
+    """Bad input, Q26: checked against the stored definition, with its queue and deadline."""
+    worker, trigger = make_app(), make_app()
+    declare(worker)
+    async with worker.worker(queues=["none"]):
+        pass  # a worker that starts stores what it knows
+    run = await trigger.start("checkout", {"id": "o-2", "cents": 5})
+    info = await run.info()
+    assert info.queue == "checkouts"
+    assert info.deadline is not None and info.deadline - info.created_at == timedelta(hours=1)
+    await worker.drain()
+    assert await run.result() == "o-2"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"id": "o", "cents": "five"}, r"\$\.cents"),
+        ({"id": "o"}, "cents"),
+        ({"id": "o", "cents": 1, "lines": ["a", 2]}, r"\$\.lines\[1\]"),
+        ("o", r"\$"),
+        (None, r"\$"),
+        ([], r"\$"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+async def test_an_input_by_name_without_the_code_is_checked_with_its_path(
+    make_app: MakeApp, value: Any, problem: str, many: bool
+) -> None:
+    """R12, bad input: by the stored schema, before anything is written."""
+    known, trigger = make_app(), make_app()
+    declare(known)
+    await known.start("checkout", Order("first", 1))  # a process with the code that starts a run stores it too
+    with pytest.raises(InvalidInput, match=f"'checkout' does not fit: .*{problem}"):
+        await (trigger.start_many("checkout", [value]) if many else trigger.start("checkout", value))
+    assert len(await trigger.runs()) == 1
+
+
+async def test_a_workflow_without_input_refuses_one_by_name_too(make_app: MakeApp) -> None:
+    known, trigger = make_app(), make_app()
+    declare(known)
+    await known.start("tick")
+    with pytest.raises(InvalidInput, match="'tick' takes no input"):
+        await trigger.start("tick", 1)
+
+
+async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: MakeApp) -> None:
+    """Bad input: those of the code and those stored."""
+    known, trigger = make_app(), make_app()
+    declare(known)
+    await known.start("tick")
+
+    @trigger.task
+    async def local() -> None: ...
+
+    with pytest.raises(UnknownWorkflow, match=r"'chekout'.*: local, tick") as caught:
+        await trigger.start("chekout", {})
+    assert caught.value.name == "chekout"
+    with pytest.raises(UnknownWorkflow, match="none yet"):
+        await make_app(namespace="empty").start("anything")
+    assert len(await trigger.runs()) == 1
+
+
+async def test_a_run_whose_workflow_this_worker_does_not_know_is_left_for_others(make_app: MakeApp) -> None:
+    """Bad input, D26: not failed."""
+    known, stranger = make_app(), make_app()
+    declare(known)
+    run = await known.start("tick")
+
+    @stranger.task
+    async def local() -> None: ...
+
+    await stranger.drain()
+    assert await run.status() == "queued"
+    await known.drain()
+    assert await run.result() == "tock"
+
+
+# -- bad options --------------------------------------------------------------------------------------------------
+
+BAD = [
+    {"key": ""}, {"key": "k" * 201}, {"key": 5}, {"key": "a\0b"}, {"key": "\ud800"},
+    {"queue": ""}, {"queue": 5}, {"queue": "q" * 201}, {"queue": "a\0b"},
+    {"priority": "high"}, {"priority": 1.5}, {"priority": None}, {"priority": True}, {"priority": 2**31},
+    {"delay": -1}, {"delay": "5"}, {"delay": float("nan")}, {"delay": float("inf")}, {"delay": 1e300},
+    {"delay": timedelta(days=-1)}, {"delay": timedelta.max},
+    {"at": datetime(2030, 1, 1)}, {"at": "2030-01-01"}, {"at": 5}, {"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 1},
+    {"expires_in": -1}, {"expires_in": "60"}, {"expires_in": 1e300}, {"expires_in": True},
+    {"deadline": -1}, {"deadline": "soon"}, {"deadline": datetime(2030, 1, 1, tzinfo=UTC)}, {"deadline": 1e300},
+    {"max_attempts": 0}, {"max_attempts": 1.5}, {"max_attempts": "3"}, {"max_attempts": 2**31},
+    {"timeout": -1}, {"timeout": "1"}, {"timeout": float("inf")},
+    {"tags": "abc"}, {"tags": [""]}, {"tags": [5]}, {"tags": ["t" * 201]}, {"tags": ["a\0"]}, {"tags": 5}, {"tags": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BAD, ids=[f"{n} {str(o)[:40]!r}" for n, o in enumerate(BAD)])
+async def test_bad_options_are_refused_by_name_before_anything_is_written(
+    app: Holdfast, options: dict[str, Any]
+) -> None:
+    """Bad input."""
+    declare(app)
+    name = next(iter(options)).removesuffix("_in").replace("tags", "tag")
+    with pytest.raises(ConfigurationError, match=name):
+        await app.start("tick", **options)
+    if "key" not in options:
+        with pytest.raises(ConfigurationError, match=name):
+            await app.start_many("tick", [None], **options)
+    assert await app.runs() == []
+
+
+async def test_bad_arguments_of_start_are_refused(app: Holdfast, make_app: MakeApp) -> None:
+    """Bad input."""
+    declare(app)
+    with pytest.raises(ConfigurationError, match="2 inputs and 1 keys"):
+        await app.start_many("tick", [None, None], keys=["a"])
+    with pytest.raises(ConfigurationError, match="a workflow or its name"):
+        await app.start(declare)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="colour"):
+        await app.start("tick", colour="red")  # type: ignore[call-overload]
+    other = make_app()
+
+    @other.task
+    async def foreign() -> None: ...
+
+    with pytest.raises(UnknownWorkflow, match="foreign"):
+        await app.start(foreign)
+    assert await app.runs() == []
+
+
+@pytest.mark.parametrize("run_id", ["", "x", "12345678-1234-5678-1234-56781234567", None, 5], ids=repr)
+def test_what_is_no_run_id_is_refused(run_id: Any) -> None:
+    with pytest.raises(HoldfastError, match="not a run id"):
+        Holdfast("sqlite://").get(run_id)

@@ -1,0 +1,182 @@
+"""Wake-ups: nobody waits for a poll where they work, and nothing is lost where they do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from holdfast import Context, Holdfast
+from holdfast.settings import Settings
+from holdfast.store.protocol import Wakeups
+from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.processes import Ledger
+from tests.worker.conftest import MakeApp, MakeProcess
+from tests.worker.spying import only_postgres
+from tests.worker.tables import Tables
+
+HARDLY_EVER = Settings(poll=60, sweep=60)
+
+
+def echo_on(app: Holdfast) -> Any:
+    @app.task(name="echo")
+    async def echo(number: int) -> int:
+        return number
+
+    return echo
+
+
+async def hearing(app: Holdfast) -> None:
+    """Wait until the application has heard itself: wake-ups work from then on, and its first look is over."""
+    store = await app.store()
+    await eventually(lambda: store.can_wake)
+
+
+async def test_a_result_is_there_without_a_poll(make_app: MakeApp) -> None:
+    """R16, Q27: in the process that executes."""
+    app = make_app(HARDLY_EVER)
+    echo = echo_on(app)
+    async with app.worker():
+        runs = [await app.start(echo, n) for n in range(10)]
+        assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(10))
+
+
+async def test_many_wait_for_one_run(make_app: MakeApp) -> None:
+    """Rule 12: one watcher for all who wait."""
+    app = make_app(HARDLY_EVER)
+    gate = Gate()
+
+    @app.task
+    async def wait() -> str:
+        await gate.passing()
+        return "done"
+
+    run = await app.start(wait)
+    async with app.worker():
+        waiters = [asyncio.create_task(app.get(run.id).result(timeout=PATIENCE)) for _ in range(50)]
+        await gate.reached()
+        gate.open()
+        assert await asyncio.gather(*waiters) == ["done"] * 50
+
+
+@only_postgres
+async def test_between_applications_nobody_polls(make_app: MakeApp) -> None:
+    """R15: start → claim and end → result, both over LISTEN/NOTIFY."""
+    trigger, worker = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
+    echo = echo_on(trigger)
+    echo_on(worker)
+    async with worker.worker():
+        await hearing(worker)
+        for number in range(5):
+            run = await trigger.start(echo, number)
+            waiting = asyncio.create_task(run.result(timeout=PATIENCE))
+            assert await waiting == number
+
+
+@only_postgres
+async def test_between_processes_nobody_polls(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger
+) -> None:
+    """R15: the same with a real process."""
+    app = program(HARDLY_EVER)
+    async with make_process({"poll": 60, "sweep": 60}):
+        for number in range(3):
+            run = await app.start(app.workflows["quick"], number)
+            assert await run.result(timeout=PATIENCE) == number
+
+
+@only_postgres
+async def test_a_retry_by_an_operator_elsewhere_is_heard(make_app: MakeApp) -> None:
+    """R15: whatever puts a run in line wakes somebody."""
+    operator, app = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
+    broken = [True]
+
+    @app.task(max_attempts=1)
+    async def work() -> str:
+        if broken:
+            raise ValueError("not yet")
+        return "done"
+
+    run = await app.start(work)
+    async with app.worker():
+        await hearing(app)
+        await eventually(lambda: _is(run, "failed"))
+        broken.clear()
+        await operator.get(run.id).retry()
+        assert await run.result(timeout=PATIENCE) == "done"
+
+
+async def _is(run: Any, status: str) -> bool:
+    return bool(await run.status() == status)
+
+
+@only_postgres
+async def test_a_broken_ear_is_replaced(make_app: MakeApp, tables: Tables) -> None:
+    """The LISTEN connection is lost alone; wake-ups work again without anybody noticing."""
+    trigger, worker = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
+    echo = echo_on(trigger)
+    echo_on(worker)
+    store = await worker.store()
+    async with worker.worker():
+        await hearing(worker)
+        await tables.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE query ILIKE 'LISTEN%' AND datname = current_database()"
+        )
+        await eventually(lambda: not store.can_wake)
+        during = await trigger.start(echo, 1)
+        await hearing(worker)
+        after = await trigger.start(echo, 2)
+        assert [await during.result(timeout=PATIENCE), await after.result(timeout=PATIENCE)] == [1, 2]
+
+
+async def test_polling_alone_is_correct(make_app: MakeApp) -> None:
+    """Design, section 3: wake-ups are never required. Here none is sent, and none would be heard."""
+    trigger, worker = make_app(Settings(poll=0.2)), make_app(Settings(poll=0.2))
+    for app in (trigger, worker):
+        await _deafen(app)
+
+    @worker.workflow(name="work")
+    async def work(ctx: Context, number: int) -> int:
+        return await ctx.step("double", lambda: number * 2)
+
+    @trigger.workflow(name="work")
+    async def same(ctx: Context, number: int) -> int:
+        return await ctx.step("double", lambda: number * 2)
+
+    async with worker.worker(concurrency=3):
+        runs = [await trigger.start(same, n) for n in range(20)]
+        assert [await run.result(timeout=PATIENCE) for run in runs] == [n * 2 for n in range(20)]
+        delayed = await trigger.start(same, 20, delay=0.1)
+        assert await delayed.result(timeout=PATIENCE) == 40
+
+
+async def _deafen(app: Holdfast) -> None:
+    store: Any = await app.store()
+
+    async def notify(_wakeups: Wakeups) -> None: ...
+
+    async def listen(_heard: Callable[[Wakeups], None]) -> None:
+        await asyncio.Event().wait()
+
+    store.notify, store.listen = notify, listen
+
+
+@only_postgres
+async def test_notifications_are_coalesced(url: str, make_app: MakeApp) -> None:
+    """Rule 11: five hundred single starts, a handful of notifications."""
+    app = make_app(HARDLY_EVER)
+    echo = echo_on(app)
+    await app.start(echo, 0)
+    heard: list[str] = []
+    ear = await asyncpg.connect(url)
+    try:
+        await ear.add_listener("holdfast_holdfast", lambda *words: heard.append(words[-1]))
+        await asyncio.gather(*(app.start(echo, n) for n in range(500)))
+        await ear.execute("NOTIFY holdfast_holdfast, 'the last word'")
+        await eventually(lambda: "the last word" in heard)
+    finally:
+        await ear.close()
+    assert 1 <= len(heard) - 1 <= 50
