@@ -1,6 +1,6 @@
 """The databases that tests run on: a private Postgres per test process, a fresh database per test.
 
-`url` runs a test on every database; `postgres_url` and `sqlite_url` on one.
+`url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and `sqlite_url` on one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import DatabasePool
-from tests.support.postgres import PostgresServer, server_for_tests
+from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +34,28 @@ def postgres_url(postgres_server: PostgresServer, postgres_databases: DatabasePo
     name = postgres_databases.take()
     yield postgres_server.url(name)
     postgres_databases.give_back(name)
+
+
+@pytest.fixture(scope="session")
+def postgres12_server() -> Iterator[PrivatePostgres]:
+    """The oldest release we support, started by the first test that asks for it."""
+    with PrivatePostgres(bindir=fetch_postgres(12)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres12_databases(postgres12_server: PrivatePostgres) -> Iterator[DatabasePool]:
+    pool = DatabasePool(postgres12_server)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def postgres12_url(postgres12_server: PrivatePostgres, postgres12_databases: DatabasePool) -> Iterator[str]:
+    """The same on the oldest release."""
+    name = postgres12_databases.take()
+    yield postgres12_server.url(name)
+    postgres12_databases.give_back(name)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -349,7 +349,7 @@ class Holdfast:
         """A page of runs, newest first. ``after`` is the last run (or its id) of the page before."""
         if status is not None and status not in RUN_STATUSES:
             raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
-        if not 1 <= limit <= 10_000:
+        if not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise ConfigurationError(f"limit must be from 1 to 10000, not {limit!r}")
         before = after.id if isinstance(after, RunInfo) else None if after is None else self.get(after).id
         rows = await (await self._connect()).store.runs(
@@ -573,8 +573,8 @@ def _shape(
         raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
     if delay is not None and at is not None:
         raise ConfigurationError("a start takes delay or at, not both")
-    if isinstance(tags, str):
-        raise ConfigurationError(f"tags must be a list of strings, not the string {tags!r}")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
     check_attempts(max_attempts)
     limit = own_deadline if deadline is None else seconds(deadline, "deadline")
     return RunShape(

@@ -110,7 +110,9 @@ class RetryLater(HoldfastError):
     def __init__(self, delay: float | timedelta, message: str = "") -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
         if not 0 <= seconds <= LONGEST:
-            raise ValueError(f"RetryLater: the delay must be zero or more seconds, up to a hundred years, not {delay!r}")
+            raise ValueError(
+                f"RetryLater: the delay must be zero or more seconds, up to a hundred years, not {delay!r}"
+            )
         super().__init__(message or f"try again in {seconds:g} s")
         self.delay = seconds
 

@@ -1,4 +1,4 @@
-"""The databases of the store suite: Postgres, a SQLite file, SQLite in memory."""
+"""The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.store.scene import Rows, Scene
 Opener = Callable[..., Store]
 
 
-@pytest.fixture(params=["postgres", "sqlite", "memory"])
+@pytest.fixture(params=["postgres", "postgres12", "sqlite", "memory"])
 def store_url(request: pytest.FixtureRequest) -> str:
     """Where the store under test lives; the test runs once on each."""
     if request.param == "memory":

@@ -80,7 +80,9 @@ async def eventually(condition: Callable[[], Any], timeout: float = PATIENCE) ->
             answer = await answer
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
+        assert time.monotonic() < deadline, (
+            f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
+        )
         await asyncio.sleep(0.005)
 
 

@@ -95,7 +95,7 @@ class StepCall(Generic[T]):
         if self._awaited:
             raise ContextMisuse(f"step {self.name!r} was awaited twice; keep its result in a variable instead")
         self._awaited = True
-        execution.unawaited.pop((self.branch, self.position), None)
+        execution.unawaited.discard(self)
         if execution.closed is not None:
             raise execution.closed
         if self._record is not None:
@@ -150,13 +150,15 @@ class StepCall(Generic[T]):
                     execution.active[self] = 0.0
                     current_call.reset(token)
                 entry, value = self._completed(result, failures + 1, began)
-                await self._store(entry)
-                return value
+                await execution.record(entry)
+                return value  # type: ignore[no-any-return]
             except (Exception, asyncio.CancelledError) as error:
                 if execution.closed is not None:
                     raise execution.closed from None
                 if isinstance(error, asyncio.CancelledError) and _being_cancelled():
                     raise
+                if isinstance(error, DatabaseRefused):
+                    error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
                 delay = retry_delay(error, failures, allowed, options.backoff or default_backoff(settings))
                 if delay is None:
@@ -218,14 +220,14 @@ class StepCall(Generic[T]):
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
         execution.journal_note(self._failed_try(text, calls, began))  # the log keeps it when the record is forgotten
-        await self._store(self._entry(status.FAILED, None, text, calls, began))
+        await execution.record(self._entry(status.FAILED, None, text, calls, began))
         found = decode_error(text, execution.recorder.payloads.format, execution.recorder.payloads)
         raise execution.raised(step_failed(self.name, found, (self.branch, self.position))) from None
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay."""
         entry = self._entry(status.CANCELLED, None, None, self._calls, self._began)
-        await asyncio.shield(asyncio.ensure_future(self._store(entry)))
+        await asyncio.shield(asyncio.ensure_future(self._execution.record(entry)))
 
     def _entry(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> StepDone:
         execution = self._execution
@@ -246,14 +248,6 @@ class StepCall(Generic[T]):
             self.line,
             execution.recorder.payloads.format,
         )
-
-    async def _store(self, entry: StepDone) -> None:
-        try:
-            await self._execution.record(entry)
-        except DatabaseRefused as refusal:
-            if entry.status != status.COMPLETED:
-                raise
-            raise PayloadError(f"the database refused the result of step {self.name!r}: {refusal}") from None
 
     async def _record_try(self, error: BaseException, failures: int, began: float) -> None:
         execution = self._execution

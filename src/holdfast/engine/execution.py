@@ -46,10 +46,9 @@ class Execution:
         self._loop = recorder.loop
         self._loop_thread = recorder.loop_thread
         self.seq = self.history.last_seq
-        self.taken = 0
-        """Positions taken so far, over all branches."""
-        self.taken_at: dict[tuple[str, int], int] = {}
-        self.unawaited: dict[tuple[str, int], StepCall[Any]] = {}
+        self.taken: list[tuple[str, int]] = []
+        """The positions taken so far, over all branches, in the order they were taken."""
+        self.unawaited: set[StepCall[Any]] = set()
         self.newest: dict[str, int] = {}
         """The database time of each branch's newest record that the code has seen."""
         self.live: list[tuple[StepDone, int]] | None = []
@@ -96,16 +95,15 @@ class Execution:
             raise ContextMisuse(
                 f"run {self.run_id} has reached {limit} records (setting max_records); let it go on as a new run"
             )
-        self.taken += 1
-        place = (call.branch, call.position)
-        self.unawaited[place] = call
+        self.taken.append((call.branch, call.position))
+        self.unawaited.add(call)
+        if self.history.exhausted:
+            return None
         try:
-            record = self.history.take(call.branch, call.position, call.kind, call.name, call.line)
+            return self.history.take(call.branch, call.position, call.kind, call.name, call.line)
         except NonDeterminismError as error:
             self.diverge(error)
             raise
-        self.taken_at[place] = self.taken
-        return record
 
     def diverge(self, error: NonDeterminismError) -> None:
         """The code is not the recorded one. Kept, so that catching it changes nothing."""
@@ -127,7 +125,9 @@ class Execution:
 
     async def record(self, entry: StepDone) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
-        receipt = self.journal(entry)
+        if self.closed is not None:
+            raise self.closed
+        receipt = self.recorder.record(entry)
         try:
             now = await receipt
         except asyncio.CancelledError:
@@ -138,7 +138,10 @@ class Execution:
             now = receipt.result()
         self.recorded = True
         self.saw(entry.branch, now)
-        self._keep(entry, now)
+        if self.live is not None:
+            self.live.append((entry, now))
+            if len(self.live) > self.recorder.settings.history_records:
+                self.live = None
         return now
 
     def saw(self, branch: str, recorded_at: int) -> None:
@@ -153,15 +156,14 @@ class Execution:
 
     def raised(self, error: StepFailed) -> StepFailed:
         """Remember how far the code was when it saw this error; what it did after is forgotten on a new attempt."""
-        error.taken = self.taken
+        error.taken = len(self.taken)
         return error
 
     def to_forget(self, error: StepFailed | None) -> list[tuple[str, int]]:
         """The records a new attempt makes anew: the failed one, and what was recorded after it was raised."""
         if error is None:
             return []
-        later = [place for place, number in self.taken_at.items() if number > error.taken and place != error.place]
-        return [error.place, *later]
+        return [error.place, *(place for place in self.taken[error.taken :] if place != error.place)]
 
     def cacheable(self) -> list[StepRecord] | None:
         """The whole history as it would be read back, if it is small enough to be kept."""
@@ -169,12 +171,6 @@ class Execution:
             return None
         old = list(self.history.records.values())
         return old + [_as_record(entry, now) for entry, now in self.live]
-
-    def _keep(self, entry: StepDone, now: int) -> None:
-        if self.live is not None:
-            self.live.append((entry, now))
-            if len(self.live) > self.recorder.settings.history_records:
-                self.live = None
 
     def list_running(self, now: float, after: float) -> None:
         """Tell of steps that have been running for longer than a moment; quick ones cost no write."""

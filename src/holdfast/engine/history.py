@@ -14,10 +14,13 @@ class History:
         self._untaken = dict(self.records)
         self.last_seq = max(record.seq for record in records) if records else 0
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the code has asked for everything that is recorded."""
+        return not self._untaken
+
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""
-        if not self._untaken:
-            return None
         record = self._untaken.pop((branch, position), None)
         if record is None:
             return None

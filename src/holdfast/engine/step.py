@@ -48,7 +48,7 @@ def step_options(
     """Checked options."""
     if name is not None:
         check_name(name, "the name of a step", 200)
-    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
+    if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries < 2**31):
         raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")

@@ -59,7 +59,7 @@ def workflow_options(
 
 def check_attempts(value: int | None) -> None:
     """At least one attempt, or nothing would ever run."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31):
         raise ConfigurationError(f"max_attempts must be a whole number of at least 1, not {value!r}")
 
 

@@ -20,6 +20,8 @@ from ..settings import FORMAT, FORMAT_CODEC, Settings
 
 _ATOMS = frozenset({type(None), bool, int, str})
 """Types that come back from JSON just as they went in, so that the live value needs no decoding."""
+_INTEGER_DIGITS = 4300
+"""Python, and msgspec with it, reads no longer integers than this."""
 
 
 class Codec(Protocol):
@@ -122,6 +124,13 @@ class Payloads:
                 self._logger.warning("%s is large: %d bytes of JSON", what, size)
         if raw.count(b"[") + raw.count(b"{") > limits.max_depth and json_depth(raw) > limits.max_depth:
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
+        if size > _INTEGER_DIGITS:
+            try:
+                msgspec.json.decode(raw)
+            except msgspec.DecodeError:  # all it refuses of its own encoder's work
+                raise PayloadError(
+                    f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, which cannot be read back"
+                ) from None
 
     def _refuse_nan(self, value: Any, what: object) -> None:
         # The encoder writes NaN and infinity as null, which would silently come back as None.

@@ -16,6 +16,16 @@ _KINDS = {
     "mariadb": "mysql",
 }
 
+_HEAD = r"^((?:.*?//+|[A-Za-z][\w+.-]*:/?|(?![^@]*//))"
+"""What may stand before the user: a scheme, a misspelled one, or nothing."""
+_PASSWORDS = [
+    # From the colon behind the user to the last @, whatever is between.
+    re.compile(_HEAD + r"[^:/?#@\s]*:).*(?=@)", re.DOTALL),
+    # No @ at all: what stands in the place of the port and is none may be the password.
+    re.compile(r"^(.*?//+[^:/?#@\s\[]*:)(?!\d{1,5}(?:[/?#,]|$))[^@]*$", re.DOTALL),
+    re.compile(r"((?:password|passwd|pwd)\s*=\s*)(?:'[^']*'?|[^&\s]*)", re.IGNORECASE),
+]
+
 
 class DatabaseUrl(NamedTuple):
     """A parsed URL: the kind of store, and what that store needs of it."""
@@ -43,11 +53,22 @@ def parse_url(text: str) -> DatabaseUrl:
         )
     if kind == "sqlite":
         return DatabaseUrl(kind, text, _sqlite_path(rest, text))
-    try:
-        _ = urlsplit(text).port
-    except ValueError as error:
-        raise ConfigurationError(f"the database URL {redact(text)!r} cannot be read: {error}") from None
+    if not _has_readable_hosts(text):
+        raise ConfigurationError(
+            f"the database URL {redact(text)!r} cannot be read: its host or port is malformed; "
+            f"write {scheme.lower()}://user:password@host:port/name, with %40 for an @ in the password"
+        )
     return DatabaseUrl(kind, text)
+
+
+def _has_readable_hosts(text: str) -> bool:
+    """Postgres takes several hosts, separated by commas. What is wrong is not told here: it may be the password."""
+    try:
+        hosts = urlsplit(text).netloc.rpartition("@")[2].split(",")
+    except ValueError:
+        return False
+    found = [re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(?::(\d{1,5}))?", host) for host in hosts]
+    return all(match is not None and int(match[1] or 0) < 65536 for match in found)
 
 
 def _sqlite_path(rest: str, text: str) -> str | None:
@@ -56,13 +77,13 @@ def _sqlite_path(rest: str, text: str) -> str | None:
         return None
     if not rest.startswith("/"):
         raise ConfigurationError(
-            f"the SQLite URL {text!r} has a host; write sqlite:///relative.db or sqlite:////absolute/path.db"
+            f"the SQLite URL {redact(text)!r} has a host; write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
     return rest[1:]
 
 
 def redact(text: str) -> str:
     """The URL with its password replaced by ***, also where the URL is malformed."""
-    text = re.sub(r"(://[^:/?#@]*):[^/?#]*@", r"\1:***@", text)
-    text = re.sub(r"(://[^:/?#@]*):.*@", r"\1:***@", text)
-    return re.sub(r"((?:password|passwd|pwd|sslpassword)=)[^&\s]*", r"\1***", text, flags=re.IGNORECASE)
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1***", text)
+    return text

@@ -250,7 +250,7 @@ class Executor:
 
     def _check_nothing_left(self, execution: Execution) -> None:
         if execution.unawaited:
-            names = ", ".join(repr(call.name) for call in execution.unawaited.values())
+            names = ", ".join(repr(call.name) for call in sorted(execution.unawaited, key=lambda call: call.position))
             raise ContextMisuse(
                 f"the workflow returned without awaiting {names}: the step never began. Await every ctx.step(…)"
             )

@@ -55,6 +55,8 @@ class Journal:
         self._under_way: list[Item] = []
         """What the flush that is under way carries."""
         self._bell = asyncio.Event()
+        self._resting = True
+        """Whether the flusher has to be rung; while it is at work it looks by itself."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._giving_up = False
@@ -66,13 +68,15 @@ class Journal:
         """Put an entry in; the receipt comes with its commit."""
         receipt = Receipt(loop=self.loop)
         self._waiting.append((entry, receipt))
-        self._bell.set()
+        if self._resting:
+            self._bell.set()
         return receipt
 
     def note(self, entry: Entry) -> None:
         """Put an entry in that nobody waits for."""
         self._waiting.append((entry, None))
-        self._bell.set()
+        if self._resting:
+            self._bell.set()
 
     def has(self, run_id: str, claim: int) -> bool:
         """Whether anything of this claim is not decided yet."""
@@ -97,7 +101,9 @@ class Journal:
         """Flush for ever."""
         try:
             while True:
+                self._resting = True
                 await self._bell.wait()
+                self._resting = False
                 self._bell.clear()
                 self._idle.clear()
                 while self._waiting:

@@ -113,8 +113,9 @@ CREATE INDEX runs_due ON {schema}.runs (visible_at) WHERE visible_at IS NOT NULL
 CREATE INDEX runs_worker ON {schema}.runs (worker) WHERE worker IS NOT NULL;
 CREATE UNIQUE INDEX runs_key ON {schema}.runs (workflow, key) WHERE key IS NOT NULL;
 CREATE INDEX runs_parent ON {schema}.runs (parent_id) WHERE parent_id IS NOT NULL;
--- For lists. What succeeds passes through few indexes; what is in trouble or at rest is found by its status.
-CREATE INDEX runs_workflow ON {schema}.runs (workflow, id);
+-- For lists. What is in trouble or at rest is found by its status; everything else by walking from the newest run back.
+-- An index on (workflow, id) would serve lists of one workflow, but every claim and every completion would have to write
+-- it too: without it, noop tasks ran 6 to 24 % faster in three of four runs side by side.
 CREATE INDEX runs_at_rest ON {schema}.runs (status, id)
     WHERE status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated');
 

@@ -1,0 +1,366 @@
+"""Reading runs: handles, results, facts, lists with filters and pages, progress and the activity log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    ConfigurationError,
+    Context,
+    Holdfast,
+    NonRetryableError,
+    RunFailed,
+    RunNotFound,
+    Settings,
+    SyncContext,
+    step,
+)
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Gate, eventually
+
+NOWHERE = "01977777-7777-7777-8777-777777777777"
+
+
+# -- one run -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_facts_of_a_completed_run(app: Holdfast) -> None:
+    """Q28, Q30: start, step, complete."""
+
+    @app.workflow
+    async def order(ctx: Context, name: str) -> dict[str, str]:
+        return {"hello": await ctx.step("say", lambda: name)}
+
+    before = datetime.now(UTC)
+    run = await app.start(order, "Ann")
+    assert await run.status() == "queued"
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.input, info.output) == ("completed", "Ann", {"hello": "Ann"})
+    assert (info.workflow, info.version, info.attempt, info.losses) == ("order", order.version, 1, 0)
+    assert (info.reason, info.error, info.waiting_for, info.worker, info.parent) == (None, None, None, None, None)
+    assert info.started_at is not None and info.completed_at is not None
+    assert before - timedelta(seconds=5) < info.created_at <= info.started_at <= info.completed_at
+    assert info.created_at.tzinfo is UTC
+
+
+async def test_a_running_run_names_its_worker(app: Holdfast) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+
+    run = await app.start(order)
+    async with app.worker() as worker:
+        await gate.reached()
+        info = await run.info()
+        assert (info.status, info.worker, info.output, info.completed_at) == ("running", worker.id, None, None)
+        gate.open()
+
+
+async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Holdfast) -> None:
+    @app.task
+    async def mail(name: str) -> str:
+        return name
+
+    started = await app.start(mail, "a")
+    await app.drain()
+    handle = app.get(started.id.upper())
+    assert handle.id == started.id
+    assert await handle.result() == "a"
+    nobody = app.get(NOWHERE)
+    for question in (nobody.status, nobody.info, nobody.steps, nobody.activity, nobody.result):
+        with pytest.raises(RunNotFound, match=NOWHERE):
+            await question()
+
+
+async def test_a_result_can_be_awaited_before_during_and_after(app: Holdfast) -> None:
+    """Q31, Q32: without and with waiting; many may wait for one run."""
+    gate = Gate()
+
+    @app.task
+    async def mail() -> str:
+        await gate.passing()
+        return "sent"
+
+    run = await app.start(mail)
+    waiters = [asyncio.create_task(app.get(run.id).result()) for _ in range(5)]
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(TimeoutError, match=run.id):
+            await run.result(timeout=0.01)
+        gate.open()
+        assert await asyncio.wait_for(asyncio.gather(*waiters), PATIENCE) == ["sent"] * 5
+    assert await run.result(timeout=0) == "sent"
+
+
+async def test_a_result_comes_soon_after_the_end(make_app: MakeApp) -> None:
+    """Item 5, R16: not after a poll of half a second, also where the waiter is another process."""
+    worker, waiter = make_app(), make_app()
+
+    @worker.task
+    async def mail(number: int) -> float:
+        return time.monotonic()
+
+    ages = []
+    async with worker.worker():
+        for number in range(5):
+            ended = await waiter.get((await worker.start(mail, number)).id).result()
+            ages.append(time.monotonic() - ended)
+    assert min(ages) < 0.25
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", float("nan")], ids=repr)
+async def test_a_bad_timeout_of_result_is_refused(app: Holdfast, timeout: Any) -> None:
+    with pytest.raises(ConfigurationError, match="timeout"):
+        await app.get(NOWHERE).result(timeout=timeout)
+
+
+async def test_a_failed_run_raises_what_is_known(app: Holdfast) -> None:
+    """Q33: a failed run raises, again and again."""
+
+    @app.task
+    async def mail() -> None:
+        raise NonRetryableError("no such address")
+
+    run = await app.start(mail)
+    await app.drain()
+    for handle in (run, app.get(run.id)):
+        with pytest.raises(RunFailed, match="no such address"):
+            await handle.result()
+    info = await run.info()
+    assert info.error is not None
+    assert (info.error.type, info.error.message) == ("NonRetryableError", "no such address")
+    assert info.error.traceback is not None and "Traceback" in info.error.traceback
+    assert info.output is None
+
+
+# -- lists -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def listed(app: Holdfast) -> Holdfast:
+    """Twelve runs: mails and orders, some failed, some later, some tagged."""
+
+    @app.task(max_attempts=1)
+    async def mail(number: int) -> None:
+        if number % 3 == 0:
+            raise ValueError("no")
+
+    @app.task(queue="shop")
+    async def order(number: int) -> None: ...
+
+    for number in range(6):
+        await app.start(mail, number, tags=["even" if number % 2 == 0 else "odd"], key=f"mail-{number}")
+    for number in range(6):
+        await app.start(order, number, queue="vip" if number == 0 else None, delay=3600 if number > 3 else None)
+    await app.drain()
+    return app
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, [5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0]),
+        ({"workflow": "mail"}, [5, 4, 3, 2, 1, 0]),
+        ({"status": "failed"}, [3, 0]),
+        ({"status": "queued"}, [5, 4]),
+        ({"queue": "vip"}, [0]),
+        ({"queue": "shop", "status": "completed"}, [3, 2, 1]),
+        ({"tag": "even"}, [4, 2, 0]),
+        ({"tag": "odd", "status": "failed"}, [3]),
+        ({"workflow": "order", "limit": 2}, [5, 4]),
+        ({"tag": "none such"}, []),
+        ({"workflow": "none such"}, []),
+        ({"reason": "code"}, [3, 0]),
+        ({"key": "mail-4"}, [4]),
+    ],
+    ids=str,
+)
+async def test_runs_are_listed_newest_first_by_filters(
+    listed: Holdfast, filters: dict[str, Any], found: list[int]
+) -> None:
+    """W10, W11."""
+    assert [info.input for info in await listed.runs(**filters)] == found
+
+
+@pytest.mark.parametrize("filters", [{}, {"tag": "even"}, {"status": "failed"}, {"workflow": "mail"}], ids=str)
+@pytest.mark.parametrize("by", ["run", "id"])
+async def test_pages_by_keyset_give_each_run_once(listed: Holdfast, filters: dict[str, Any], by: str) -> None:
+    """W11: also while new runs arrive."""
+    whole = [info.id for info in await listed.runs(**filters)]
+    paged: list[str] = []
+    after: Any = None
+    while page := await listed.runs(**filters, after=after, limit=2):
+        assert len(page) <= 2
+        paged += [info.id for info in page]
+        after = page[-1] if by == "run" else page[-1].id
+        await listed.start("mail", 1, tags=["even"])
+    assert paged == whole
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [{"status": "done"}, {"limit": 0}, {"limit": 10_001}, {"limit": "5"}, {"after": "x"}, {"limit": 1.5}],
+    ids=str,
+)
+async def test_bad_filters_are_refused(app: Holdfast, filters: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        await app.runs(**filters)
+
+
+# -- steps, progress, activity ---------------------------------------------------------------------------------
+
+
+async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) -> None:
+    """W5: quick ones cost no extra write; the listing goes when the step is done."""
+    app = make_app(settings=Settings(running_after=0.05, poll=0.05))
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("quick", lambda: 1)
+        await ctx.step("slow", gate.passing)
+
+    run = await app.start(order)
+
+    async def listed() -> Any:
+        steps = await run.steps()
+        return steps if len(steps) == 2 else None
+
+    async with app.worker():
+        await gate.reached()
+        quick, slow = await eventually(listed)
+        assert (quick.name, quick.status) == ("quick", "completed")
+        assert (slow.name, slow.status, slow.output, slow.completed_at) == ("slow", "running", None, None)
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert [(s.name, s.status) for s in await run.steps()] == [("quick", "completed"), ("slow", "completed")]
+
+
+async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Holdfast) -> None:
+    """W5: per run and step; fire and forget, may be awaited all the same."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context, name: str) -> None:
+        async def work() -> None:
+            ctx.progress(f"{name}: 10 of 100")
+            await ctx.progress(f"{name}: 70 of 100", {"done": 70})
+            await gate.passing()
+
+        await ctx.step(work)
+
+    one, other = await app.start(order, "one"), await app.start(order, "other")
+
+    async def said() -> Any:
+        found = [await run.steps() for run in (one, other)]
+        return found if all(found) else None
+
+    async with app.worker():
+        await eventually(lambda: gate.arrivals == 2)
+        for [told], name in zip(await eventually(said), ("one", "other"), strict=True):
+            assert (told.name, told.status, told.detail) == ("work", "running", f"{name}: 70 of 100")
+            assert told.data == {"done": 70}
+        gate.open()
+
+
+async def test_progress_from_a_blocking_step(app: Holdfast) -> None:
+    gate = Gate()
+
+    @app.workflow
+    def order(ctx: SyncContext) -> None:
+        ctx.step("work", lambda: ctx.progress("half \ud800 way\0", None) and None)
+        ctx.step(gate.passing)
+        ctx.progress("of the run itself")
+
+    run = await app.start(order)
+    gate.open()
+    await app.drain()
+    assert await run.status() == "completed"
+    assert [s.name for s in await run.steps()] == ["work", "passing"]
+
+
+async def test_the_log_tells_every_call_in_start_order(app: Holdfast) -> None:
+    """W6: parameters, result or error, start, duration."""
+
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        total = await ctx.step(add, 1, 2)
+        await ctx.step("kw", add, a=total, b=4)
+        return await ctx.step("none", lambda: 0)
+
+    run = await app.start(order)
+    await app.drain()
+    log = await run.activity()
+    assert [(a.name, a.position, a.status, a.parameters, a.result) for a in log] == [
+        ("add", 0, "completed", [1, 2], 3),
+        ("kw", 1, "completed", {"args": [], "kwargs": {"a": 3, "b": 4}}, 7),
+        ("none", 2, "completed", None, 0),
+    ]
+    assert [a.started_at for a in log] == sorted(a.started_at for a in log)
+    assert all(timedelta(0) <= a.duration < timedelta(seconds=10) for a in log)
+
+
+async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Holdfast) -> None:
+    """A log is no reason to fail a step."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return await ctx.step("odd", lambda thing: "fine", object())
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "fine"
+    assert [a.parameters for a in await run.activity()] == [None]
+
+
+@pytest.mark.parametrize("where", ["app", "step", "options"])
+async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where: str) -> None:
+    """Design: record_arguments=False per step or application; a failed try keeps none either."""
+    app = make_app(record_arguments=False if where == "app" else None)
+    tried: list[int] = []
+
+    @step(record_arguments=False if where == "step" else None)
+    async def charge(card: str) -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError("again")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        options = ctx.options(
+            retries=1, backoff=Backoff(base=0), record_arguments=False if where == "options" else None
+        )
+        await options.step(charge, "4111-1111")
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "completed"
+    assert [a.parameters for a in await run.activity()] == [None, None]
+
+
+async def test_a_long_history_is_listed_whole(app: Holdfast) -> None:
+    """Pages of a thousand."""
+
+    async def same(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await asyncio.gather(*(ctx.step(same, n) for n in range(1201)))
+
+    run = await app.start(order)
+    await app.drain()
+    assert sorted(s.output for s in await run.steps()) == list(range(1201))
+    assert len(await run.activity()) == 1201

@@ -1,0 +1,172 @@
+"""The storms themselves, each for as many seconds as it is told. The short ones are in ``make test``, the long ones in
+``make faults``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.faults.storm import TOTALS, Process, Storm, every, meanwhile
+from tests.support.postgres import PrivatePostgres
+from tests.support.proxy import Proxy
+
+LEASE = 2.0
+LONG_LEASE = 60.0
+"""Longer than any trouble that is made: then nothing is excused, and every act must be accounted for as if nothing had
+happened."""
+
+
+async def kills(url: str, folder: Path, seconds: float) -> None:
+    """SIGKILL of random workers, and of processes that start runs."""
+    async with Storm(url, folder, lease=LEASE) as storm:
+        await storm.launch_ready(4)
+        await storm.launch_ready(program="start")
+
+        def kill_one() -> None:
+            storm.kill(random.choice(storm.workers))
+            storm.launch()
+
+        async with meanwhile(every(1.0, kill_one)):
+            await storm.keep_starting(seconds)
+        await storm.verdict(runs=50)
+
+
+async def zombies(url: str, folder: Path, seconds: float) -> None:
+    """Workers are frozen past their lease, come back, and would like to go on."""
+    async with Storm(url, folder, lease=LEASE) as storm:
+        await storm.launch_ready(4)
+        async with meanwhile(freeze_now_and_then(storm)):
+            await storm.keep_starting(seconds)
+        evidence = await storm.verdict(runs=50)
+        assert any(move.losses > move.old_losses for move in evidence.moves), "no lease was lost: not a storm"
+
+
+async def freeze_now_and_then(storm: Storm, pause: float = 0.7) -> None:
+    """Some are always awake, to take over."""
+
+    async def freeze_one() -> None:
+        awake = [worker for worker in storm.workers if not worker.frozen and worker.alive]
+        if len(awake) > 2:
+            freezing.create_task(_freeze(random.choice(awake)))
+
+    async def _freeze(worker: Process) -> None:
+        await storm.freeze(worker, random.uniform(1.2, 2) * LEASE)
+
+    async with asyncio.TaskGroup() as freezing:
+        await every(pause, freeze_one)
+
+
+async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+    """The server is restarted, and crashes."""
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True) as storm:
+        await storm.launch_ready(3)
+        await storm.launch_ready(program="start")
+
+        async def restart() -> None:
+            await asyncio.to_thread(_restart, server, random.random() < 0.6)
+
+        await asyncio.gather(_until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
+        server.start()
+        await storm.verdict(runs=20)
+
+
+def _restart(server: PrivatePostgres, crash: bool) -> None:
+    if crash:
+        server.kill9()
+    server.restart()
+    TOTALS["restarts"] += 1
+
+
+async def _until_over(seconds: float, job: object) -> None:
+    """Not cancelled in the middle of a restart: it is waited for."""
+    task = asyncio.ensure_future(job)  # type: ignore[arg-type]
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+    """An administrator, or a failing server, ends sessions one by one or all at once."""
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True) as storm:
+        await storm.launch_ready(3)
+        database = url.rpartition("/")[2]
+
+        async def terminate() -> None:
+            share = random.choice((0.1, 0.5, 1.0))
+            victims = (
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+                f"AND datname = '{database}' AND random() < {share}"
+            )
+            TOTALS["terminated"] += len(await asyncio.to_thread(server.execute, victims))
+
+        async with meanwhile(every(0.2, terminate)):
+            await storm.keep_starting(seconds)
+        await storm.verdict(runs=20)
+
+
+async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+    """Connections are reset, nothing moves for a while, and replies are lost after the work was done."""
+    async with Proxy("127.0.0.1", server.port) as proxy:
+        async with Storm(url, folder, lease=LONG_LEASE, strict=True, through=proxy.url(url)) as storm:
+            await storm.launch_ready(3)
+            async with meanwhile(every(1.2, lambda: _cut(proxy)), every(1.5, lambda: _stall(proxy, 1)), _lose(proxy)):
+                await storm.keep_starting(seconds)
+            proxy.resume()
+            await storm.verdict(runs=20)
+
+
+def _cut(proxy: Proxy) -> None:
+    proxy.cut()
+    TOTALS["resets"] += 1
+
+
+async def _stall(proxy: Proxy, longest: float) -> None:
+    proxy.stall()
+    try:
+        await asyncio.sleep(random.uniform(0.1, longest))
+    finally:
+        proxy.resume()
+    TOTALS["stalls"] += 1
+
+
+async def _lose(proxy: Proxy) -> None:
+    """Replies of every kind, one after the other: to a commit, a claim or heartbeat, a flush, a start."""
+    while True:
+        for kind in (b"COMMIT", b"UPDATE", b"SELECT", b"INSERT"):
+            order = proxy.swallow(lambda tag, kind=kind: tag.startswith(kind))  # type: ignore[misc]
+            try:
+                async with asyncio.timeout(1):
+                    await order.happened.wait()
+                TOTALS["swallowed commits"] += 1
+            except TimeoutError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
+    """All of it at once."""
+    async with Proxy("127.0.0.1", server.port) as proxy:
+        async with Storm(url, folder, lease=LEASE, through=proxy.url(url)) as storm:
+            await storm.launch_ready(4)
+
+            def kill_one() -> None:
+                storm.kill(random.choice(storm.workers))
+                storm.launch()
+
+            async def restart() -> None:
+                async with storm.outage():
+                    await asyncio.to_thread(_restart, server, random.random() < 0.5)
+
+            async def stall() -> None:
+                async with storm.outage():
+                    await _stall(proxy, 3 * LEASE)
+
+            faults = (
+                every(3, kill_one), every(4, lambda: _cut(proxy)), every(8, stall), freeze_now_and_then(storm, 3), _lose(proxy)
+            )  # fmt: skip
+            async with meanwhile(*faults):
+                await asyncio.gather(_until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
+            server.start()
+            proxy.resume()
+            await storm.verdict(runs=20)

@@ -1,0 +1,55 @@
+"""Settings: defaults, the environment, and what is passed, in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, Settings
+
+
+def test_the_environment_goes_before_defaults_and_behind_what_is_passed() -> None:
+    environ = {"HOLDFAST_LEASE": "12.5", "HOLDFAST_MAX_ATTEMPTS": "7", "HOLDFAST_RECORD_ARGUMENTS": "no", "OTHER": "x"}
+    found = Settings.from_environment(environ, max_attempts=9)
+    assert (found.lease, found.max_attempts, found.record_arguments) == (12.5, 9, False)
+    assert found.poll == Settings().poll
+
+
+def test_every_setting_can_be_set_in_the_environment() -> None:
+    for field in dataclasses.fields(Settings):
+        default = getattr(Settings(), field.name)
+        text = "true" if isinstance(default, bool) else "9" if field.name == "heartbeat" else "11"
+        found = Settings.from_environment({f"HOLDFAST_{field.name.upper()}": text})
+        assert getattr(found, field.name) == (True if text == "true" else float(text)), field.name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("LEASE", "long"), ("CONCURRENCY", "1.5"), ("RECORD_ARGUMENTS", "maybe"), ("POLL", "")]
+)
+def test_what_cannot_be_read_is_refused_by_the_name_of_the_variable(name: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"HOLDFAST_{name}"):
+        Settings.from_environment({f"HOLDFAST_{name}": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"lease": -1}, "lease"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"lease": 5, "heartbeat": 5}, "heartbeat"),
+        ({"lease": 5, "heartbeat": 6}, "heartbeat"),
+        ({"lease": 0}, "heartbeat"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+    """W19: stale must be greater than heartbeat."""
+    with pytest.raises(ConfigurationError, match=why):
+        Settings(**options)
+
+
+def test_the_heartbeat_is_a_third_of_the_lease_unless_told() -> None:
+    assert Settings(lease=30).beat == 10
+    assert Settings(lease=30, heartbeat=7).beat == 7

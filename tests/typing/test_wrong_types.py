@@ -1,0 +1,93 @@
+"""A type checker reports wrong uses of the face, where they are written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+WRONG = """
+from __future__ import annotations
+
+from holdfast import Backoff, Context, Holdfast, SyncContext, step
+
+app = Holdfast("sqlite://")
+
+
+@step(retries=3)
+async def charge(cents: int, *, note: str = "") -> str:
+    return str(cents)
+
+
+def add_tax(cents: int, rate: float) -> float:
+    return cents * rate
+
+
+@app.workflow
+async def checkout(ctx: Context, cents: int) -> str:
+    await ctx.step(charge, "5")  # wrong
+    await ctx.step(charge)  # wrong
+    await ctx.step(charge, 5, nte="x")  # wrong
+    await ctx.step("tax", add_tax, 5)  # wrong
+    await ctx.step("tax", add_tax, 5, "1.2")  # wrong
+    await ctx.options(retries="3").step(charge, 5)  # wrong
+    await ctx.options(retries=3).step(charge, "5")  # wrong
+    number: int = await ctx.step(charge, 5)  # wrong
+    await ctx.step(5)  # wrong
+    fine: str = await ctx.step(charge, 5, note="x")
+    return fine
+
+
+@app.workflow
+def in_a_thread(ctx: SyncContext, cents: int) -> float:
+    ctx.step(charge, "5")  # wrong
+    number: int = ctx.step(charge, cents)  # wrong
+    return ctx.step(add_tax, cents, 1.2)
+
+
+@app.task(max_attempts="3")  # wrong
+async def send(cents: int) -> str:
+    return await charge(cents, note=5)  # wrong
+
+
+async def trigger() -> None:
+    await app.start(checkout, "5")  # wrong
+    await app.start(checkout, 5, priority="high")  # wrong
+    await app.start(checkout, 5, colour="red")  # wrong
+    await app.start_many(checkout, ["5"])  # wrong
+    run = await app.start(checkout, 5)
+    number: int = await run.result()  # wrong
+    fine: str = await run.result(timeout=5)
+    Backoff(base="1")  # wrong
+"""
+
+
+def marked() -> set[int]:
+    return {number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")}
+
+
+def reported(output: str) -> set[int]:
+    return {int(found) for found in re.findall(r"wrong\.py:(\d+)(?::\d+)?(?: -)?:? error", output)}
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_wrong_types_are_reported_where_they_are_written(checker: str, tmp_path: Path) -> None:
+    """Item 2: typed end to end."""
+    file = tmp_path / "wrong.py"
+    file.write_text(WRONG)
+    if checker == "mypy":
+        command = ["-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--strict", str(file)]
+    else:
+        # Without settings of its own it would take the project's folder for the one to check.
+        (tmp_path / "pyrightconfig.json").write_text('{"include": ["wrong.py"], "typeCheckingMode": "standard"}')
+        command = ["-m", "pyright", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert reported(done.stdout) == marked(), done.stdout

@@ -1,0 +1,119 @@
+"""Kill and go on, with real processes: whatever was recorded is never done again, and everything comes to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.settings import Settings
+from tests.support.engine import PATIENCE, eventually
+from tests.support.processes import ROOT, Ledger
+from tests.worker.conftest import MakeProcess
+from tests.worker.tables import Tables
+
+SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2}
+SHORT = Settings(lease=1, sweep=0.1, poll=0.2)
+STEPS = 5
+
+
+@pytest.mark.parametrize("killed_at", [0, 2, 4])
+async def test_a_crash_after_step_k_never_repeats_steps_before_it(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, killed_at: int
+) -> None:
+    """R9, Q34, Q35: the step in which the process died runs again, those before it do not."""
+    app = program(SHORT)
+    run = await app.start(app.workflows["chain"], {"name": "a", "n": STEPS, "hold": killed_at, "gate": "gate"})
+    async with make_process(SETTINGS) as first:
+        await ledger.seen(f"step a {killed_at}")
+        first.kill()
+    ledger.open("gate")
+    async with make_process(SETTINGS):
+        assert await run.result(timeout=PATIENCE) == list(range(STEPS))
+    counts = [len(ledger.lines(f"step a {n} ")) for n in range(STEPS)]
+    assert counts == [2 if n == killed_at else 1 for n in range(STEPS)]
+
+
+async def test_a_storm_of_kills_loses_nothing(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+) -> None:
+    """Promises 2, 3, 5, 8: forty runs, workers killed in their midst, one after the other. Each call of a step beyond the first is
+    paid for by a loss."""
+    app = program(Settings(lease=1, sweep=0.1, poll=0.2))
+    ledger.open("gate")
+    plans = [{"name": f"run{n}", "n": STEPS} for n in range(40)]
+    runs = await app.start_many(app.workflows["chain"], plans)
+    chance = random.Random(1)
+    patient = {**SETTINGS, "max_losses": 50}
+    for _ in range(3):
+        async with make_process(patient, concurrency=10) as victim:
+            seen = len(ledger.lines("step"))
+            await eventually(lambda seen=seen: len(ledger.lines("step")) > seen + chance.randrange(40) or _all_done(ledger))
+            victim.kill()
+    async with make_process(patient):
+        results = await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), 2 * PATIENCE)
+    assert results == [list(range(STEPS))] * 40
+    calls = Counter(" ".join(line.split()[1:3]) for line in ledger.lines("step"))
+    assert len(calls) == 40 * STEPS
+    rows = await tables.fetch("SELECT run_id, count(*), max(claim) FROM [steps] GROUP BY run_id")
+    assert {count for _, count, _ in rows} == {STEPS}
+    claims = dict(await tables.fetch("SELECT id, claim FROM [runs]"))
+    for run, plan in zip(runs, plans, strict=True):
+        again = sum(calls[f"{plan['name']} {n}"] - 1 for n in range(STEPS))
+        assert again <= claims[run.id] - 1
+
+
+def _all_done(ledger: Ledger) -> bool:
+    return len({tuple(line.split()[1:3]) for line in ledger.lines("step")}) == 40 * STEPS
+
+
+MIGRATE = """
+import asyncio, sys
+from holdfast import Holdfast
+async def main():
+    async with Holdfast(sys.argv[1]) as app:
+        await app.migrate()
+asyncio.run(main())
+"""
+
+
+async def test_twenty_processes_migrate_at_once(url: str, tables: Tables) -> None:
+    """Issue 3, W14: every deploy does it."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", MIGRATE, url], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(20)
+    ]
+    try:
+        errors = await asyncio.gather(*(asyncio.to_thread(process.communicate) for process in processes))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * 20, errors[0][1].decode()
+    assert await tables.one("SELECT count(*) FROM [runs]") == 0
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_an_idle_process_is_hardly_noticed(
+    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+) -> None:
+    """Rule 39: with the defaults at most two transactions a second, by the server's own count over some heartbeats."""
+    app = program()
+    await app.migrate()
+    async with make_process():
+        ticks = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        beat = "SELECT extract(epoch FROM clock_timestamp())"
+        run = await app.start(app.workflows["quick"], 1)
+        await run.result(timeout=PATIENCE)
+        await app.close()
+        await asyncio.sleep(2)  # until its first looks are over and counted
+        before, began = await tables.one(ticks), await tables.one(beat)
+        await asyncio.sleep(5)
+        after, ended = await tables.one(ticks), await tables.one(beat)
+    ours = 4
+    assert after - before - ours <= 2 * float(ended - began) + 1

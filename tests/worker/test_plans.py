@@ -1,0 +1,238 @@
+"""The plan of every hot statement on a full table, on the newest Postgres and on the oldest.
+
+The plans are generic ones: what the server uses for a prepared statement, whatever its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.model.url import parse_url
+from holdfast.settings import Settings
+from holdfast.store.postgres import PostgresStore
+from tests.support.postgres import PostgresServer
+
+FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
+WORKER = "00000000-0000-7000-8000-000000000001"
+
+FILL = [
+    # finished, each with two steps
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key, created_at,
+                                   started_at, completed_at)
+        SELECT md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END,
+               1, 1, 1, '{{}}', '1', CASE WHEN n % 5 = 0 THEN 'k' || n END, n, n, n
+        FROM generate_series(1, {FINISHED}) n""",
+    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format, started_at,
+                                   completed_at)
+       SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
+       FROM holdfast.runs, generate_series(0, 1) p WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO holdfast.tries (run_id, branch, position, attempt, number, claim, name, error, format, started_at, completed_at)
+       SELECT id, '', 0, 1, 1, 1, 'step', '{}', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO holdfast.progress (run_id, branch, position, name, format, started_at, updated_at)
+       SELECT id, '', 0, 'step', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO holdfast.run_tags (tag, run_id) SELECT 'tag', id FROM holdfast.runs""",
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+        SELECT md5('r' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'queued', n, 1, '{{}}', n
+        FROM generate_series(1, {READY}) n""",
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, visible_at, format, input, created_at)
+        SELECT md5('s' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'waiting', 4e12 + n, 1, '{{}}', n
+        FROM generate_series(1, {SLEEPING}) n""",
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input, created_at,
+                                   started_at)
+        SELECT md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1, '{{}}', n, n
+        FROM generate_series(1, {RUNNING}) n""",
+    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format, started_at,
+                                   completed_at)
+       SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
+       FROM holdfast.runs, generate_series(0, 9) p WHERE status = 'running'""",
+    f"""INSERT INTO holdfast.workers (id, host, pid, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at)
+        VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
+    "ANALYZE",
+]
+
+SMALL = {"workers", "definitions", "meta"}
+"""Tables with a row per process or per workflow: these may be read from end to end."""
+NOT_HOT = {
+    "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
+    "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head", "script_tail",
+    "server_facts", "notify",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["postgres", "postgres12"])
+def full_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with many runs in every state, on each server in turn."""
+    server: PostgresServer = request.getfixturevalue(f"{request.param}_server")
+    name = f"plans_{request.param}"
+    server.drop_database(name)
+    url = server.create_database(name)
+    store = PostgresStore(parse_url(url), "holdfast", Settings())
+    script = store.migration_sql()
+    server.execute(script, name)
+    for statement in FILL:
+        server.execute(statement, name)
+    yield url
+    server.drop_database(name)
+
+
+@pytest.fixture
+async def connection(full_database: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(full_database)
+    await connection.execute("SET plan_cache_mode = force_generic_plan; SET jit = off")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def statements(full_database: str) -> dict[str, str]:
+    return PostgresStore(parse_url(full_database), "holdfast", Settings())._sql
+
+
+async def plan_of(connection: Any, sql: str) -> dict[str, Any]:
+    """The generic plan."""
+    prepared = await connection.prepare(sql)
+    count = len(prepared.get_parameters())
+    await connection.execute(f"PREPARE hot AS {sql}")
+    try:
+        arguments = f"({', '.join(['NULL'] * count)})" if count else ""
+        text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE hot{arguments}")
+        return dict(json.loads(text)[0]["Plan"])
+    finally:
+        await connection.execute("DEALLOCATE hot")
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def problems(plan: dict[str, Any]) -> Iterator[str]:
+    for node in nodes(plan):
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL:
+            yield f"reads all of {node['Relation Name']}"
+        if node["Node Type"] == "Nested Loop":
+            outer, inner = node["Plans"][:2]
+            inner = inner["Plans"][0] if inner["Node Type"] == "Materialize" else inner
+            if outer["Plan Rows"] > 1 and inner["Plan Rows"] > 1 and inner["Node Type"] in ("CTE Scan", "Function Scan"):
+                yield f"walks {inner.get('CTE Name', 'an array')} again for each row"
+
+
+async def test_no_hot_statement_reads_a_whole_table(connection: Any, statements: dict[str, str]) -> None:
+    """Issue 3: nor walks one list for each row of another."""
+    found = {}
+    for name in sorted(statements.keys() - NOT_HOT):
+        plan = await plan_of(connection, statements[name])
+        if bad := sorted(set(problems(plan))):
+            found[name] = bad
+    assert found == {}
+
+
+async def test_the_flush_looks_the_fence_up_in_a_hash(connection: Any, statements: dict[str, str]) -> None:
+    """Rule 8: a thousand records against a hundred rows of the fence, not a hundred thousand comparisons."""
+    text = json.dumps(await plan_of(connection, statements["flush"]))
+    assert text.count("hashed SubPlan") >= 2, text
+
+
+async def test_a_claim_stops_when_it_has_enough(connection: Any, statements: dict[str, str]) -> None:
+    """Rule 31: it reads the index in order; nothing is sorted that a limit then throws away."""
+    plan = await plan_of(connection, statements["claim_lane"])
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
+    assert "runs_ready" in [node.get("Index Name") for node in nodes(plan)]
+
+
+# -- how much is looked at -----------------------------------------------------------------------------------------------------
+
+
+async def looked_at(connection: Any, sql: str, *arguments: Any) -> tuple[int, int]:
+    """(rows of ``runs``, pages) that a statement looks at by its generic plan, without leaving a trace."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(f"PREPARE hot AS {sql}")
+        words = ", ".join(map(literal, arguments))
+        text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot({words})")
+        await connection.execute("DEALLOCATE hot")
+    finally:
+        await transaction.rollback()
+    plan = json.loads(text)[0]["Plan"]
+    rows = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes(plan)
+        if node.get("Relation Name") == "runs" and "Scan" in node["Node Type"]
+    )
+    return int(rows), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(map(literal, value))}]"
+    return str(value) if isinstance(value, (bool, int)) else f"'{value}'"
+
+
+@pytest.fixture
+async def many_queues(connection: Any) -> AsyncIterator[list[str]]:
+    """Two hundred queues with a few runs of a workflow that a worker knows."""
+    queues = [f"many {n:03}" for n in range(200)]
+    await connection.execute(
+        """INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+           SELECT md5('many' || q || n)::uuid, 'known', 'v', q, 'queued', n, 1, '{}', n
+           FROM unnest($1::text[]) q, generate_series(1, 5) n""", queues,
+    )  # fmt: skip
+    await connection.execute("ANALYZE holdfast.runs")
+    yield queues
+    await connection.execute("DELETE FROM holdfast.runs WHERE workflow IN ('known', 'unknown')")
+    await connection.execute("VACUUM ANALYZE holdfast.runs")
+
+
+async def test_a_claim_does_not_see_what_nobody_here_knows(
+    connection: Any, statements: dict[str, str], many_queues: list[str]
+) -> None:
+    """Rule 32: 200 queues, and 100 000 runs of a workflow that this worker does not know in the same queues. The claim looks
+    at no more than before; the question which lanes there are, at one row more per queue."""
+    lanes = (
+        many_queues,
+        ["known"] * 200,
+        [0] * 200,
+        [0] * 200,
+        ["v"] * 200,
+        10,
+    )
+    claim = (statements["claim_lanes"], WORKER, 1, *lanes)
+    tick = (statements["tick"], WORKER, True, ["known"])
+    claim_before, tick_before = await looked_at(connection, *claim), await looked_at(connection, *tick)
+    await connection.execute(
+        """INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+           SELECT md5('unknown' || q || n)::uuid, 'unknown', 'v', q, 'queued', n, 1, '{}', n
+           FROM unnest($1::text[]) q, generate_series(1, 500) n""", many_queues,
+    )  # fmt: skip
+    await connection.execute("ANALYZE holdfast.runs")
+    claim_after, tick_after = await looked_at(connection, *claim), await looked_at(connection, *tick)
+    assert claim_after[0] <= claim_before[0] + 10
+    assert claim_after[1] <= claim_before[1] * 2
+    assert tick_after[0] <= tick_before[0] * 2 + 10
+    assert tick_after[1] <= tick_before[1] * 4
+    await connection.execute("DELETE FROM holdfast.runs WHERE workflow = 'unknown'")
+
+
+async def test_a_claim_does_not_see_sleepers(connection: Any, statements: dict[str, str]) -> None:
+    """Rule 31: nor finished runs; of those ready, as many as it takes."""
+    rows, _ = await looked_at(connection, statements["claim_lane"], WORKER, 1, "v", "q1", "w1", 0, 0, 10)
+    assert rows <= 30
+
+
+async def test_making_sleepers_ready_looks_only_at_those_that_are_due(connection: Any, statements: dict[str, str]) -> None:
+    """Rule 31: however many others sleep."""
+    rows, _ = await looked_at(connection, statements["promote"], 1000, "late", "expired")
+    assert rows <= 10
+
+
+async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements: dict[str, str]) -> None:
+    """Rule 39: a row per lane and a few more, whatever else there is."""
+    rows, _ = await looked_at(connection, statements["tick"], WORKER, True, ["w1"])
+    assert rows <= 50
