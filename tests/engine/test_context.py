@@ -7,8 +7,10 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import Context, Holdfast, SyncContext
+from holdfast import Backoff, Context, Holdfast, SyncContext
 from tests.support.engine import Calls, Gate, eventually, interrupt
+
+AT_ONCE = Backoff(base=0, jitter=False)
 
 
 async def nothing() -> None: ...
@@ -30,7 +32,7 @@ async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Holdfast, c
     """Promise 4: an idempotency key for effects outside."""
     keys: dict[str, set[str]] = {"first": set(), "second": set()}
 
-    @app.workflow(max_attempts=2)
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
     async def order(ctx: Context) -> None:
         async def work(name: str) -> None:
             keys[name].add(ctx.step_key)
@@ -40,7 +42,7 @@ async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Holdfast, c
         announced = ctx.step_key
         await ctx.step(work, "first")
         assert keys["first"] == {announced}
-        await ctx.options(retries=1).step(work, "second")
+        await ctx.options(retries=1, backoff=AT_ONCE).step(work, "second")
 
     run = await app.start(order)
     await app.drain()
@@ -113,7 +115,7 @@ async def test_draws_inside_a_step_are_the_same_on_every_try(app: Holdfast) -> N
             if len(seen) < 2:
                 raise ValueError("again")
 
-        await ctx.options(retries=1).step(draw)
+        await ctx.options(retries=1, backoff=AT_ONCE).step(draw)
 
     run = await app.start(order)
     await app.drain()
@@ -158,10 +160,8 @@ async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Holdfast
 
     async def release_when_recorded(run_id: str) -> None:
         await eventually(lambda: _recorded(app, run_id, "quick"))
-        before = (await app.get(run_id).steps())[0].completed_at
-        assert before is not None
-        await eventually(lambda: datetime.now(UTC) > before)  # so that the two records differ in time
-        await asyncio.sleep(0.002)
+        before = (await app.get(run_id).info()).read_at
+        await eventually(lambda: _past(app, run_id, before))  # so that the two records differ in time
         hold.set()
 
     @app.workflow
@@ -179,6 +179,10 @@ async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Holdfast
     assert await run.status() == "completed"
     live, replayed = seen
     assert live == replayed == max(s.completed_at for s in (await run.steps())[:2] if s.completed_at)
+
+
+async def _past(app: Holdfast, run_id: str, moment: datetime) -> bool:
+    return (await app.get(run_id).info()).read_at > moment
 
 
 async def _recorded(app: Holdfast, run_id: str, name: str) -> bool:

@@ -228,7 +228,7 @@ async def test_a_run_has_a_limit_of_records_and_says_so(make_app: Any) -> None:
     ids=["no context", "two inputs", "two inputs beside the context"],
 )
 def test_a_function_that_cannot_be_a_workflow_is_refused_when_registered(declare: Any) -> None:
-    with pytest.raises(ConfigurationError, match="context|one value"):
+    with pytest.raises(ConfigurationError, match=r"context|one value"):
         declare(Holdfast("sqlite://"))
 
 

@@ -22,7 +22,7 @@ from holdfast import (
     step,
 )
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.engine import PATIENCE, Gate, ThreadGate, eventually
 
 NOWHERE = "01977777-7777-7777-8777-777777777777"
 
@@ -273,19 +273,32 @@ async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Holdfast)
 
 
 async def test_progress_from_a_blocking_step(app: Holdfast) -> None:
-    gate = Gate()
+    """W5: from a thread; what no database keeps is spelled out."""
+    gate = ThreadGate()
 
     @app.workflow
     def order(ctx: SyncContext) -> None:
-        ctx.step("work", lambda: ctx.progress("half \ud800 way\0", None) and None)
-        ctx.step(gate.passing)
+        def work() -> None:
+            ctx.progress("half \ud800 way\0", 0.5)
+            gate.passing()
+
         ctx.progress("of the run itself")
+        ctx.step(work)
 
     run = await app.start(order)
-    gate.open()
-    await app.drain()
-    assert await run.status() == "completed"
-    assert [s.name for s in await run.steps()] == ["work", "passing"]
+
+    async def both() -> Any:
+        steps = await run.steps()
+        return steps if len(steps) == 2 else None
+
+    async with app.worker():
+        await gate.reached()
+        own, told = await eventually(both)
+        assert (own.name, own.status, own.detail) == ("order", "running", "of the run itself")
+        assert (told.name, told.status, told.detail, told.data) == ("work", "running", "half \\ud800 way\\0", 0.5)
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert [(s.name, s.status) for s in await run.steps()] == [("work", "completed")]
 
 
 async def test_the_log_tells_every_call_in_start_order(app: Holdfast) -> None:

@@ -251,7 +251,8 @@ BAD = [
     {"deadline": -1}, {"deadline": "soon"}, {"deadline": datetime(2030, 1, 1, tzinfo=UTC)}, {"deadline": 1e300},
     {"max_attempts": 0}, {"max_attempts": 1.5}, {"max_attempts": "3"}, {"max_attempts": 2**31},
     {"timeout": -1}, {"timeout": "1"}, {"timeout": float("inf")},
-    {"tags": "abc"}, {"tags": [""]}, {"tags": [5]}, {"tags": ["t" * 201]}, {"tags": ["a\0"]}, {"tags": 5}, {"tags": None},
+    {"tags": "abc"}, {"tags": [""]}, {"tags": [5]}, {"tags": ["t" * 201]}, {"tags": ["a\0"]}, {"tags": 5},
+    {"tags": None},
 ]  # fmt: skip
 
 

@@ -68,8 +68,8 @@ async def test_a_step_is_named_after_its_function(app: Holdfast) -> None:
         (step(retries=1)(triple), (4,), 12),
         (len, ([1, 2],), 2),
     ],
-    ids=["async", "def", "lambda", "lambda-of-coroutine", "partial", "partial-def", "method", "object", "step", "step-def",
-         "builtin"],
+    ids=["async", "def", "lambda", "lambda-of-coroutine", "partial", "partial-def", "method", "object", "step",
+         "step-def", "builtin"],
 )  # fmt: skip
 async def test_a_label_goes_with_any_callable(app: Holdfast, function: Any, args: tuple[Any, ...], result: int) -> None:
     """Issue face: a label and any callable, sync or async, also a lambda."""

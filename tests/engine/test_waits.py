@@ -8,8 +8,7 @@ import pytest
 
 from holdfast import Backoff, Context, Holdfast, RetryLater, Settings, SyncContext
 from tests.engine.conftest import MakeApp
-from tests.engine.test_retries import make_due
-from tests.support.engine import Calls, eventually
+from tests.support.engine import Calls, eventually, make_due
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
@@ -125,6 +124,38 @@ async def test_a_run_is_released_only_when_everything_in_it_waits(make_app: Make
         await make_due(app, run.id)
         assert await run.result(timeout=20) == ["flaky", "busy"]
     assert calls == {"body": 2, "flaky": 2, "busy": 1}
+
+
+async def test_a_run_stays_in_memory_while_its_own_code_goes_on(make_app: MakeApp, calls: Calls) -> None:
+    """Rule 24: a step waits in the background; the steps after it are not held up until its time has come."""
+    app = make_app(settings=Settings(moment=0))
+
+    async def flaky() -> str:
+        if calls.hit("flaky") == 1:
+            raise RetryLater(3600)
+        return "flaky"
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        background = asyncio.ensure_future(ctx.options(retries=1).step(flaky))
+        results = [await ctx.step("first", first_after, ctx.run_id)]
+        results += [await ctx.step(name, lambda n: n, name) for name in ("second", "third")]
+        results += await asyncio.gather(ctx.step("fourth", lambda: "fourth"), ctx.step("fifth", lambda: "fifth"))
+        results.append(await ctx.step("sixth", lambda: "sixth"))
+        return [*results, await background]
+
+    async def first_after(run_id: str) -> str:
+        await eventually(lambda: tried(run_id))
+        return "first"
+
+    async def tried(run_id: str) -> int:
+        return len(await app.get(run_id).activity())
+
+    run = await app.start(order)
+    await app.drain()
+    done = [s.name for s in await run.steps() if s.status == "completed"]
+    assert sorted(done) == ["fifth", "first", "fourth", "second", "sixth", "third"]
+    assert await run.status() == "waiting"
 
 
 async def test_the_earliest_of_several_waits_wakes_the_run(make_app: MakeApp, calls: Calls) -> None:

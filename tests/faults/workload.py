@@ -10,6 +10,7 @@ fail, threads that come back after their time, tasks and workflows in async and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import logging
@@ -172,18 +173,39 @@ async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.0
 
 async def _work(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     async def tell_when_ready() -> None:
-        store = await app.store()
-        while os.getpid() not in [worker.pid for worker in await store.workers()]:
+        store, here = await app.store(), False
+        while not here:
+            with contextlib.suppress(DatabaseUnavailable):
+                here = os.getpid() in [worker.pid for worker in await store.workers()]
             await asyncio.sleep(0.02)
         ledger.append("ready", {"pid": os.getpid()})
 
+    await _until_connected(app)
     async with app:
         telling = asyncio.create_task(tell_when_ready())
-        await app.work(concurrency=arguments["concurrency"], grace=0)
+        while True:
+            try:
+                await app.work(concurrency=arguments["concurrency"], grace=0)
+                break
+            except DatabaseUnavailable:
+                if telling.done():
+                    raise  # it was at work: then it must ride out anything
+                await asyncio.sleep(0.2)
         await telling
 
 
+async def _until_connected(app: Holdfast) -> None:
+    """A process that comes up during an outage is started again, by whoever looks after it: here, by itself."""
+    while True:
+        try:
+            await app.store()
+            return
+        except DatabaseUnavailable:
+            await asyncio.sleep(0.2)
+
+
 async def _start(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+    await _until_connected(app)
     async with app:
         ledger.append("ready", {"pid": os.getpid()})
         while True:
@@ -197,7 +219,8 @@ def _die_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which reaches a frozen process too
 
     def wait_for_the_end() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 100):
+            pass
         os._exit(0)
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()

@@ -44,7 +44,7 @@ def test_a_url_is_sorted_by_its_scheme(text: str, kind: str, path: str | None) -
 )
 def test_what_is_no_url_is_refused_in_one_sentence(text: Any) -> None:
     """Bad input: saying what would do."""
-    with pytest.raises(ConfigurationError, match="URL.*(sqlite://|postgresql://)") as caught:
+    with pytest.raises(ConfigurationError, match=r"URL.*(sqlite://|postgresql://)") as caught:
         parse_url(text)
     assert "\n" not in str(caught.value)
 

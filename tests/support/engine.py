@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import Holdfast
+from tests.store.scene import Rows
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for something gives up; passing tests never come near it."""
@@ -91,6 +92,15 @@ async def stopped_at_once(app: Holdfast, **options: Any) -> AsyncIterator[None]:
     """A worker that gives back whatever it is doing when the block ends, as one that is told to hurry does."""
     async with app.worker(grace=0, **options):
         yield
+
+
+async def make_due(app: Holdfast, run_id: str) -> None:
+    """Let the time pass that a run waits for."""
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    try:
+        await rows.shift(run_id, "visible_at", -3_600_000)
+    finally:
+        await rows.close()
 
 
 async def interrupt(app: Holdfast, gate: Gate) -> None:

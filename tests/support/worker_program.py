@@ -23,7 +23,9 @@ from holdfast.settings import Settings
 from tests.support.processes import Ledger
 
 
-def make_app(url: str, ledger: Ledger, settings: Settings | None = None, logger: logging.Logger | None = None) -> Holdfast:
+def make_app(
+    url: str, ledger: Ledger, settings: Settings | None = None, logger: logging.Logger | None = None
+) -> Holdfast:
     """An application with everything that tests let processes do."""
     app = Holdfast(url, settings=settings, logger=logger)
 

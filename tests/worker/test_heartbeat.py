@@ -22,12 +22,12 @@ from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
-LEASE = 1.0
+LEASE = 2.0
 SHORT = Settings(lease=LEASE, sweep=0.1, poll=0.2)
 PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2}
 
 
-async def leases_over(tables: Tables, count: float = 2.5) -> None:
+async def leases_over(tables: Tables, count: float = 1.5) -> None:
     """Wait until so many leases have passed by the database's own clock: heartbeats of anybody living tell it."""
     now = "SELECT max(beat_at) FROM [workers]"
     began = await tables.one(now)
@@ -98,7 +98,7 @@ async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
     async with app.worker(concurrency=7):
         await eventually(lambda: _running(store, 3))
         [worker] = await store.workers()
-        assert (worker.state, worker.concurrency, worker.lease_ms) == ("live", 7, 1000)
+        assert (worker.state, worker.concurrency, worker.lease_ms) == ("live", 7, 2000)
         gate.open()
         await asyncio.gather(*(run.result(timeout=PATIENCE) for run in runs))
         await eventually(lambda: _running(store, 0))
@@ -119,7 +119,9 @@ async def test_a_worker_that_cannot_beat_stops_its_handlers(
 ) -> None:
     """Rule 3: after a lease without a beat others may own its runs. Cut off or met with silence, it is the same."""
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
-        app = make_app(Settings(lease=LEASE, sweep=0.1, poll=0.2, command_timeout=3, connect_timeout=1), at=proxy.url(url))
+        app = make_app(
+            Settings(lease=LEASE, sweep=0.1, poll=0.2, command_timeout=3, connect_timeout=1), at=proxy.url(url)
+        )
         gate, stopped = Gate(), asyncio.Event()
 
         @app.task

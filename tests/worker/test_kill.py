@@ -54,7 +54,9 @@ async def test_a_storm_of_kills_loses_nothing(
     for _ in range(3):
         async with make_process(patient, concurrency=10) as victim:
             seen = len(ledger.lines("step"))
-            await eventually(lambda seen=seen: len(ledger.lines("step")) > seen + chance.randrange(40) or _all_done(ledger))
+            await eventually(
+                lambda seen=seen: len(ledger.lines("step")) > seen + chance.randrange(40) or _all_done(ledger)
+            )
             victim.kill()
     async with make_process(patient):
         results = await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), 2 * PATIENCE)

@@ -14,9 +14,9 @@ from holdfast import Context, Holdfast
 from holdfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.postgres import PrivatePostgres
+from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
 from tests.worker.conftest import MakeProcess
-from tests.support.processes import Ledger
 
 LONG = 40.0
 """Seconds for a server to crash, come back and catch up on a slow machine."""

@@ -119,7 +119,11 @@ def problems(plan: dict[str, Any]) -> Iterator[str]:
         if node["Node Type"] == "Nested Loop":
             outer, inner = node["Plans"][:2]
             inner = inner["Plans"][0] if inner["Node Type"] == "Materialize" else inner
-            if outer["Plan Rows"] > 1 and inner["Plan Rows"] > 1 and inner["Node Type"] in ("CTE Scan", "Function Scan"):
+            if (
+                outer["Plan Rows"] > 1
+                and inner["Plan Rows"] > 1
+                and inner["Node Type"] in ("CTE Scan", "Function Scan")
+            ):
                 yield f"walks {inner.get('CTE Name', 'an array')} again for each row"
 
 
@@ -172,6 +176,8 @@ async def looked_at(connection: Any, sql: str, *arguments: Any) -> tuple[int, in
 def literal(value: Any) -> str:
     if isinstance(value, list):
         return f"ARRAY[{', '.join(map(literal, value))}]"
+    if value is None:
+        return "NULL"
     return str(value) if isinstance(value, (bool, int)) else f"'{value}'"
 
 
@@ -204,7 +210,7 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
         10,
     )
     claim = (statements["claim_lanes"], WORKER, 1, *lanes)
-    tick = (statements["tick"], WORKER, True, ["known"])
+    tick = (statements["tick"], WORKER, True, ["known"], None)
     claim_before, tick_before = await looked_at(connection, *claim), await looked_at(connection, *tick)
     await connection.execute(
         """INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
@@ -226,7 +232,9 @@ async def test_a_claim_does_not_see_sleepers(connection: Any, statements: dict[s
     assert rows <= 30
 
 
-async def test_making_sleepers_ready_looks_only_at_those_that_are_due(connection: Any, statements: dict[str, str]) -> None:
+async def test_making_sleepers_ready_looks_only_at_those_that_are_due(
+    connection: Any, statements: dict[str, str]
+) -> None:
     """Rule 31: however many others sleep."""
     rows, _ = await looked_at(connection, statements["promote"], 1000, "late", "expired")
     assert rows <= 10
@@ -234,5 +242,5 @@ async def test_making_sleepers_ready_looks_only_at_those_that_are_due(connection
 
 async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements: dict[str, str]) -> None:
     """Rule 39: a row per lane and a few more, whatever else there is."""
-    rows, _ = await looked_at(connection, statements["tick"], WORKER, True, ["w1"])
+    rows, _ = await looked_at(connection, statements["tick"], WORKER, True, ["w1"], None)
     assert rows <= 50

@@ -14,7 +14,7 @@ from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
 from tests.worker.tables import Tables
 
-LEASE = 1.0
+LEASE = 2.0
 SHORT = Settings(lease=LEASE, sweep=0.1, poll=0.2, max_losses=2)
 PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
+
 from holdfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
 from tests.worker.conftest import MakeApp

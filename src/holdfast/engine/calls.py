@@ -111,7 +111,7 @@ class StepCall(Generic[T]):
         finally:
             del execution.active[self]
             if execution.active and execution.closed is None:
-                execution.waits.look()
+                execution.waits.look_soon()
 
     async def _replay(self, record: StepRecord) -> T:
         execution = self._execution

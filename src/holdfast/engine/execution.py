@@ -17,6 +17,9 @@ from .workflow import Workflow
 if TYPE_CHECKING:
     from .calls import StepCall
 
+_CHANCE = 0.01
+"""Seconds the code is given to go on after a step before the run counts as waiting."""
+
 
 class Execution:
     """What a context works on. Created at each claim; closed once and for ever when the run leaves."""
@@ -239,9 +242,14 @@ class Waits:
             waited, self._since = waited + now - self._since, now
         return waited
 
+    def look_soon(self) -> None:
+        """Look when the code has had a chance to go on: a step that just ended may be followed by another."""
+        if self._due:
+            asyncio.get_running_loop().call_later(_CHANCE, self.look)
+
     def look(self) -> None:
         """Release the run if all that is under way is waiting, and longer than a moment."""
-        if not self._due or len(self._due) < len(self._execution.active):
+        if not self._due or len(self._due) < len(self._execution.active) or self._execution.closed is not None:
             return
         due, waiting_for = min(self._due.values())
         left = due - asyncio.get_running_loop().time()

@@ -24,12 +24,15 @@ class Recorder(Protocol):
 
     def record(self, entry: Entry) -> asyncio.Future[int]:
         """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
+        ...
 
     def note(self, entry: Entry) -> None:
         """Journal an entry that nobody waits for; safe to call from any thread."""
 
     def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
+        ...
 
     def has_free_slots(self) -> bool:
         """Whether a wait may be kept in memory rather than released."""
+        ...

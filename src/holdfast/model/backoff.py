@@ -87,8 +87,8 @@ def own_delay(error: BaseException) -> float | None:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another try could help: not after NonRetryableError, nor when a value cannot be stored or does not fit, nor
-    when the code uses its context wrongly."""
+    """Whether another try could help: not after NonRetryableError, nor when a value cannot be stored or does not fit,
+    nor when the code uses its context wrongly."""
     if isinstance(error, StepFailed):
         return error.retryable
     return not isinstance(error, (NonRetryableError, PayloadError, InvalidInput, ContextMisuse))

@@ -29,9 +29,11 @@ class Codec(Protocol):
 
     def encode(self, data: bytes, /) -> bytes:
         """From plain JSON to what is stored."""
+        ...
 
     def decode(self, data: bytes, /) -> bytes:
         """And back."""
+        ...
 
 
 class Payloads:
@@ -129,7 +131,8 @@ class Payloads:
                 msgspec.json.decode(raw)
             except msgspec.DecodeError:  # all it refuses of its own encoder's work
                 raise PayloadError(
-                    f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, which cannot be read back"
+                    f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
+                    "which cannot be read back"
                 ) from None
 
     def _refuse_nan(self, value: Any, what: object) -> None:

@@ -6,6 +6,7 @@ bring some) are passed over here and checked by the worker, which has the type i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -87,9 +88,12 @@ def _string_problems(value: str, schema: dict[str, Any], path: str) -> Iterator[
 
 
 def _number_problems(value: float, schema: dict[str, Any], path: str) -> Iterator[str]:
-    if value < schema.get("minimum", value) or value > schema.get("maximum", value):
-        yield f"Expected a number within its bounds, got {value!r} - at `{path}`"
-    if value <= schema.get("exclusiveMinimum", value - 1) or value >= schema.get("exclusiveMaximum", value + 1):
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    outside = (
+        not low <= value <= high or (above is not None and value <= above) or (below is not None and value >= below)
+    )
+    if outside:
         yield f"Expected a number within its bounds, got {value!r} - at `{path}`"
 
 

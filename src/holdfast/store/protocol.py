@@ -72,6 +72,7 @@ class Pulse(Protocol):
 
     def beat(self, worker: str, running: int) -> BeatAnswer:
         """Say that the worker lives; hear what it holds."""
+        ...
 
     def close(self) -> None:
         """Give the connection up."""
@@ -94,6 +95,7 @@ class Store(Protocol):
     @property
     def can_wake(self) -> bool:
         """Whether ``listen`` delivers. Without it everything works by polling."""
+        ...
 
     # -- opening and the schema
     async def open(self) -> None:
@@ -104,18 +106,22 @@ class Store(Protocol):
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
+        ...
 
     async def migrate(self) -> list[str]:
         """Bring the tables up to date; the names of what was applied. Idempotent, safe when many call at once."""
+        ...
 
     def migration_sql(self) -> str:
         """The whole of it as a script, for those who apply it themselves."""
+        ...
 
     async def reset(self) -> None:
         """Drop everything of this namespace."""
 
     async def doctor(self) -> list[Check]:
         """Check connection, version, clock, wake-ups, pool."""
+        ...
 
     # -- definitions and starts
     async def put_definitions(self, definitions: Sequence[Definition]) -> None:
@@ -123,16 +129,20 @@ class Store(Protocol):
 
     async def definitions(self) -> list[Definition]:
         """The current definition of each workflow."""
+        ...
 
     async def start(self, runs: Sequence[NewRun]) -> list[str]:
         """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it."""
+        ...
 
     # -- reading
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
         """Those of the runs that have ended."""
+        ...
 
     async def run(self, run_id: str) -> RunRow | None:
         """One run."""
+        ...
 
     async def runs(
         self,
@@ -147,22 +157,28 @@ class Store(Protocol):
         limit: int = 50,
     ) -> list[RunRow]:
         """A page of runs, newest first; ``before`` is the last id of the page before."""
+        ...
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
+        ...
 
     async def progress(self, run_id: str) -> list[ProgressRow]:
         """What is under way."""
+        ...
 
     async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
         """Every call, in start order."""
+        ...
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker."""
+        ...
 
     # -- operators
     async def retry(self, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again, keeping its records but those its error belongs to."""
+        ...
 
     # -- workers
     async def register(self, worker: WorkerInfo) -> None:
@@ -176,6 +192,7 @@ class Store(Protocol):
 
     def pulse(self, patience: float = 10.0) -> Pulse:
         """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
+        ...
 
     async def claim(
         self,
@@ -189,26 +206,34 @@ class Store(Protocol):
         """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with
         their first records. Called again with the same token it returns what the first call took. Runs whose records
         the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
+        ...
 
     async def claim_suspect(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
     ) -> list[Claimed]:
         """At most one run that workers have died with."""
+        ...
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal: one transaction, fenced run by run."""
+        ...
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Put (run, claim) pairs back in line at once; no attempt, no loss."""
 
-    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
-        """Which duties have work?"""
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
+        """Which duties have work, for a worker that knows these workflows and serves these queues (None: every one)?"""
+        ...
 
     async def promote(self, limit: int) -> Promotion:
         """Make due sleepers ready; end what expired."""
+        ...
 
     async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
         """Give back what dead workers held, in a bounded batch."""
+        ...
 
     # -- wake-ups
     async def notify(self, wakeups: Wakeups) -> None:

@@ -34,6 +34,7 @@ class Sweeper:
         logger: logging.Logger,
         worker_id: Callable[[], str],
         workflows: list[str],
+        queues: list[str] | None,
         claimer: Claimer,
         may_reap: Callable[[], bool],
         ready: Callable[[Iterable[Lane]], None],
@@ -45,6 +46,7 @@ class Sweeper:
         self._logger = logger
         self._worker_id = worker_id
         self._workflows = workflows
+        self._queues = queues
         self._claimer = claimer
         self._may_reap = may_reap
         self._ready = ready
@@ -71,7 +73,7 @@ class Sweeper:
 
     async def tick(self) -> Tick:
         """Ask once and act on the answer."""
-        tick = await self._ask(lambda: self._store.tick(self._worker_id(), self._workflows, True))
+        tick = await self._ask(lambda: self._store.tick(self._worker_id(), self._workflows, True, self._queues))
         self._stuck = tick.due and not await self._promote()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)

@@ -27,6 +27,9 @@ from .patience import patiently
 from .sweeper import Sweeper
 from .wakeups import Switchboard
 
+_PATIENCE = 5.0
+"""Seconds a worker rides out trouble before it has begun; from then on it rides out any."""
+
 
 class Worker:
     """One worker in this process. Use it as ``async with app.worker(): …``."""
@@ -66,7 +69,7 @@ class Worker:
             self._free_slots, lambda: self._executor.suspect_running, self._executor.accept, self._executor.cache.claims,
         )  # fmt: skip
         self._sweeper = Sweeper(
-            store, settings, logger, self._my_id, list(workflows), self._claimer,
+            store, settings, logger, self._my_id, list(workflows), self._queues, self._claimer,
             self._may_reap, switchboard.ready, switchboard.ended, self._executor.list_running_steps,
         )  # fmt: skip
         self._heartbeat = Heartbeat(
@@ -85,7 +88,10 @@ class Worker:
 
     async def start(self) -> None:
         """Register and begin all duties."""
-        await self._store.register(self._info())
+        until = time.monotonic() + _PATIENCE
+        await patiently(
+            lambda: self._store.register(self._info()), "register", self._logger, 1.0, lambda: time.monotonic() > until
+        )
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._versions) or "no workflows")
         self._switchboard.subscribe(self._woken)
         self._heartbeat.start()

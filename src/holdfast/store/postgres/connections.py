@@ -13,10 +13,6 @@ from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, 
 from ...model.url import DatabaseUrl, redact
 from ...settings import Settings
 
-Connection = (
-    asyncpg.Connection[asyncpg.Record] if hasattr(asyncpg.Connection, "__class_getitem__") else asyncpg.Connection
-)
-
 _OUTAGES = (
     OSError,
     TimeoutError,

@@ -315,9 +315,12 @@ class PostgresStore:
         ids, claims = [run_id for run_id, _ in held], [claim for _, claim in held]
         await self._lines["sweep"].fetch(self._sql["give_back"], worker, ids, claims)
 
-    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
         """Which duties have work?"""
-        row = (await self._lines["sweep"].fetch(self._sql["tick"], worker, lanes, list(workflows)))[0]
+        served = None if queues is None else list(queues)
+        row = (await self._lines["sweep"].fetch(self._sql["tick"], worker, lanes, list(workflows), served))[0]
         found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
         due = row["next_due"]
         return Tick(

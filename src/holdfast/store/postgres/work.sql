@@ -294,7 +294,8 @@ WITH RECURSIVE lanes AS (
 )
 SELECT {now} AS now_ms,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
-       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($3::text[])) AS suspects,
+       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($3::text[])
+               AND ($4::text[] IS NULL OR queue = ANY($4::text[]))) AS suspects,
        EXISTS (SELECT 1 FROM {schema}.workers WHERE expires_at < {now} AND id <> $1)
        OR EXISTS (SELECT 1 FROM named m WHERE NOT EXISTS (
               SELECT 1 FROM {schema}.workers w WHERE w.id = m.worker AND w.state <> 'dead')) AS dead,

@@ -56,9 +56,11 @@ class Claims:
                 taken = self._take(database, worker, token, [(place, row, last, versions[workflow])])
         return self._with_history(database, taken, NOTHING)
 
-    def has_suspects(self, database: sqlite3.Connection, workflows: Sequence[str]) -> bool:
-        """Whether one of these workflows has a run to be taken alone."""
-        return self._first_suspect(database, workflows, None) is not None
+    def has_suspects(
+        self, database: sqlite3.Connection, workflows: Sequence[str], queues: Sequence[str] | None
+    ) -> bool:
+        """Whether one of these workflows has, in one of these queues, a run to be taken alone."""
+        return self._first_suspect(database, workflows, queues) is not None
 
     # -- choosing -------------------------------------------------------------------------------------------
 

@@ -83,9 +83,7 @@ def _record_steps(
     """A place taken under our own claim is our own record, its reply lost. One taken under another claim means that the
     run's history is not what its owner believes: the run is lost, and nothing of it stays."""
     database.execute("SAVEPOINT steps")
-    before = database.total_changes
-    execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
-    if database.total_changes - before < len(batch.steps):
+    if execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps]) < len(batch.steps):
         foreign = {entry.run_id for entry in batch.steps if _is_foreign(database, sql, entry)}
         if foreign:
             database.execute("ROLLBACK TO steps")

@@ -15,9 +15,7 @@ from .wide import execute_wide
 def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
-    before = database.total_changes
-    execute_wide(database, sql["start"], list(_rows(runs, now)))
-    all_new = database.total_changes - before == len(runs)
+    all_new = execute_wide(database, sql["start"], list(_rows(runs, now))) == len(runs)
     tags = [(tag, run.id) for run in runs if run.shape.tags for tag in run.shape.tags]
     if tags:
         database.executemany(sql["start_tag"], tags)

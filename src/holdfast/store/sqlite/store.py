@@ -279,10 +279,12 @@ class SqliteStore:
         """Put runs back in line at once."""
         await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
 
-    async def tick(self, worker: str, workflows: Sequence[str], lanes: bool) -> Tick:
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
         """Which duties have work?"""
         return await self._read(
-            lambda database: sweeping.tick(database, self._sql, self._claims, worker, workflows, lanes)
+            lambda database: sweeping.tick(database, self._sql, self._claims, worker, workflows, lanes, queues)
         )
 
     async def promote(self, limit: int) -> Promotion:

@@ -22,6 +22,7 @@ def tick(
     worker: str,
     workflows: Sequence[str],
     lanes: bool,
+    queues: Sequence[str] | None = None,
 ) -> Tick:
     """Which duties have work?"""
     now, next_due, dead = database.execute(sql["duties"], (worker,)).fetchone()
@@ -29,7 +30,7 @@ def tick(
         now_ms=now,
         due=next_due is not None and next_due <= now,
         next_due_ms=None if next_due is None else next_due - now,
-        suspects=claims.has_suspects(database, workflows),
+        suspects=claims.has_suspects(database, workflows, queues),
         dead=bool(dead),
         lanes=list(_known_lanes(database, sql, set(workflows))) if lanes else [],
     )

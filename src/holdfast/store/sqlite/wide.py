@@ -21,13 +21,16 @@ _WIDTHS = (100, 20, 5, 1)
 _VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
 
 
-def execute_wide(database: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run a statement that has ``VALUES (?, …)`` once for all rows."""
-    begin = 0
+def execute_wide(database: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Run a statement that has ``VALUES (?, …)`` once for all rows; how many it wrote. (The connection's own count of
+    changes would include what somebody's triggers wrote.)"""
+    begin = written = 0
     for width in _WIDTHS:
         while len(rows) - begin >= width:
-            database.execute(_widened(sql, width), list(chain.from_iterable(rows[begin : begin + width])))
+            values = list(chain.from_iterable(rows[begin : begin + width]))
+            written += database.execute(_widened(sql, width), values).rowcount
             begin += width
+    return written
 
 
 def fetch_wide(database: sqlite3.Connection, sql: str, values: Iterable[Any]) -> list[list[Any]]:
