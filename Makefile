@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 ARGS ?=
+FAULT_SECONDS ?= 60
 
 # The first Python on the PATH that is new enough and can make virtual environments; `make PYTHON=… setup` chooses another.
 find_python = for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -43,8 +44,8 @@ test: $(STAMP) ## run the tests on their own private Postgres and on SQLite (ARG
 	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: faults
-faults: $(STAMP) ## run the storms: kills, outages, lost replies (minutes)
-	$(PYTEST) tests/faults $(ARGS)
+faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each)
+	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) tests/faults $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules

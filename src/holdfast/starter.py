@@ -86,6 +86,8 @@ class Starter:
         ready = {Lane(s.queue, s.workflow, s.priority) for s in shapes if not s.delay_ms and s.at_ms is None}
         if ready:
             self._switchboard.ready(ready)
+        if any(0 < s.delay_ms < self._settings.poll * 1000 for s in shapes):
+            self._switchboard.look()
 
 
 def _fail(items: list[Item], error: BaseException) -> None:

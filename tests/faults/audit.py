@@ -147,12 +147,17 @@ class Database:
         finally:
             await connection.close()
 
+    async def wake(self, run_id: str) -> None:
+        """Something happened to the run: a signal, say."""
+        table = "holdfast.runs" if self.is_postgres else "holdfast_runs"
+        await self.execute(f"UPDATE {table} SET wakes = wakes + 1 WHERE id = '{run_id}'")
+
     async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
-        """Rows. ``[runs]`` stands for a table of the product, ``<moves>`` for one of the audit's."""
+        """Rows. ``[runs]`` stands for a table of the product, ``{moves}`` for one of the audit's."""
         dots = '"holdfast".', "audit."
         if not self.is_postgres:
             dots = "holdfast_", "audit_"
-        text = sql.replace("[", dots[0]).replace("]", "").replace("<", dots[1]).replace(">", "")
+        text = sql.replace("[", dots[0]).replace("]", "").replace("{", dots[1]).replace("}", "")
         if not self.is_postgres:
             database = self._open()
             try:
@@ -193,11 +198,11 @@ class Database:
         columns = ", ".join(_MOVE)
         evidence.moves = [
             Move(row[0], **dict(zip(_MOVE, row[1:], strict=True)))
-            for row in await self.fetch(f"SELECT at, {columns} FROM <moves> ORDER BY n")
+            for row in await self.fetch(f"SELECT at, {columns} FROM {{moves}} ORDER BY n")
         ]
         columns = ", ".join(_WRITE)
-        evidence.writes = [Write(*row) for row in await self.fetch(f"SELECT at, {columns} FROM <writes> ORDER BY n")]
-        evidence.workers = dict(await self.fetch("SELECT id, pid FROM <workers>"))
+        evidence.writes = [Write(*row) for row in await self.fetch(f"SELECT at, {columns} FROM {{writes}} ORDER BY n")]
+        evidence.workers = dict(await self.fetch("SELECT id, pid FROM {workers}"))
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(str(self._url.path), timeout=30, isolation_level=None)

@@ -8,10 +8,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+import time
 from typing import Any
 
 from holdfast.store.postgres import claiming, connections, flushing
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.sqlite import flushing as sqlite_flushing
+from holdfast.store.sqlite.store import SqliteStore
+from holdfast.worker import heartbeat
+from holdfast.worker.worker import Worker
 
 Arguments = dict[str, Any]
 
@@ -52,6 +58,27 @@ def freeze_inside_claim(_: Arguments) -> None:
     claiming.Claims._take = frozen  # type: ignore[method-assign]
 
 
+def hear_late(_: Arguments) -> None:
+    """The worker hears the answers to its heartbeats a second late: until then it believes in its lease."""
+    beat_once = heartbeat.Heartbeat._beat_once
+
+    class Late:
+        def __init__(self, pulse: Any) -> None:
+            self._pulse = pulse
+
+        def beat(self, worker: str, running: int) -> Any:
+            answer = self._pulse.beat(worker, running)
+            time.sleep(1)
+            return answer
+
+    heartbeat.Heartbeat._beat_once = lambda self, pulse: beat_once(self, Late(pulse))  # type: ignore[method-assign,arg-type]
+
+
+def claim_slowly(_: Arguments) -> None:
+    """The server takes its time between choosing and taking, so that claims overlap."""
+    _rewrite(("claim_lane", "FROM picked p WHERE r.id = p.id", "FROM picked p, pg_sleep(0.05) WHERE r.id = p.id"))
+
+
 def trust_every_connection(_: Arguments) -> None:
     """The server is not told to give up connections whose other end has vanished."""
     options = connections.Connector._options
@@ -68,23 +95,24 @@ def trust_every_connection(_: Arguments) -> None:
 # -- rules taken out -------------------------------------------------------------------------------------------------
 
 
-def _rewrite(*replacements: tuple[str, str, str]) -> None:
+def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) -> None:
     """Replace text in statements by name; it must be there, or the change would change nothing."""
-    make = PostgresStore.__init__
+    make = store.__init__
 
-    def made(self: PostgresStore, *arguments: Any, **options: Any) -> None:
+    def made(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         for name, old, new in replacements:
             assert old in self._sql[name], f"statement {name} has no {old!r}"
             self._sql[name] = self._sql[name].replace(old, new)
 
-    PostgresStore.__init__ = made  # type: ignore[method-assign]
+    store.__init__ = made
 
 
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
+    sqlite_flushing._passing = lambda batch, claims, answer: batch
     rule = "r.worker = $1 AND r.claim = f.claim"
-    _rewrite(("flush", rule, "$1::uuid IS NOT NULL"), ("fence", rule, "$1::uuid IS NOT NULL"), ("move", " AND r.worker = $14", ""))
+    _rewrite(("flush", rule, "$1::uuid IS NOT NULL"), ("fence", rule, "$1::uuid IS NOT NULL"))
 
 
 def without_row_lock(_: Arguments) -> None:
@@ -100,8 +128,28 @@ def without_row_lock(_: Arguments) -> None:
 def without_wakes(_: Arguments) -> None:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
     _rewrite(("move", "r.wakes <> m.wakes", "false"))
+    _rewrite(("move", "r.wakes <> m.wakes", "false"), store=SqliteStore)
 
 
 def without_token(_: Arguments) -> None:
     """A claim whose reply was lost is not asked for again."""
     _rewrite(("claimed", "r.token = $2", "r.token = $2 AND false"))
+
+
+def tell_tasks(_: Arguments) -> None:
+    """For a diagnosis: SIGUSR1 makes the process write where each of its tasks stands."""
+
+    def tell(*_: object) -> None:
+        for task in asyncio.all_tasks(loops[0]):
+            task.print_stack(limit=6, file=sys.stderr)
+        sys.stderr.flush()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    run = Worker.start
+
+    async def start(self: Worker) -> None:
+        loops.append(asyncio.get_running_loop())
+        await run(self)
+
+    Worker.start = start  # type: ignore[method-assign]
+    signal.signal(signal.SIGUSR1, tell)

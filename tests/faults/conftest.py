@@ -36,6 +36,16 @@ def durable_url(durable_server: PrivatePostgres, request: pytest.FixtureRequest)
 @pytest.fixture(params=["postgres", "sqlite"])
 def storm_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The storm rages once per database."""
+    return _url(request, tmp_path)
+
+
+@pytest.fixture(params=["postgres", pytest.param("sqlite", marks=pytest.mark.slow)])
+def scene_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same, but SQLite's turn comes only in the long version: what is tried is not the store's doing."""
+    return _url(request, tmp_path)
+
+
+def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'storm.db'}"
     return str(request.getfixturevalue("durable_url"))

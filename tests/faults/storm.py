@@ -170,6 +170,12 @@ class Storm:
             self._faults.append(Fault(process.pid, FROZEN, begin, now()))
         TOTALS["zombies"] += 1
 
+    def stop(self, process: Process) -> None:
+        """SIGSTOP, until thawed."""
+        self._stopped_at[process.pid] = now()
+        process.signal(signal.SIGSTOP)
+        process.frozen = True
+
     async def until_stopped(self, process: Process) -> None:
         """Wait until the process has stopped itself."""
         self._stopped_at[process.pid] = now()
@@ -179,7 +185,7 @@ class Storm:
         process.frozen = True
 
     def thaw(self, process: Process) -> None:
-        """Let a process that stopped itself go on."""
+        """Let a stopped process go on."""
         process.signal(signal.SIGCONT)
         process.frozen = False
         self._faults.append(Fault(process.pid, FROZEN, self._stopped_at[process.pid], now()))
@@ -194,6 +200,19 @@ class Storm:
         finally:
             self._faults.append(Fault(0, OUTAGE, begin, now() + int(1e6)))
 
+    async def supervise(self) -> None:
+        """Start a worker anew when one has ended, as a supervisor would."""
+        while True:
+            for process in list(self.workers):
+                if not process.alive:
+                    self._faults.append(Fault(process.pid, KILLED, now(), now()))
+                    self.workers.remove(process)
+                    self._gone.append(process)
+                    process.kill()
+                    self.launch()
+                    TOTALS["kills"] += 1
+            await asyncio.sleep(0.02)
+
     # -- runs ------------------------------------------------------------------------------------------------------
 
     async def start(self, count: int, pause: float = 0.02) -> None:
@@ -201,6 +220,25 @@ class Storm:
         for run in await asyncio.gather(*(start_one(self.app, self.ledger, 20, pause) for _ in range(count))):
             if run is not None:
                 self.watch(run)
+
+    async def start_some(self, workflow: str, count: int, input: float = 0.02) -> list[Any]:
+        """Start runs of one kind."""
+        runs: list[Any] = await self.app.start_many(workflow, [input] * count)
+        for run in runs:
+            self.acknowledge(run, workflow)
+        return runs
+
+    async def acted(self, workflow: str, count: int, position: int = 0) -> None:
+        """Wait until so many acts of a workflow have begun."""
+        async with asyncio.timeout(60):
+            while sum((a.workflow, a.position) == (workflow, position) for a in self.ledger.acts()) < count:
+                await asyncio.sleep(0.02)
+
+    async def taken_over(self, count: int) -> None:
+        """Wait until so many runs have been claimed a second time."""
+        async with asyncio.timeout(60):
+            while (await self.database.fetch("SELECT count(*) FROM [runs] WHERE claim > 1"))[0][0] < count:
+                await asyncio.sleep(0.05)
 
     def acknowledge(self, run: Any, workflow: str, key: str | None = None) -> None:
         """A start by the test itself has returned."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults import storms
 from tests.support.postgres import PrivatePostgres
 
-SECONDS = 5.0
+SECONDS = 4.0
 
 
 async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ fail, threads that come back after their time, tasks and workflows in async and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import json
 import logging
@@ -25,6 +24,7 @@ from typing import Any
 
 from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast, SyncContext
 from holdfast.settings import Settings
+from tests.faults.audit import Database
 from tests.faults.evidence import LATE, RAISES, RETURNS
 from tests.faults.ledger import Ledger
 
@@ -39,7 +39,7 @@ MIX = {
 }  # fmt: skip
 """How often each workflow is started."""
 
-MAY_FAIL = frozenset({"unlucky"})
+MAY_FAIL = frozenset({"unlucky", "poison"})
 
 
 def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Holdfast:
@@ -135,6 +135,76 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
         first = await ctx.step(work, 0, pause)
         return [first, await ctx.options(retries=1, backoff=AT_ONCE).step(work_or_raise, 1, 0.8)]
 
+    # -- for single scenes; not in the mix -------------------------------------------------------------------------
+
+    @app.workflow
+    async def long(ctx: Context, seconds: float) -> list[str | None]:
+        """One step of a given length."""
+        return [await ctx.step(work, 0, seconds)]
+
+    @app.workflow
+    async def slow_chain(ctx: Context, pause: float) -> list[str | None]:
+        """Steps that take a while, so that a worker is always in the middle of one."""
+        return [await ctx.step(work, position, pause) for position in range(4)]
+
+    @app.workflow
+    async def poison(ctx: Context, pause: float) -> list[str | None]:
+        """Takes its process along, each time."""
+
+        async def kill() -> str:
+            ledger.act(RETURNS, 1)
+            await asyncio.sleep(pause)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+        return [await ctx.step(work, 0), await ctx.step(kill)]
+
+    @app.workflow
+    async def block(ctx: Context, seconds: float) -> list[str | None]:
+        """Keeps the whole event loop busy."""
+
+        async def hog(needs: int) -> str:
+            nonce = ledger.act(RETURNS, needs)
+            time.sleep(seconds)
+            return nonce
+
+        return [await ctx.step(work, 0), await ctx.step(hog, 1), await ctx.step(work, 2)]
+
+    @app.workflow
+    async def woken(ctx: Context, pause: float) -> list[str | None]:
+        """Something happens to the run while its only step is about to wait for a minute: it must not sleep over it."""
+
+        async def wait_or_return() -> str:
+            if (ledger.folder / f"woken {ctx.run_id}").exists():
+                return ledger.act(RETURNS)
+            (ledger.folder / f"woken {ctx.run_id}").touch()
+            nonce = ledger.act(RAISES)
+            await Database(url).wake(ctx.run_id)
+            raise ValueError(nonce)
+
+        return [await ctx.options(retries=5, backoff=Backoff(base=60)).step(wait_or_return)]
+
+    @app.workflow
+    async def month(ctx: Context, days: float) -> list[str | None]:
+        """Each day brings a new record, a rest, and the death of the worker that woke the run up."""
+
+        async def rest(needs: int) -> str:
+            for trouble in ("raise", "kill"):
+                mark = ledger.folder / f"{trouble} {ctx.run_id} {needs}"
+                if not mark.exists():
+                    mark.touch()
+                    ledger.act(RAISES if trouble == "raise" else RETURNS, needs)
+                    if trouble == "kill":
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    raise ValueError
+            return ledger.act(RETURNS, needs)
+
+        notes: list[str | None] = []
+        for day in range(int(days)):
+            notes.append(await ctx.step(work, 2 * day))
+            notes.append(await ctx.options(retries=9, backoff=RELEASED).step(rest, 2 * day + 1))
+        return notes
+
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     @app.task
@@ -172,26 +242,32 @@ async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.0
 
 
 async def _work(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
-    async def tell_when_ready() -> None:
-        store, here = await app.store(), False
-        while not here:
-            with contextlib.suppress(DatabaseUnavailable):
-                here = os.getpid() in [worker.pid for worker in await store.workers()]
-            await asyncio.sleep(0.02)
-        ledger.append("ready", {"pid": os.getpid()})
-
+    ready = TellWhenReady(ledger)
+    app.logger.addHandler(ready)
     await _until_connected(app)
     async with app:
-        telling = asyncio.create_task(tell_when_ready())
         while True:
             try:
                 await app.work(concurrency=arguments["concurrency"], grace=0)
-                break
+                return
             except DatabaseUnavailable:
-                if telling.done():
+                if ready.told:
                     raise  # it was at work: then it must ride out anything
                 await asyncio.sleep(0.2)
-        await telling
+
+
+class TellWhenReady(logging.Handler):
+    """Hears the worker say that it has begun."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self.told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.told and record.msg.startswith("worker %s started"):
+            self.told = True
+            self._ledger.append("ready", {"pid": os.getpid()})
 
 
 async def _until_connected(app: Holdfast) -> None:

@@ -54,10 +54,19 @@ async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> No
     assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
 
 
-async def test_a_worker_that_left_with_runs_in_hand_leaves_them_to_the_reaper(scene: Scene) -> None:
+async def test_a_worker_that_leaves_with_runs_in_hand_gives_them_back(scene: Scene) -> None:
+    """R14: a claim that was under way when it stopped. At once, and not as a loss."""
     leaver = await scene.add_worker()
     run = await scene.running(worker=leaver)
     await scene.store.unregister(leaver)
+    info = await scene.info(run.id)
+    assert (info.status, info.ready, info.losses, info.worker) == ("queued", True, 0, None)
+
+
+async def test_a_run_that_names_no_worker_at_all_is_left_to_the_reaper(scene: Scene) -> None:
+    gone = await scene.add_worker()
+    run = await scene.running(worker=gone)
+    await scene.rows.fetch("DELETE FROM [workers] WHERE id = ?", gone)
     assert (await scene.store.tick(scene.worker, ["order"], True)).dead
     await scene.store.reap(scene.worker, 100, 5)
     assert (await scene.info(run.id)).ready

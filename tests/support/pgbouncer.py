@@ -47,8 +47,8 @@ def pgbouncer(target: str) -> Iterator[str]:
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         raise PgBouncerUnavailable(
-            "this test needs pgbouncer, and there is none on the PATH. Debian: apt-get install pgbouncer (the service need "
-            "not run); macOS: brew install pgbouncer"
+            "this test needs pgbouncer, and there is none on the PATH. Debian: apt-get install pgbouncer "
+            "(the service need not run); macOS: brew install pgbouncer"
         )
     parts = urlsplit(target)
     port = _free_port()

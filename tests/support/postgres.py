@@ -292,6 +292,12 @@ class PrivatePostgres:
         return self._port
 
     @property
+    def pid(self) -> int:
+        """The postmaster's."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """What the server has written to stderr, for a diagnosis."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""

@@ -191,8 +191,8 @@ class Proxy:
             async with asyncio.TaskGroup() as directions:
                 directions.create_task(self._forward_requests(requests, link))
                 directions.create_task(self._forward_replies(replies, link))
-        except* OSError:
-            pass  # a reset on one side, or a reply swallowed: both sides are reset below
+        except* (OSError, RuntimeError):
+            pass  # a reset on one side (also just before we write), or a reply swallowed: both sides are reset below
         finally:
             self._links.discard(link)
             link.reset()

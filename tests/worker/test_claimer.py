@@ -44,7 +44,7 @@ async def all_results(runs: list[Any]) -> list[Any]:
     return await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), PATIENCE)
 
 
-# -- how many ----------------------------------------------------------------------------------------------------------
+# -- how many --------------------------------------------------------------------------------------------------------
 
 
 async def test_concurrency_is_exact(make_app: MakeApp, tables: Tables) -> None:
@@ -91,7 +91,7 @@ async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -
         assert (info.state, info.running) == ("live", 0)
 
 
-# -- how soon ----------------------------------------------------------------------------------------------------------
+# -- how soon --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_freed_slot_claims_at_once(make_app: MakeApp, calls: Calls) -> None:
@@ -158,7 +158,7 @@ async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, c
     assert calls["flaky"] == 3
 
 
-# -- in which order ----------------------------------------------------------------------------------------------------
+# -- in which order --------------------------------------------------------------------------------------------------
 
 
 async def test_highest_priority_first_then_the_oldest(make_app: MakeApp) -> None:
@@ -220,7 +220,7 @@ async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp,
     assert order.index(99) < 10
 
 
-# -- whose -------------------------------------------------------------------------------------------------------------
+# -- whose -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_worker_without_a_list_serves_every_queue(make_app: MakeApp) -> None:
@@ -278,7 +278,7 @@ async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp
             assert await run.result(timeout=PATIENCE) == 42
 
 
-# -- replies that are lost -----------------------------------------------------------------------------------------------
+# -- replies that are lost -------------------------------------------------------------------------------------------
 
 
 @only_postgres
@@ -340,7 +340,7 @@ async def test_a_history_whose_reply_was_lost_is_asked_for_again(
     assert calls["first"] == 1
 
 
-# -- suspects ------------------------------------------------------------------------------------------------------------
+# -- suspects --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -354,8 +354,8 @@ async def suspects(make_app: MakeApp, tables: Tables) -> tuple[Holdfast, Crowd, 
 
 
 async def test_suspects_are_executed_one_at_a_time(suspects: tuple[Holdfast, Crowd, list[Any]]) -> None:
-    """Rule 5: one that kills its process must not take the others along; healthy runs go on beside it. And each follows the
-    one before at once."""
+    """Rule 5: one that kills its process must not take the others along; healthy runs go on beside it. And each follows
+    the one before at once."""
     app, crowd, runs = suspects
     healthy = Crowd(app, "healthy")
     beside = await app.start_many(healthy.workflow, list(range(10)))

@@ -38,7 +38,7 @@ async def _passed(tables: Tables, now: str, moment: float) -> bool:
     return bool(await tables.one(now) > moment)
 
 
-# -- what does not cost a lease --------------------------------------------------------------------------------------------
+# -- what does not cost a lease --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("handler", ["hold", "block_loop", "block_thread"])
@@ -109,7 +109,7 @@ async def _running(store: Store, count: int) -> bool:
     return [worker.running for worker in await store.workers()] == [count]
 
 
-# -- what a worker that lost its lease does ----------------------------------------------------------------------------------
+# -- what a worker that lost its lease does --------------------------------------------------------------------------
 
 
 @only_postgres
@@ -228,7 +228,7 @@ async def test_a_claim_whose_reply_takes_long_is_not_taken_for_a_stray(
     assert calls["count"] == 1
 
 
-# -- when to reap -------------------------------------------------------------------------------------------------------------
+# -- when to reap ----------------------------------------------------------------------------------------------------
 
 
 class WilfulPulse:
@@ -277,8 +277,8 @@ async def dead_worker(make_app: MakeApp, tables: Tables) -> None:
     app = make_app(SHORT)
     await app.migrate()
     await tables.fetch(
-        "INSERT INTO [workers] (id, host, pid, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at) "
-        "VALUES (?, 'gone', 1, '{}', 1, 1000, 'live', 0, 0, 1)", "00000000-0000-7000-8000-000000000001",
+        "INSERT INTO [workers] (id, host, pid, workflows, concurrency, lease_ms, state, started_at, beat_at, "
+        "expires_at) VALUES (?, 'gone', 1, '{}', 1, 1000, 'live', 0, 0, 1)", "00000000-0000-7000-8000-000000000001",
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ async def all_results(runs: list[Any]) -> list[Any]:
     return await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), PATIENCE)
 
 
-# -- group commit --------------------------------------------------------------------------------------------------------
+# -- group commit ----------------------------------------------------------------------------------------------------
 
 
 async def test_concurrent_runs_share_their_commits(make_app: MakeApp, calls: Calls) -> None:
@@ -116,7 +116,7 @@ async def _count(tables: Tables, count: int) -> bool:
     return bool(await tables.one("SELECT count(*) FROM [steps]") == count)
 
 
-# -- alone: no delay, no limit missed ------------------------------------------------------------------------------------
+# -- alone: no delay, no limit missed --------------------------------------------------------------------------------
 
 
 class PaperStore:
@@ -154,7 +154,7 @@ def make_journal(paper: PaperStore, **settings: Any) -> Journal:
 
 
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:
-    """Issue: a single run alone is never delayed by batching. No timer: it is on its way after a few turns of the loop."""
+    """A single run alone is never delayed by batching. No timer: it is on its way after a few turns of the loop."""
     journal = make_journal(paper)
     task = asyncio.create_task(journal.run())
     for number in range(5):
@@ -249,7 +249,7 @@ async def test_a_timeout_during_the_commit_sees_what_a_replay_sees(make_app: Mak
         assert await run.result(timeout=PATIENCE) == seen
 
 
-# -- rows that somebody holds --------------------------------------------------------------------------------------------
+# -- rows that somebody holds ----------------------------------------------------------------------------------------
 
 
 @only_postgres
@@ -310,7 +310,7 @@ async def test_a_locked_row_is_not_asked_for_without_a_pause(url: str, make_app:
         await somebody.close()
 
 
-# -- refused and lost ----------------------------------------------------------------------------------------------------
+# -- refused and lost ------------------------------------------------------------------------------------------------
 
 
 @only_postgres

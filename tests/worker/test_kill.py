@@ -43,8 +43,8 @@ async def test_a_crash_after_step_k_never_repeats_steps_before_it(
 async def test_a_storm_of_kills_loses_nothing(
     program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
-    """Promises 2, 3, 5, 8: forty runs, workers killed in their midst, one after the other. Each call of a step beyond the first is
-    paid for by a loss."""
+    """Promises 2, 3, 5, 8: forty runs, workers killed in their midst, one after the other. Each call of a step beyond
+    the first is paid for by another claim."""
     app = program(Settings(lease=1, sweep=0.1, poll=0.2))
     ledger.open("gate")
     plans = [{"name": f"run{n}", "n": STEPS} for n in range(40)]
@@ -86,7 +86,7 @@ asyncio.run(main())
 
 
 async def test_twenty_processes_migrate_at_once(url: str, tables: Tables) -> None:
-    """Issue 3, W14: every deploy does it."""
+    """W14: every deploy does it."""
     processes = [
         subprocess.Popen([sys.executable, "-c", MIGRATE, url], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(20)
     ]

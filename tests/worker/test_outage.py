@@ -1,4 +1,4 @@
-"""Outages: the database goes away under load and comes back; nothing exits, nothing is lost, nothing is recorded twice."""
+"""Outages: the database goes away under load and comes back; nothing exits, is lost, or is recorded twice."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def loaded(app: Holdfast) -> AsyncIterator[Load]:
 
 @pytest.mark.parametrize("fault", [restart, crash, terminate, reset, unplug, stall, silence], ids=lambda f: f.__name__)
 async def test_a_worker_rides_it_out(own_server: PrivatePostgres, own_url: str, calls: Calls, fault: Fault) -> None:
-    """Issue 5, promises 1–5: starts, results and steps under way all survive."""
+    """Promises 1–5: starts, results and steps under way all survive."""
     async with Proxy("127.0.0.1", own_server.port) as proxy:
         app = make_app(proxy.url(own_url), calls)
         async with app, loaded(app) as load:
@@ -195,7 +195,7 @@ async def test_a_start_whose_reply_was_lost_starts_once(
 async def test_a_process_does_not_exit(
     own_server: PrivatePostgres, own_url: str, make_process: MakeProcess, ledger: Ledger
 ) -> None:
-    """Issue 5: the server crashes under a worker process; the process goes on when it is back."""
+    """The server crashes under a worker process; the process goes on when it is back."""
     from tests.support.worker_program import make_app as make_program
 
     settings = {"lease": 3, "sweep": 0.2, "poll": 0.2, "outage_backoff_max": 0.3}

@@ -22,16 +22,18 @@ WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
     # finished, each with two steps
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key, created_at,
-                                   started_at, completed_at)
-        SELECT md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END,
-               1, 1, 1, '{{}}', '1', CASE WHEN n % 5 = 0 THEN 'k' || n END, n, n, n
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key,
+                                   created_at, started_at, completed_at)
+        SELECT md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10,
+               CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END, 1, 1, 1, '{{}}', '1',
+               CASE WHEN n % 5 = 0 THEN 'k' || n END, n, n, n
         FROM generate_series(1, {FINISHED}) n""",
-    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format, started_at,
-                                   completed_at)
+    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
+                                   started_at, completed_at)
        SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
        FROM holdfast.runs, generate_series(0, 1) p WHERE status IN ('completed', 'failed')""",
-    """INSERT INTO holdfast.tries (run_id, branch, position, attempt, number, claim, name, error, format, started_at, completed_at)
+    """INSERT INTO holdfast.tries (run_id, branch, position, attempt, number, claim, name, error, format,
+                                   started_at, completed_at)
        SELECT id, '', 0, 1, 1, 1, 'step', '{}', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
     """INSERT INTO holdfast.progress (run_id, branch, position, name, format, started_at, updated_at)
        SELECT id, '', 0, 'step', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
@@ -42,15 +44,17 @@ FILL = [
     f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, visible_at, format, input, created_at)
         SELECT md5('s' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'waiting', 4e12 + n, 1, '{{}}', n
         FROM generate_series(1, {SLEEPING}) n""",
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input, created_at,
-                                   started_at)
-        SELECT md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1, '{{}}', n, n
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input,
+                                   created_at, started_at)
+        SELECT md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1,
+               '{{}}', n, n
         FROM generate_series(1, {RUNNING}) n""",
-    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format, started_at,
-                                   completed_at)
+    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
+                                   started_at, completed_at)
        SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
        FROM holdfast.runs, generate_series(0, 9) p WHERE status = 'running'""",
-    f"""INSERT INTO holdfast.workers (id, host, pid, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at)
+    f"""INSERT INTO holdfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
+                                      started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
     "ANALYZE",
 ]
@@ -59,8 +63,8 @@ SMALL = {"workers", "definitions", "meta"}
 """Tables with a row per process or per workflow: these may be read from end to end."""
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
-    "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head", "script_tail",
-    "server_facts", "notify",
+    "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
+    "script_tail", "server_facts", "notify",
 }  # fmt: skip
 
 
@@ -128,7 +132,7 @@ def problems(plan: dict[str, Any]) -> Iterator[str]:
 
 
 async def test_no_hot_statement_reads_a_whole_table(connection: Any, statements: dict[str, str]) -> None:
-    """Issue 3: nor walks one list for each row of another."""
+    """Nor walks one list for each row of another."""
     found = {}
     for name in sorted(statements.keys() - NOT_HOT):
         plan = await plan_of(connection, statements[name])
@@ -150,7 +154,7 @@ async def test_a_claim_stops_when_it_has_enough(connection: Any, statements: dic
     assert "runs_ready" in [node.get("Index Name") for node in nodes(plan)]
 
 
-# -- how much is looked at -----------------------------------------------------------------------------------------------------
+# -- how much is looked at -------------------------------------------------------------------------------------------
 
 
 async def looked_at(connection: Any, sql: str, *arguments: Any) -> tuple[int, int]:
@@ -199,8 +203,8 @@ async def many_queues(connection: Any) -> AsyncIterator[list[str]]:
 async def test_a_claim_does_not_see_what_nobody_here_knows(
     connection: Any, statements: dict[str, str], many_queues: list[str]
 ) -> None:
-    """Rule 32: 200 queues, and 100 000 runs of a workflow that this worker does not know in the same queues. The claim looks
-    at no more than before; the question which lanes there are, at one row more per queue."""
+    """Rule 32: 200 queues, and 100 000 runs of a workflow that this worker does not know in the same queues. The claim
+    looks at no more than before; the question which lanes there are, at one row more per queue."""
     lanes = (
         many_queues,
         ["known"] * 200,

@@ -118,8 +118,8 @@ async def _ready(tables: Tables, run_id: str) -> bool:
 async def test_a_frozen_cluster_does_not_bury_itself(
     program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
-    """Rule 3: all workers of a machine stand still for longer than their leases. When they go on, none may take the others
-    for dead before these had time to speak."""
+    """Rule 3: all workers of a machine stand still for longer than their leases. When they go on, none may take the
+    others for dead before these had time to speak."""
     app = program(SHORT)
     runs = [await app.start(app.workflows["hold"], f"gate {n}") for n in range(2)]
     async with make_process(PROCESS, concurrency=1) as one, make_process(PROCESS, concurrency=1) as two:

@@ -1,4 +1,4 @@
-"""Stopping: no new runs, time for those under way, the rest given back at once, and no trace in the table of workers."""
+"""Stopping: no new runs, time for those under way, the rest given back at once, no trace in the table of workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def is_stopping(tables: Tables) -> bool:
     return bool(await tables.one("SELECT count(*) FROM [workers] WHERE state = 'stopping'") == 1)
 
 
-# -- a process --------------------------------------------------------------------------------------------------------------
+# -- a process -------------------------------------------------------------------------------------------------------
 
 
 @signals
@@ -91,7 +91,7 @@ async def test_a_second_signal_does_not_wait(
     tables: Tables,
     number: signal.Signals,
 ) -> None:
-    """Issue: a second signal stops immediately; what runs is given back all the same."""
+    """A second signal stops immediately; what runs is given back all the same."""
     app = program()
     run = await app.start(app.workflows["hold"], "gate")
     async with make_process({**QUICK, "grace": 600}) as process:
@@ -138,7 +138,7 @@ async def test_a_signal_during_an_outage_stops_too(
         assert (await tables.run(run.id, "status"))[0] == "running"
 
 
-# -- embedded ----------------------------------------------------------------------------------------------------------------
+# -- embedded --------------------------------------------------------------------------------------------------------
 
 
 async def test_an_embedded_worker_stops_like_a_process(make_app: MakeApp, tables: Tables, calls: Calls) -> None:
@@ -207,7 +207,7 @@ async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
 
 
 async def test_nothing_is_claimed_while_stopping(make_app: MakeApp) -> None:
-    """Issue: stops claiming; also when a slot becomes free during the grace time."""
+    """Stops claiming; also when a slot becomes free during the grace time."""
     app = make_app()
     gate, order = Gate(), []
 

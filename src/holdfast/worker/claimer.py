@@ -20,6 +20,9 @@ from .patience import patiently
 _MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
 
+_MISSES = 2
+"""How often an empty claim over several lanes is repeated before they are taken for empty."""
+
 
 class Claimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
@@ -49,10 +52,15 @@ class Claimer:
         self._remembered = remembered
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
+        self._rung: dict[Lane, int] = {}
+        """Lanes rung for since the last claim was asked, and from where to look: its snapshot may not have seen these."""
         self._suspects = False
         self._bell = asyncio.Event()
         self._tokens = itertools.count(1)
         self.stopped = False
+        """The worker stops: nothing is claimed any more."""
+        self.paused = False
+        """The worker is being given a new id: nothing is claimed until it has one."""
         self.busy = False
         self.calls = 0
         """How many claims have been asked for."""
@@ -70,15 +78,17 @@ class Claimer:
     def woken(self, lanes: Iterable[Lane]) -> None:
         """Something was just put in line: it stands behind the mark."""
         for lane in lanes:
-            if self.serves(lane) and lane not in self._active:
-                self._active[lane] = self._marks.get(lane, 0)
+            if self.serves(lane):
+                mark = self._marks.get(lane, 0)
+                self._rung.setdefault(lane, mark)
+                self._active.setdefault(lane, mark)
                 self._bell.set()
 
     def found(self, lanes: Iterable[Lane], suspects: bool = False) -> None:
         """The sweeper saw ready runs in these lanes, wherever they stand: look from the beginning."""
         for lane in lanes:
-            if self.serves(lane) and lane not in self._active:
-                self._active[lane] = 0
+            if self.serves(lane):
+                self._active[lane] = self._rung[lane] = 0
                 self._bell.set()
         if suspects:
             self._suspects = True
@@ -108,11 +118,24 @@ class Claimer:
                 self.busy = False
 
     async def _claim_while_possible(self) -> None:
-        if self._suspects and not self._suspect_running() and self._free_slots() > 0 and not self.stopped:
+        if (
+            self._suspects
+            and not self._suspect_running()
+            and self._free_slots() > 0
+            and not (self.stopped or self.paused)
+        ):
             self._suspects = False
             await self._claim(None, 1)
-        while self._active and not self.stopped and (free := self._free_slots()) > 0:
-            await self._claim(list(self._active.items()), free)
+        missed = 0
+        while self._active and not (self.stopped or self.paused) and (free := self._free_slots()) > 0:
+            lanes, found = list(self._active.items()), self.last_found
+            await self._claim(lanes, free)
+            missed = missed + 1 if len(lanes) > 1 and self.last_found == found else 0
+            if 0 < missed <= _MISSES:
+                # Over many lanes the first runs are chosen before they are locked: all may have gone to others.
+                for lane, mark in lanes:
+                    self._active.setdefault(lane, mark)
+                await asyncio.sleep(0.005 * missed)
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
         self.calls += 1
@@ -124,6 +147,8 @@ class Claimer:
 
     async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
         token, worker = next(self._tokens), self._worker_id()
+        if lanes is not None:
+            self._rung.clear()
 
         async def ask() -> list[Claimed]:
             if lanes is None:
@@ -132,7 +157,9 @@ class Claimer:
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await patiently(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
-        if lanes is not None:
+        if lanes is None:
+            self._suspects = self._suspects or bool(runs)  # there may be another, for when this one is done
+        else:
             self._learn(lanes, runs, limit)
         if runs:
             self.last_found = time.monotonic()
@@ -152,6 +179,7 @@ class Claimer:
         if (len(lanes) == 1 and len(runs) < limit) or not runs:
             for lane, _ in lanes:
                 self._active.pop(lane, None)
+        self._active.update(self._rung)
 
     def _listed_queues(self) -> list[str] | None:
         return None if self._queues is None else sorted(self._queues)

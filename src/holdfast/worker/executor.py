@@ -448,9 +448,7 @@ class Executor:
         """The run is not ours any more."""
         execution = self.running.get(run_id)
         if execution is not None and (claim is None or execution.claim == claim):
-            self.logger.warning(
-                "run %s: lost its lease (claim %d)", run_id, execution.claim, extra={"run_id": run_id}
-            )
+            self.logger.warning("run %s: lost its lease (claim %d)", run_id, execution.claim, extra={"run_id": run_id})
             execution.lose()
             self._free(execution)
 

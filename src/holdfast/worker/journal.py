@@ -60,6 +60,7 @@ class Journal:
         self._idle = asyncio.Event()
         self._idle.set()
         self._giving_up = False
+        self._over = False
         self.loop = asyncio.get_running_loop()
 
     # -- for those who write -----------------------------------------------------------------------------------
@@ -67,6 +68,9 @@ class Journal:
     def record(self, entry: Entry) -> Receipt:
         """Put an entry in; the receipt comes with its commit."""
         receipt = Receipt(loop=self.loop)
+        if self._over:
+            _refuse((entry, receipt))
+            return receipt
         self._waiting.append((entry, receipt))
         if self._resting:
             self._bell.set()
@@ -207,7 +211,7 @@ class Journal:
             self._deliver_some(items, batch, answer)
         if answer.lost or answer.asked:
             self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer.asked)
-        if answer.busy and len(answer.busy) == len(self._waiting):
+        if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
             await asyncio.sleep(0.005)  # only held rows are left: give their holder time to commit
 
     def _deliver_some(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
@@ -231,6 +235,7 @@ class Journal:
 
     def _abandon(self) -> None:
         """The flusher ends: nobody may wait for it any more."""
+        self._over = True
         self.disown()
         self._idle.set()
 

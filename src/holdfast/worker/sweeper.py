@@ -20,6 +20,9 @@ from .patience import patiently
 
 T = TypeVar("T")
 
+_SLOW_LOOK = 0.1
+"""Seconds beyond which the look for ready lanes is made less often."""
+_LONGEST_UNLOOKED = 15.0
 _BATCH = 1000
 """Rows moved by one statement: bounds how long they stay locked."""
 
@@ -54,6 +57,7 @@ class Sweeper:
         self._each_tick = each_tick
         self._look = asyncio.Event()
         self._next_sweep = 0.0
+        self._next_look = 0.0
         self._wait = settings.busy_poll
         self._stuck = False
         """Whether something is due that could not be moved: somebody holds its row."""
@@ -71,14 +75,25 @@ class Sweeper:
             self._each_tick()
             await self._pause(tick)
 
-    async def tick(self) -> Tick:
+    async def tick(self, look_for_lanes: bool = False) -> Tick:
         """Ask once and act on the answer."""
-        tick = await self._ask(lambda: self._store.tick(self._worker_id(), self._workflows, True, self._queues))
+        lanes = look_for_lanes or time.monotonic() >= self._next_look
+        tick = await self._ask(lambda: self._timed_tick(lanes))
         self._stuck = tick.due and not await self._promote()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
         await self._sweep()
         self.ticks += 1
+        return tick
+
+    async def _timed_tick(self, lanes: bool) -> Tick:
+        """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be walked
+        past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
+        began = time.monotonic()
+        tick = await self._store.tick(self._worker_id(), self._workflows, lanes, self._queues)
+        took = time.monotonic() - began
+        if lanes and took > _SLOW_LOOK:
+            self._next_look = began + min(took * 20, _LONGEST_UNLOOKED)
         return tick
 
     async def _promote(self) -> int:
@@ -117,8 +132,8 @@ class Sweeper:
                 return
 
     async def _pause(self, tick: Tick) -> None:
-        """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper is due sooner, or when there
-        are no wake-ups and there was work a short while ago."""
+        """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper is due sooner, or
+        when there are no wake-ups and there was work a short while ago."""
         longest = min(self._settings.poll, self._settings.sweep)
         if not self._store.can_wake:
             busy = time.monotonic() - self._claimer.last_found < longest

@@ -50,6 +50,10 @@ class Switchboard:
         self._heard(Wakeups(new, False))
         self._send_soon()
 
+    def look(self) -> None:
+        """Something has a time that may come before the next tick."""
+        self._heard(Wakeups(frozenset(), False, True))
+
     def ended(self, moves: Sequence[Transition] = ()) -> None:
         """Runs have ended; how, where it is known here."""
         self._ended = True

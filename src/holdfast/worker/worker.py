@@ -137,7 +137,7 @@ class Worker:
         """Let a claim that is under way bring its runs, so that they end or go back with the others. Not for long: what
         it brings too late goes back when we sign off."""
         until = time.monotonic() + 1
-        while self._claimer.busy and time.monotonic() < until:
+        while self._claimer.busy and time.monotonic() < until:  # noqa: ASYNC110 - a few turns, once in a life
             await asyncio.sleep(0.005)
 
     async def _wait_idle(self, grace: float) -> None:
@@ -163,7 +163,7 @@ class Worker:
             await self._executor.idle.wait()
             await self._journal.settle()  # what has just left its slot is not due, nor in line, before its commit
             before = self._claimer.last_found
-            tick = await self._sweeper.tick()
+            tick = await self._sweeper.tick(look_for_lanes=True)
             soon = tick.next_due_ms is not None and tick.next_due_ms <= self._settings.moment * 1000
             served = any(self._claimer.serves(lane) for lane in tick.lanes)
             quiet = self._executor.idle.is_set() and self._claimer.idle and self._claimer.last_found == before
@@ -197,9 +197,7 @@ class Worker:
 
     async def _has_code(self, workflow: str, version: str) -> bool:
         """Whether a living worker has this version of a workflow."""
-        workers = await patiently(
-            self._store.workers, "workers", self._logger, self._settings.outage_backoff_max
-        )
+        workers = await patiently(self._store.workers, "workers", self._logger, self._settings.outage_backoff_max)
         return any(w.state == "live" and w.workflows.get(workflow) == version and w.id != self.id for w in workers)
 
     async def _fetch_history(self, claimed: Claimed) -> None:
@@ -299,6 +297,7 @@ class Worker:
             return
         old, self.id = self.id, new_id()
         self._logger.error("worker %s was declared dead; going on as %s", old, self.id)
+        self._claimer.paused = True  # until the new id is known
         self._executor.lose_all()
         self._journal.disown()
         self._strays.clear()
@@ -308,11 +307,12 @@ class Worker:
         await patiently(
             lambda: self._store.register(self._info()), "register", self._logger, self._settings.outage_backoff_max
         )
+        self._claimer.paused = False
         self._sweeper.look_now()
 
     def _duty_ended(self, task: asyncio.Task[None]) -> None:
-        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it. (A worker that
-        stops during an outage gives up what its duties were waiting for.)"""
+        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it. (A worker
+        that stops during an outage gives up what its duties were waiting for.)"""
         if not task.cancelled() and task.exception() is not None and not self._stopping:
             self._logger.critical("%s broke", task.get_name(), exc_info=task.exception())
             self.broken.set()

@@ -46,10 +46,15 @@ class Connector:
         self._pooled_server: bool | None = None
 
     async def connect(self) -> Any:
-        """A new connection, outside every pool."""
+        """A new connection for one duty, outside every pool."""
         if self._pooled_server is None:
             self._pooled_server = await self._is_behind_pooler()
-        return await self._connect()
+        options = self._options()
+        if "server_settings" in options:
+            # A duty has few statements, made for one plan each. A plan made anew for the values at hand has been seen to
+            # read a whole lane, because the planner takes queue and workflow for independent of each other.
+            options["server_settings"]["plan_cache_mode"] = "force_generic_plan"
+        return await self._connect(options)
 
     @property
     def behind_pooler(self) -> bool:
@@ -85,15 +90,15 @@ class Connector:
             options["statement_cache_size"] = 0
         return options
 
-    async def _connect(self) -> Any:
+    async def _connect(self, options: dict[str, Any]) -> Any:
         try:
-            return await asyncpg.connect(**self._options())
+            return await asyncpg.connect(**options)
         except Exception as error:
             raise connect_error(error, self._url) from None
 
     async def _is_behind_pooler(self) -> bool:
         # A pooler hands out a cancellation key of its own, so the process id in it is not the server's.
-        connection = await self._connect()
+        connection = await self._connect(self._options())
         try:
             return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
         except Exception as error:

@@ -7,13 +7,13 @@ INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
                            created_at)
 SELECT u.id, $4, $5, $6, 'queued', $7::integer,
-       CASE WHEN t.due <= t.now THEN t.now * 1000 + $17::bigint + u.n END,
+       CASE WHEN t.due <= t.now THEN t.place + $17::bigint + u.n END,
        LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
        u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
        $16::smallint, t.now
 FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS u(id, input, key, n)
-CROSS JOIN (SELECT now, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
-            FROM (SELECT {now} AS now) AS clock) AS t
+CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
+            FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
 ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
@@ -95,7 +95,7 @@ FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, posi
 -- that no worker trusts what it remembers of the run.
 UPDATE {schema}.runs
 SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
-    place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
+    place = {place}, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
     deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
     expires_at = NULL, asked = NULL
 WHERE id = $1 AND status IN ('failed', 'cancelled')

@@ -40,6 +40,8 @@ from .schema import Schema
 
 _PACKAGE = __package__ or ""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""Where a run that becomes ready now stands in line: microseconds, so that starts one after the other keep their order."""
 
 
 class PostgresStore:
@@ -49,7 +51,7 @@ class PostgresStore:
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
-        words = {"schema": f'"{namespace}"', "now": _NOW}
+        words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
         self._sql = {
             name: text
             for file in ("runs.sql", "work.sql", "schema.sql")

@@ -237,7 +237,7 @@ WITH given AS MATERIALIZED (
     WHERE r.worker = $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r
 )
 UPDATE {schema}.runs r
-SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at,
+SET status = 'queued', worker = NULL, token = NULL, place = {place}, visible_at = r.deadline_at,
     losses = CASE WHEN EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim)
                   THEN 0 ELSE r.losses END
 FROM given g WHERE r.id = g.id
@@ -258,7 +258,7 @@ UPDATE {schema}.workers SET state = $2 WHERE id = $1 AND state <> 'dead';
 WITH left_over AS MATERIALIZED (
     SELECT id FROM {schema}.runs WHERE worker = $1 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ), given AS (
-    UPDATE {schema}.runs r SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = r.deadline_at
+    UPDATE {schema}.runs r SET status = 'queued', worker = NULL, token = NULL, place = {place}, visible_at = r.deadline_at
     FROM left_over l WHERE r.id = l.id
 )
 DELETE FROM {schema}.workers WHERE id = $1;
