@@ -185,6 +185,22 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
         return [await ctx.options(retries=5, backoff=Backoff(base=60)).step(wait_or_return)]
 
     @app.workflow
+    async def slow_to_fail(ctx: Context, pause: float) -> list[str | None]:
+        """One step that fails the first time; each try takes a while."""
+
+        async def fail_once() -> str:
+            mark = ledger.folder / f"failed {ctx.run_id}"
+            first = not mark.exists()
+            mark.touch()
+            nonce = ledger.act(RAISES if first else RETURNS)
+            await asyncio.sleep(pause)
+            if first:
+                raise ValueError(nonce)
+            return nonce
+
+        return [await ctx.options(retries=3, backoff=AT_ONCE).step(fail_once)]
+
+    @app.workflow
     async def month(ctx: Context, days: float) -> list[str | None]:
         """Each day brings a new record, a rest, and the death of the worker that woke the run up."""
 

@@ -15,6 +15,7 @@ import pytest
 from holdfast.model.url import parse_url
 from holdfast.settings import Settings
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.connections import Connector
 from tests.support.postgres import PostgresServer
 
 FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
@@ -248,3 +249,28 @@ async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements
     """Rule 39: a row per lane and a few more, whatever else there is."""
     rows, _ = await looked_at(connection, statements["tick"], WORKER, True, ["w1"], None)
     assert rows <= 50
+
+
+@pytest.mark.parametrize("version", ["postgres", "postgres12"])
+async def test_plans_made_on_empty_tables_are_right_for_full_ones(
+    version: str, request: pytest.FixtureRequest, statements: dict[str, str]
+) -> None:
+    """A duty keeps the plans of its first minute, when a new database has no rows: they must find runs by their ids, not
+    walk through all that a worker holds, nor read tables because these are still small."""
+    server: PostgresServer = request.getfixturevalue(f"{version}_server")
+    name = f"empty_plans_{version}"
+    server.drop_database(name)
+    url = server.create_database(name)
+    server.execute(PostgresStore(parse_url(url), "holdfast", Settings()).migration_sql(), name)
+    connection = await Connector(parse_url(url), Settings()).connect()
+    try:
+        for statement in ("flush", "fence", "still_ours", "move", "give_back", "claim_lanes", "claim_suspect", "reap"):
+            plan = await plan_of(connection, statements[statement])
+            assert not sorted(set(problems(plan))), statement
+        for statement in ("flush", "fence", "still_ours", "move", "give_back"):
+            plan = await plan_of(connection, statements[statement])
+            scans = {n["Index Name"] for n in nodes(plan) if n.get("Relation Name") == "runs" and "Index Name" in n}
+            assert scans == {"runs_pkey"}, statement
+    finally:
+        await connection.close()
+        server.drop_database(name)

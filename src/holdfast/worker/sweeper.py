@@ -58,6 +58,7 @@ class Sweeper:
         self._look = asyncio.Event()
         self._next_sweep = 0.0
         self._next_look = 0.0
+        self._slow_before = False
         self._wait = settings.busy_poll
         self._stuck = False
         """Whether something is due that could not be moved: somebody holds its row."""
@@ -65,6 +66,11 @@ class Sweeper:
 
     def look_now(self) -> None:
         """Something changed: do not wait for the tick."""
+        self._look.set()
+
+    def look_for_lanes(self) -> None:
+        """Something was put back in line, and no wake-up tells of it."""
+        self._next_look = 0.0
         self._look.set()
 
     async def run(self) -> None:
@@ -92,8 +98,11 @@ class Sweeper:
         began = time.monotonic()
         tick = await self._store.tick(self._worker_id(), self._workflows, lanes, self._queues)
         took = time.monotonic() - began
-        if lanes and took > _SLOW_LOOK:
-            self._next_look = began + min(took * 20, _LONGEST_UNLOOKED)
+        if lanes:
+            slow = took > _SLOW_LOOK
+            if slow and self._slow_before:  # twice in a row: not a network that held its breath
+                self._next_look = began + min(took * 20, _LONGEST_UNLOOKED)
+            self._slow_before = slow
         return tick
 
     async def _promote(self) -> int:

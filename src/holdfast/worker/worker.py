@@ -281,7 +281,7 @@ class Worker:
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:
             await self._store.give_back(self.id, list(held))
-            self._sweeper.look_now()
+            self._sweeper.look_for_lanes()
         except DatabaseUnavailable:
             pass  # the next two beats find them again
 

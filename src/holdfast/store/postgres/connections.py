@@ -29,6 +29,18 @@ _OUTAGES = (
 """Errors after which the same statement may well succeed: the write is repeated, which is safe."""
 
 
+_ONE_PLAN = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+"""A duty has few statements, each made for one plan: small sets of rows found by an index. Left to itself the planner
+makes another while the tables are empty, and keeps it until they are analysed: the first minute of a new database was
+six times slower. Or it plans for the values at hand and reads a whole lane, because it takes queue and workflow for
+independent of each other."""
+
+
 class QuietConnection(asyncpg.Connection):  # type: ignore[misc]
     """Leaves out the reset query on release: nothing here changes the session, and it costs a round trip."""
 
@@ -51,9 +63,7 @@ class Connector:
             self._pooled_server = await self._is_behind_pooler()
         options = self._options()
         if "server_settings" in options:
-            # A duty has few statements, made for one plan each. A plan made anew for the values at hand has been seen to
-            # read a whole lane, because the planner takes queue and workflow for independent of each other.
-            options["server_settings"]["plan_cache_mode"] = "force_generic_plan"
+            options["server_settings"].update(_ONE_PLAN)
         return await self._connect(options)
 
     @property
