@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -28,9 +29,12 @@ Arguments = dict[str, Any]
 def freeze_inside_flush(_: Arguments) -> None:
     """The process stops between the fence and the writes of a flush, with the rows locked: a machine that vanishes."""
     write = flushing.Flusher._write
+    done: list[str] = []
 
     async def frozen(*arguments: Any) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if not done:
+            done.append("flush")
+            os.kill(os.getpid(), signal.SIGSTOP)
         await write(*arguments)
 
     flushing.Flusher._write = frozen  # type: ignore[method-assign]
@@ -76,7 +80,7 @@ def hear_late(_: Arguments) -> None:
 
 def claim_slowly(_: Arguments) -> None:
     """The server takes its time between choosing and taking, so that claims overlap."""
-    _rewrite(("claim_lane", "FROM picked p WHERE r.id = p.id", "FROM picked p, pg_sleep(0.05) WHERE r.id = p.id"))
+    _rewrite(("claim_lane", r"FROM picked p WHERE r\.id = p\.id", "FROM picked p, pg_sleep(0.05) WHERE r.id = p.id"))
 
 
 def trust_every_connection(_: Arguments) -> None:
@@ -96,14 +100,14 @@ def trust_every_connection(_: Arguments) -> None:
 
 
 def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) -> None:
-    """Replace text in statements by name; it must be there, or the change would change nothing."""
+    """Replace patterns in statements by name; they must be there, or the change would change nothing."""
     make = store.__init__
 
     def made(self: Any, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         for name, old, new in replacements:
-            assert old in self._sql[name], f"statement {name} has no {old!r}"
-            self._sql[name] = self._sql[name].replace(old, new)
+            self._sql[name], times = re.subn(old, new, self._sql[name])
+            assert times, f"statement {name} has no {old!r}"
 
     store.__init__ = made
 
@@ -111,8 +115,9 @@ def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) ->
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
     sqlite_flushing._passing = lambda batch, claims, answer: batch
-    rule = "r.worker = $1 AND r.claim = f.claim"
-    _rewrite(("flush", rule, "$1::uuid IS NOT NULL"), ("fence", rule, "$1::uuid IS NOT NULL"))
+    rule, answer = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim", r"r\.id, r\.claim"
+    for name in ("flush", "fence"):
+        _rewrite((name, rule, "$1::uuid IS NOT NULL"), (name, answer, "r.id, f.claim"))
 
 
 def without_row_lock(_: Arguments) -> None:
@@ -127,13 +132,13 @@ def without_row_lock(_: Arguments) -> None:
 
 def without_wakes(_: Arguments) -> None:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
-    _rewrite(("move", "r.wakes <> m.wakes", "false"))
-    _rewrite(("move", "r.wakes <> m.wakes", "false"), store=SqliteStore)
+    _rewrite(("move", r"r\.wakes <> m\.wakes", "false"))
+    _rewrite(("move", r"r\.wakes <> m\.wakes", "false"), store=SqliteStore)
 
 
 def without_token(_: Arguments) -> None:
     """A claim whose reply was lost is not asked for again."""
-    _rewrite(("claimed", "r.token = $2", "r.token = $2 AND false"))
+    _rewrite(("claimed", r"r\.token = \$2", "r.token = $2 AND false"))
 
 
 def tell_tasks(_: Arguments) -> None:

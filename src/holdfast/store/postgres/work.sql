@@ -218,7 +218,7 @@ SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued'
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
             $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[], $14::smallint[]) WITH ORDINALITY
      AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, format, n)
-WHERE r.id = m.id AND r.worker = $15
+WHERE r.id = m.id AND r.worker IS NOT DISTINCT FROM $15
 RETURNING r.queue, r.workflow, r.priority, r.place;
 
 -- name: beat
@@ -239,7 +239,7 @@ WITH given AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET status = 'queued', worker = NULL, token = NULL, place = {place}, visible_at = r.deadline_at,
-    losses = CASE WHEN EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim)
+    losses = CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                   THEN 0 ELSE r.losses END
 FROM given g WHERE r.id = g.id
 RETURNING r.queue, r.workflow, r.priority;
@@ -347,7 +347,7 @@ WITH lost AS MATERIALIZED (
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), counted AS (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
-           CASE WHEN EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim)
+           CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                 THEN 1 ELSE r.losses + 1 END AS losses
     FROM lost l JOIN {schema}.runs r ON r.id = l.id
 )
