@@ -45,9 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a rough picture in under two minutes")
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--engines", metavar="A,B", help=f"of {', '.join(ENGINES)}")
-    parser.add_argument(
-        "--repeats", type=int, metavar="N", help="takes of each measurement (full: 3, quick: 1)"
-    )
+    parser.add_argument("--repeats", type=int, metavar="N", help="takes of each measurement (full: 3, quick: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every take to this file")
     options = parser.parse_args()
     options.only = known(options.only or list(SCENARIOS), SCENARIOS, "scenario")

@@ -66,9 +66,7 @@ GOALS = (
     Goal("memory with 1 000 running runs, MB", 150, _plain("memory", "running"), at_least=False),
     Goal("memory that waiting runs add, MB", 5, _plain("memory", "waiting"), at_least=False),
     Goal("SQLite, 500 at once ÷ raw SQLite", 0.5, _over("sqlite", "c500", "raw_sqlite", "holdfast_sqlite")),
-    Goal(
-        "SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "holdfast_sqlite")
-    ),
+    Goal("SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "holdfast_sqlite")),
     Goal("idle worker, transactions per second", 2, _plain("idle", "transactions"), at_least=False),
     Goal("idle worker, % of a core", 1, _plain("idle", "client"), at_least=False),
 )

@@ -131,7 +131,6 @@ def as_json(outcomes: list[Outcome], postgres: str, quick: bool) -> dict[str, An
         "machine": machine(postgres),
         "quick": quick,
         "scenarios": {
-            outcome.scenario.name: {"takes": outcome.takes, "failures": outcome.failures}
-            for outcome in outcomes
+            outcome.scenario.name: {"takes": outcome.takes, "failures": outcome.failures} for outcome in outcomes
         },
     }

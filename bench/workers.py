@@ -68,9 +68,7 @@ async def serve(engine: str, url: str, concurrency: int) -> None:
     subject = load(engine)(url)
     await subject.open()
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for question in _questions(reader):
         if question == "work":
             async with subject.worker(concurrency):

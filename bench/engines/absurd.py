@@ -28,9 +28,7 @@ class AbsurdEngine(PostgresEngine):
     """
 
     pace: ClassVar[dict[Kind, int]] = {"noop": 1500, "steps": 250}
-    busy_sql: ClassVar[str] = (
-        "SELECT 1 FROM absurd.r_bench WHERE state IN ('pending', 'running', 'sleeping') LIMIT 1"
-    )
+    busy_sql: ClassVar[str] = "SELECT 1 FROM absurd.r_bench WHERE state IN ('pending', 'running', 'sleeping') LIMIT 1"
     seed_sql: ClassVar[str] = """
         CREATE TEMP TABLE made AS
             SELECT absurd.portable_uuidv7() AS task_id, absurd.portable_uuidv7() AS run_id
@@ -102,9 +100,7 @@ class AbsurdEngine(PostgresEngine):
             for client in clients:
                 stack.push_async_callback(client.close)
             workers = [
-                asyncio.create_task(
-                    client.start_worker(worker_id=f"w{i}", concurrency=share, poll_interval=POLL)
-                )
+                asyncio.create_task(client.start_worker(worker_id=f"w{i}", concurrency=share, poll_interval=POLL))
                 for i, client in enumerate(clients)
             ]
             try:

@@ -47,9 +47,7 @@ class DbosEngine(PostgresEngine):
     """Runs are enqueued by a client and dequeued by a process that polls every 10 ms."""
 
     pace: ClassVar[dict[Kind, int]] = {"noop": 300, "steps": 40}
-    busy_sql: ClassVar[str] = (
-        "SELECT 1 FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') LIMIT 1"
-    )
+    busy_sql: ClassVar[str] = "SELECT 1 FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING') LIMIT 1"
     seed_sql: ClassVar[str] = """
         CREATE TEMP TABLE made AS
             SELECT gen_random_uuid()::text AS workflow_uuid FROM generate_series(1, {finished});
@@ -80,9 +78,7 @@ class DbosEngine(PostgresEngine):
         self._client = DBOSClient(system_database_url=self.url, system_database_pool_size=POOL)
 
     async def start(self, kind: Kind, sent: int) -> object:
-        return await self._call(
-            lambda: self._client.enqueue({"workflow_name": kind, "queue_name": QUEUE}, sent)
-        )
+        return await self._call(lambda: self._client.enqueue({"workflow_name": kind, "queue_name": QUEUE}, sent))
 
     async def start_many(self, kind: Kind, count: int) -> None:
         await asyncio.gather(*(self.start(kind, 0) for _ in range(count)))

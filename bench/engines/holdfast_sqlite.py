@@ -14,9 +14,7 @@ class HoldfastSqlite(HoldfastEngine):
     """Only the address differs, and how the benchmark looks at it."""
 
     pace: ClassVar[dict[Kind, int]] = {"noop": 10000, "steps": 4000, "hold": 1000}
-    busy_sql: ClassVar[str] = (
-        "SELECT 1 FROM holdfast_runs WHERE worker IS NOT NULL OR place IS NOT NULL LIMIT 1"
-    )
+    busy_sql: ClassVar[str] = "SELECT 1 FROM holdfast_runs WHERE worker IS NOT NULL OR place IS NOT NULL LIMIT 1"
 
     async def busy(self) -> bool:
         return await asyncio.to_thread(any_row, self.url, self.busy_sql)

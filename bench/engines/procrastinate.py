@@ -61,9 +61,7 @@ class ProcrastinateEngine(PostgresEngine):
 
     @asynccontextmanager
     async def worker(self, concurrency: int) -> AsyncIterator[None]:
-        task = asyncio.create_task(
-            self._app.run_worker_async(concurrency=concurrency, install_signal_handlers=False)
-        )
+        task = asyncio.create_task(self._app.run_worker_async(concurrency=concurrency, install_signal_handlers=False))
         try:
             yield
         finally:

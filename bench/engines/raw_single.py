@@ -71,9 +71,7 @@ class RawSingle(RawTables):
             except TimeoutError:
                 pass
 
-    async def _handle(
-        self, connection: asyncpg.Connection, run_id: int, claim: int, kind: str, sent: str
-    ) -> None:
+    async def _handle(self, connection: asyncpg.Connection, run_id: int, claim: int, kind: str, sent: str) -> None:
         entered = PROBE.enter(json.loads(sent))
         value = 0
         for position in range(STEPS if kind == "steps" else 0):

@@ -25,7 +25,8 @@ CREATE TABLE audit.moves (
     worker text, old_worker text, attempt integer, old_attempt integer, losses integer, old_losses integer, due bigint,
     wakes integer);
 CREATE TABLE audit.writes (
-    n bigserial PRIMARY KEY, at bigint, what text, run text, position integer, claim integer, run_claim integer, value text);
+    n bigserial PRIMARY KEY, at bigint, what text, run text, position integer, claim integer, run_claim integer,
+    value text);
 CREATE TABLE audit.workers (id text PRIMARY KEY, pid integer);
 
 CREATE FUNCTION audit.clock() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -34,15 +35,15 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 CREATE FUNCTION audit.run_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
-                                 due, wakes)
+        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses,
+                                 old_losses, due, wakes)
         VALUES (audit.clock(), NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
                 CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
     ELSE
-        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
-                                 losses, old_losses, due, wakes)
-        VALUES (audit.clock(), NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
-                OLD.attempt, NEW.losses, OLD.losses,
+        INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt,
+                                 old_attempt, losses, old_losses, due, wakes)
+        VALUES (audit.clock(), NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker,
+                NEW.attempt, OLD.attempt, NEW.losses, OLD.losses,
                 CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
     END IF;
     RETURN NULL;
@@ -81,19 +82,19 @@ CREATE TRIGGER audit AFTER INSERT ON holdfast.workers FOR EACH ROW EXECUTE FUNCT
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 SQLITE = f"""
 CREATE TABLE audit_moves (
-    n INTEGER PRIMARY KEY, at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt, losses,
-    old_losses, due, wakes);
+    n INTEGER PRIMARY KEY, at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
+    losses, old_losses, due, wakes);
 CREATE TABLE audit_writes (n INTEGER PRIMARY KEY, at, what, run, position, claim, run_claim, value);
 CREATE TABLE audit_workers (id PRIMARY KEY, pid);
 CREATE TRIGGER audit_born AFTER INSERT ON holdfast_runs BEGIN
-    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses, due,
-                             wakes)
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
+                             due, wakes)
     VALUES ({_CLOCK}, NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
             CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
 END;
 CREATE TRIGGER audit_moved AFTER UPDATE ON holdfast_runs BEGIN
-    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt, losses,
-                             old_losses, due, wakes)
+    INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
+                             losses, old_losses, due, wakes)
     VALUES ({_CLOCK}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
             OLD.attempt, NEW.losses, OLD.losses,
             CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);

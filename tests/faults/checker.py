@@ -253,7 +253,9 @@ def _early(evidence: Evidence, case: Case) -> Iterator[Violation]:
     for move in case.moves:
         granted = move.worker is not None and move.claim > move.old_claim
         if granted and due is not None and move.wakes == wakes and move.at < due - SLACK:
-            yield Violation("too early", case.id, f"claim {move.claim} came {(due - move.at) / 1e6:.3f} s before its time")
+            yield Violation(
+                "too early", case.id, f"claim {move.claim} came {(due - move.at) / 1e6:.3f} s before its time"
+            )
         if granted:
             due = None
         elif move.worker is None and move.old_status != move.status:
@@ -299,7 +301,9 @@ def _records(_: Evidence, case: Case) -> Iterator[Violation]:
         if step.status == "failed" and not any(act.does in (RAISES, LATE) for act in acts):
             yield Violation("made up", case.id, f"position {step.position} is recorded as failed, but no act failed")
     for row in case.tries:
-        failing = [a for a in case.acts if (a.position, a.claim) == (row.position, row.claim) and a.does in (RAISES, LATE)]
+        failing = [
+            a for a in case.acts if (a.position, a.claim) == (row.position, row.claim) and a.does in (RAISES, LATE)
+        ]
         if row.position >= 0 and not failing:
             yield Violation("made up", case.id, f"position {row.position}: a failed try on record, but no act failed")
 

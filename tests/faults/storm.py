@@ -323,7 +323,9 @@ class Storm:
         for process in self.workers:
             assert process.alive, f"a worker ended by itself:\n{process.log[-5000:]}"
         for process in [*self.workers, *self._gone]:
-            trouble = re.search(r"^.*(CRITICAL|Traceback|never retrieved|never awaited).*(\n.*){0,30}", process.log, re.MULTILINE)
+            trouble = re.search(
+                r"^.*(CRITICAL|Traceback|never retrieved|never awaited).*(\n.*){0,30}", process.log, re.MULTILINE
+            )
             assert trouble is None, f"in the log of process {process.pid}:\n{trouble[0]}"
 
 

@@ -35,9 +35,12 @@ def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
     for start in case.starts:
         yield start.at, f"start of {start.workflow} acknowledged (key {start.key})"
     for act in case.acts:
-        yield act.at, (
-            f"act {act.nonce} of {act.name!r} at {act.position}, {act.does}: "
-            f"claim {act.claim}, attempt {act.attempt}, process {act.pid}"
+        yield (
+            act.at,
+            (
+                f"act {act.nonce} of {act.name!r} at {act.position}, {act.does}: "
+                f"claim {act.claim}, attempt {act.attempt}, process {act.pid}"
+            ),
         )
     for step in case.steps:
         yield step.at, f"on record: {step.name!r} at {step.position}, {step.status} {step.output}, claim {step.claim}"
@@ -47,9 +50,12 @@ def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
         yield write.at, f"written: {write.what} at {write.position}, claim {write.claim} (run at {write.run_claim})"
     for move in case.moves:
         due = "" if move.due is None else f", due in {(move.due - move.at) / 1e6:.3f} s"
-        yield move.at, (
-            f"{move.old_status or 'born'} → {move.status}: claim {move.claim}, attempt {move.attempt}, losses "
-            f"{move.losses}, worker {_name(evidence, move.worker)}{due}"
+        yield (
+            move.at,
+            (
+                f"{move.old_status or 'born'} → {move.status}: claim {move.claim}, attempt {move.attempt}, losses "
+                f"{move.losses}, worker {_name(evidence, move.worker)}{due}"
+            ),
         )
     pids = {act.pid for act in case.acts} | {claim.pid for claim in case.claims.values()} | {0}
     for fault in evidence.faults:

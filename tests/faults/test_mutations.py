@@ -61,7 +61,7 @@ async def test_the_row_lock_of_a_flush(postgres_url: str, tmp_path: Path, kept: 
     async with Storm(postgres_url, tmp_path / "ledger", lease=2) as storm:
         change = changes(kept, "row_lock", "freeze_inside_flush", "trust_every_connection")
         [victim] = await storm.launch_ready(change=change)
-        await storm.start_some("slow_to_fail", 1, 1.5)
+        await storm.start_some("slow_to_fail", 1, 0.8)
         await storm.until_stopped(victim)
         await storm.launch_ready(change="trust_every_connection")
         await (asyncio.sleep(4) if kept else storm.taken_over(1))

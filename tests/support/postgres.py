@@ -118,9 +118,7 @@ def fetch_postgres(version: int = 12) -> Path:
     if bindir := _system_bindirs().get(version):
         return bindir
     if version not in FETCHABLE:
-        raise PostgresUnavailable(
-            f"Postgres {version} is not among the releases known here: {sorted(FETCHABLE)}"
-        )
+        raise PostgresUnavailable(f"Postgres {version} is not among the releases known here: {sorted(FETCHABLE)}")
     release = CACHE / FETCHABLE[version]
     CACHE.mkdir(parents=True, exist_ok=True)
     with _locked(CACHE / "lock"):
@@ -428,9 +426,7 @@ class PrivatePostgres:
     def _start_error(self, what: str) -> PostgresUnavailable:
         tail = "\n".join(self.log.splitlines()[-20:]) or "(it wrote nothing)"
         self._shut_down()
-        return PostgresUnavailable(
-            f"{self._bindir}/postgres did not start: {what}. The end of its log:\n{tail}"
-        )
+        return PostgresUnavailable(f"{self._bindir}/postgres did not start: {what}. The end of its log:\n{tail}")
 
 
 class GivenPostgres:
@@ -484,9 +480,7 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise PostgresUnavailable(
-        "Postgres does not run as root, and there is no user postgres or nobody to run it as"
-    )
+    raise PostgresUnavailable("Postgres does not run as root, and there is no user postgres or nobody to run it as")
 
 
 def _temporary_folder(account: pwd.struct_passwd | None) -> Path:
@@ -499,9 +493,7 @@ def _temporary_folder(account: pwd.struct_passwd | None) -> Path:
         if _can(account, ["test", "-w", str(folder)]):
             return folder
         folder.rmdir()
-    raise PostgresUnavailable(
-        f"user {account.pw_name if account else ''} can write neither to TMPDIR nor to /tmp"
-    )
+    raise PostgresUnavailable(f"user {account.pw_name if account else ''} can write neither to TMPDIR nor to /tmp")
 
 
 def _within_reach(bindir: Path, folder: Path, account: pwd.struct_passwd | None) -> Path:
@@ -509,9 +501,7 @@ def _within_reach(bindir: Path, folder: Path, account: pwd.struct_passwd | None)
     if account is None or _can(account, [str(bindir / "postgres"), "--version"]):
         return bindir
     prefix = bindir.parent
-    if (
-        prefix.name == "pginstall"
-    ):  # a wheel: its libraries lie beside the package and are found by relative path
+    if prefix.name == "pginstall":  # a wheel: its libraries lie beside the package and are found by relative path
         package = prefix.parent
         libraries = package.with_name(f"{package.name}.libs")
         shutil.copytree(package, folder / package.name, symlinks=True)
@@ -568,9 +558,7 @@ def _free_port() -> int:
         first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
         first_ephemeral = 32768
-    candidates = (
-        random.SystemRandom().sample(range(10000, first_ephemeral), 20) if first_ephemeral > 11000 else []
-    )
+    candidates = random.SystemRandom().sample(range(10000, first_ephemeral), 20) if first_ephemeral > 11000 else []
     for port in (*candidates, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((HOST, port))

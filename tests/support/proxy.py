@@ -47,9 +47,7 @@ class _Link:
     task: asyncio.Task[None]
     greeted: bool = False
     unparsed: bytearray = field(default_factory=bytearray)
-    held: bytearray = field(
-        default_factory=bytearray
-    )  # a reply that will be lost if it proves to be committed
+    held: bytearray = field(default_factory=bytearray)  # a reply that will be lost if it proves to be committed
     order: Swallow | None = None
     tag: bytes = b""
 
@@ -158,9 +156,7 @@ class Proxy:
         A SELECT that writes (through a CTE or a function) looks like any other; `swallow` with a match of
         your own finds it.
         """
-        return self.swallow(
-            lambda tag: tag.split(b" ")[0] in {b"COMMIT", b"INSERT", b"UPDATE", b"DELETE", b"MERGE"}
-        )
+        return self.swallow(lambda tag: tag.split(b" ")[0] in {b"COMMIT", b"INSERT", b"UPDATE", b"DELETE", b"MERGE"})
 
     # Forwarding
 
@@ -248,7 +244,5 @@ async def _send(sink: asyncio.StreamWriter, data: bytes) -> None:
 def _abort(writer: asyncio.StreamWriter) -> None:
     """Close with a TCP reset: lingering for no time at all makes the kernel send one."""
     with contextlib.suppress(OSError):
-        writer.get_extra_info("socket").setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

@@ -28,9 +28,7 @@ def messages(buffer: bytearray) -> Iterator[tuple[bytes, bytes]]:
         yield message[:1], message
 
 
-def execute(
-    host: str, port: int, sql: str, *, database: str = "postgres", user: str = "postgres"
-) -> list[str]:
+def execute(host: str, port: int, sql: str, *, database: str = "postgres", user: str = "postgres") -> list[str]:
     """Run one statement on a server that trusts us; the first column of its rows."""
     with socket.create_connection((host, port), timeout=30) as connection:
         pairs = b"".join(part.encode() + b"\0" for part in ("user", user, "database", database)) + b"\0"

@@ -80,7 +80,14 @@ class StepCall(Generic[T]):
         return step_key(self._execution.run_id, self.branch, self.position)
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._perform().__await__()
+        execution = self._execution
+        if self._awaited:
+            raise ContextMisuse(f"step {self.name!r} was awaited twice; keep its result in a variable instead")
+        self._awaited = True
+        execution.unawaited.discard(self)
+        if execution.closed is not None:
+            raise execution.closed
+        return (self._perform() if self._record is None else self._replay(self._record)).__await__()
 
     def __str__(self) -> str:
         return f"the result of step {self.name!r}"
@@ -92,14 +99,6 @@ class StepCall(Generic[T]):
 
     async def _perform(self) -> T:
         execution = self._execution
-        if self._awaited:
-            raise ContextMisuse(f"step {self.name!r} was awaited twice; keep its result in a variable instead")
-        self._awaited = True
-        execution.unawaited.discard(self)
-        if execution.closed is not None:
-            raise execution.closed
-        if self._record is not None:
-            return await self._replay(self._record)
         execution.active[self] = 0.0
         try:
             return await self._try_until_done()
@@ -231,12 +230,13 @@ class StepCall(Generic[T]):
 
     def _entry(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> StepDone:
         execution = self._execution
+        execution.seq = seq = execution.seq + 1  # outcomes are numbered in the order they are recorded
         return StepDone(
             execution.run_id,
             execution.claim,
             self.branch,
             self.position,
-            execution.next_seq(),
+            seq,
             self.name,
             self.kind,
             outcome,

@@ -100,7 +100,7 @@ class Execution:
             )
         self.taken.append((call.branch, call.position))
         self.unawaited.add(call)
-        if self.history.exhausted:
+        if not self.history.untaken:
             return None
         try:
             return self.history.take(call.branch, call.position, call.kind, call.name, call.line)
@@ -140,7 +140,8 @@ class Execution:
                 raise
             now = receipt.result()
         self.recorded = True
-        self.saw(entry.branch, now)
+        if now > self.newest.get(entry.branch, 0):
+            self.newest[entry.branch] = now
         if self.live is not None:
             self.live.append((entry, now))
             if len(self.live) > self.recorder.settings.history_records:
@@ -151,11 +152,6 @@ class Execution:
         """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
         if recorded_at > self.newest.get(branch, 0):
             self.newest[branch] = recorded_at
-
-    def next_seq(self) -> int:
-        """Outcomes are numbered in the order they are recorded."""
-        self.seq += 1
-        return self.seq
 
     def raised(self, error: StepFailed) -> StepFailed:
         """Remember how far the code was when it saw this error; what it did after is forgotten on a new attempt."""

@@ -11,21 +11,17 @@ class History:
 
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records}
-        self._untaken = dict(self.records)
+        self.untaken = dict(self.records)
+        """What the code has not asked for yet."""
         self.last_seq = max(record.seq for record in records) if records else 0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the code has asked for everything that is recorded."""
-        return not self._untaken
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""
-        record = self._untaken.pop((branch, position), None)
+        record = self.untaken.pop((branch, position), None)
         if record is None:
             return None
         if record.name != name or record.kind != kind:
-            self._untaken[branch, position] = record
+            self.untaken[branch, position] = record
             raise NonDeterminismError(
                 f"position {position}{_of(branch)} is recorded as {record.kind} {record.name!r} (called at "
                 f"{record.line or 'an unknown line'}), but the code now calls {kind} {name!r} (at {line}). The code "
@@ -35,9 +31,9 @@ class History:
 
     def check_all_taken(self) -> None:
         """At the end of the code, every record must have been asked for."""
-        if not self._untaken:
+        if not self.untaken:
             return
-        record = min(self._untaken.values(), key=lambda r: r.seq)
+        record = min(self.untaken.values(), key=lambda r: r.seq)
         raise NonDeterminismError(
             f"position {record.position}{_of(record.branch)} is recorded as {record.kind} {record.name!r} (called at "
             f"{record.line or 'an unknown line'}), but the code returned without calling it (end of the function). A "

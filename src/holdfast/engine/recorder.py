@@ -22,8 +22,9 @@ class Recorder(Protocol):
     loop_thread: int
     """The event loop the worker runs in, and the thread of that loop."""
 
-    def record(self, entry: Entry) -> asyncio.Future[int]:
-        """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
+    @property
+    def record(self) -> Callable[[Entry], asyncio.Future[int]]:
+        """Journals an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
         ...
 
     def note(self, entry: Entry) -> None:

@@ -51,7 +51,8 @@ class Payloads:
 
     def encode(self, value: Any, what: object) -> str:
         """JSON text of ``value``. ``what`` names it in errors, and is only then asked for its name."""
-        return self._wrap(self._to_raw(value, what))
+        raw = self._to_raw(value, what)
+        return raw.decode() if self._codec is None else self._wrap(raw)
 
     def encode_own(self, value: Any) -> str:
         """The same for what the engine itself writes, which is bounded where it is made: no limit applies."""
@@ -59,10 +60,10 @@ class Payloads:
 
     def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
         """The stored text, and the value as it will be read back: what a caller gets live and replayed."""
+        raw = self._to_raw(value, what)
         kind = type(value)
         if kind in _ATOMS and (type_ is Any or type_ is kind):
-            return self._wrap(self._to_raw(value, what)), value
-        raw = self._to_raw(value, what)
+            return raw.decode() if self._codec is None else self._wrap(raw), value
         try:
             return self._wrap(raw), self._decoder(type_)(raw)
         except msgspec.ValidationError as error:

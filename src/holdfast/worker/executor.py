@@ -69,6 +69,7 @@ class Executor:
         self.logger = logger
         self._workflows = workflows
         self._journal = journal
+        self.record: Callable[[Entry], asyncio.Future[int]] = journal.record
         self._slots_freed = slots_freed
         self._fetch_history = fetch_history
         self._has_code = has_code
@@ -86,10 +87,6 @@ class Executor:
         self.idle.set()
 
     # -- the worker, as an execution sees it (engine.Recorder) ----------------------------------------------------
-
-    def record(self, entry: Entry) -> asyncio.Future[int]:
-        """Journal an entry."""
-        return self._journal.record(entry)
 
     def note(self, entry: Entry) -> None:
         """Journal an entry nobody waits for, from any thread."""

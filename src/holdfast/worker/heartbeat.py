@@ -63,8 +63,8 @@ class Heartbeat:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
 
     def _run(self) -> None:
-        # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there must be
-        # time for others, over a new one.
+        # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
+        # must be time for others, over a new one.
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
         try:
             while not self._stop.wait(self._pause()):

@@ -132,7 +132,7 @@ class Journal:
         """Leave for the next batch what would make this one too large; one entry always goes."""
         size, most = 0, self._settings.flush_bytes
         for index, (entry, _) in enumerate(items):
-            size += _size(entry)
+            size += len(entry.output or "") + len(entry.arguments or "") if type(entry) is StepDone else _size(entry)
             if size > most and index > 0:
                 self._waiting = items[index:] + self._waiting
                 return items[:index]
@@ -249,8 +249,6 @@ def _refuse(item: Item) -> None:
 
 def _size(entry: Entry) -> int:
     """About how many bytes an entry brings along."""
-    if type(entry) is StepDone:
-        return len(entry.output or "") + len(entry.arguments or "")
     if isinstance(entry, Transition):
         return len(entry.output or "") + len(entry.error or "")
     if isinstance(entry, StepRunning):

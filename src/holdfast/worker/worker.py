@@ -53,7 +53,7 @@ class Worker:
         self._switchboard = switchboard
         self._queues = None if queues is None else list(queues)
         self._strays: dict[tuple[str, int], int] = {}
-        """(run, claim) that names us without our knowledge → how many claims we had asked for when it was first seen."""
+        """(run, claim) that names us without our knowledge → how many claims we had asked for when first seen."""
         self._duties: list[asyncio.Task[None]] = []
         self._stopping = False
         self._hurried = asyncio.Event()

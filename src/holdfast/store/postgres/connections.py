@@ -21,7 +21,7 @@ _OUTAGES = (
     asyncpg.InsufficientResourcesError,  # too many connections, disk full, out of memory
     asyncpg.TransactionRollbackError,  # deadlock, serialisation failure
     asyncpg.ObjectInUseError,
-    asyncpg.InvalidTransactionStateError,  # read-only: the old primary after a failover; a transaction idle for too long
+    asyncpg.InvalidTransactionStateError,  # read-only: the old primary after a failover; idle for too long
     asyncpg.PostgresSystemError,  # the server's disk
     asyncpg.InvalidSQLStatementNameError,  # a pooler gave us another backend
     asyncpg.InternalClientError,  # the driver met the server's farewell where it expected an answer
