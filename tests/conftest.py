@@ -1,6 +1,7 @@
 """The databases that tests run on: a private Postgres per test process, a fresh database per test.
 
-`url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and `sqlite_url` on one.
+`url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and
+`sqlite_url` on one.
 """
 
 from __future__ import annotations

@@ -272,10 +272,10 @@ def _fence(_: Evidence, case: Case) -> Iterator[Violation]:
         if write.what == CHANGED:
             yield Violation("record changed", case.id, f"position {write.position}, recorded under claim {write.claim}")
         if write.what in (INSERTED, TRIED) and write.claim != write.run_claim:
-            what = "outcome" if write.what == INSERTED else "failed try"
+            what = "an outcome" if write.what == INSERTED else "a failed try"
             yield Violation(
                 "late write", case.id,
-                f"position {write.position}: an {what} of claim {write.claim} was accepted during claim {write.run_claim}",
+                f"position {write.position}: {what} of claim {write.claim} was accepted during claim {write.run_claim}",
             )  # fmt: skip
     newest = 0
     for step in sorted(case.steps, key=lambda step: step.seq):

@@ -163,7 +163,8 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
                     await _stall(proxy, 3 * LEASE)
 
             faults = (
-                every(3, kill_one), every(4, lambda: _cut(proxy)), every(8, stall), freeze_now_and_then(storm, 3), _lose(proxy)
+                every(3, kill_one), every(4, lambda: _cut(proxy)), every(8, stall), freeze_now_and_then(storm, 3),
+                _lose(proxy),
             )  # fmt: skip
             async with meanwhile(*faults):
                 await asyncio.gather(_until_over(seconds, every(7, restart)), storm.keep_starting(seconds))

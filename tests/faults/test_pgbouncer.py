@@ -1,6 +1,6 @@
-"""Behind PgBouncer in transaction mode everything works by polling (Q13, design section 6).
+"""Behind PgBouncer in transaction mode everything works by polling (Q13).
 
-Needs pgbouncer on the machine, and says so where there is none.
+Needs pgbouncer on the machine, and says so where there is none; so it is one of the long tests.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from holdfast import Backoff, Context, Holdfast
 from holdfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.pgbouncer import pgbouncer
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = Settings(lease=3, sweep=0.2, poll=0.2)
 

@@ -19,10 +19,10 @@ def losses(evidence: Evidence) -> int:
 
 
 async def test_a_run_that_kills_its_process_ends_as_a_dead_letter_and_takes_no_neighbour_with_it(
-    storm_url: str, tmp_path: Path
+    scene_url: str, tmp_path: Path
 ) -> None:
     """Promise 5, rule 5."""
-    async with Storm(storm_url, tmp_path / "ledger", lease=1.5, max_losses=4) as storm:
+    async with Storm(scene_url, tmp_path / "ledger", lease=2, max_losses=4) as storm:
         await storm.launch_ready(2)
         async with meanwhile(storm.supervise()):
             neighbours = await storm.start_some("long", 6, 2.0)
@@ -111,7 +111,7 @@ def frozen(pids: list[int]) -> Iterator[None]:
 
 async def test_losses_count_since_the_last_new_record(scene_url: str, tmp_path: Path) -> None:
     """Rule 5: a run that records something between the deaths of its workers is no dead letter, however many die."""
-    async with Storm(scene_url, tmp_path / "ledger", lease=1.5, max_losses=2) as storm:
+    async with Storm(scene_url, tmp_path / "ledger", lease=2, max_losses=2) as storm:
         await storm.launch_ready(2)
         async with meanwhile(storm.supervise()):
             await storm.start_some("month", 1, 3.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults import storms
 from tests.support.postgres import PrivatePostgres
 
-SECONDS = 4.0
+SECONDS = 3.5
 
 
 async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ async def test_postgres_is_restarted_and_crashes(
 
 
 async def test_backends_are_terminated(durable_server: PrivatePostgres, durable_url: str, tmp_path: Path) -> None:
-    await storms.terminations(durable_server, durable_url, tmp_path / "ledger", 3)
+    await storms.terminations(durable_server, durable_url, tmp_path / "ledger", 2.5)
 
 
 async def test_the_network_resets_stalls_and_loses_replies(

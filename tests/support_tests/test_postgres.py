@@ -78,9 +78,7 @@ def test_a_taken_port_is_refused_with_the_servers_own_words(durable: PrivatePost
     assert "Address already in use" in str(refused.value)
 
 
-def test_a_collision_on_a_chosen_port_is_tried_again(
-    durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_collision_on_a_chosen_port_is_tried_again(durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     real = postgres._free_port
     ports = iter([durable.port, real()])
     monkeypatch.setattr(postgres, "_free_port", lambda: next(ports))
@@ -99,9 +97,7 @@ def test_a_test_process_that_is_killed_takes_its_server_along() -> None:
         "import time; from tests.support.postgres import PrivatePostgres; s = PrivatePostgres().start(); "
         "print(s.port, s.execute('SHOW data_directory')[0], flush=True); time.sleep(60)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as owner:
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
         port, folder = owner.stdout.readline().split()
         assert wire.execute(HOST, int(port), "SELECT 1") == ["1"]
@@ -148,10 +144,7 @@ def test_every_test_has_an_empty_database_and_loses_the_old_one(
     second = postgres_databases.take()
     try:
         assert first != second
-        assert (
-            postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname IN ('s', 'public')", second)
-            == []
-        )
+        assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname IN ('s', 'public')", second) == []
         with pytest.raises(Exception, match="does not exist"):
             postgres_server.execute("SELECT 1", database=first)
     finally:

@@ -45,9 +45,7 @@ async def count(direct: Any) -> int:
 async def test_it_forwards_whatever_the_size(proxied: Any) -> None:
     text = "x" * 3_000_000
     assert await proxied.fetchval("SELECT $1::text || 'y'", text) == text + "y"
-    assert [row[0] for row in await proxied.fetch("SELECT generate_series(1, 20000)")] == list(
-        range(1, 20001)
-    )
+    assert [row[0] for row in await proxied.fetch("SELECT generate_series(1, 20000)")] == list(range(1, 20001))
 
 
 async def test_an_orderly_end_passes_through(proxy: Proxy, direct: Any, postgres_url: str) -> None:
@@ -59,9 +57,7 @@ async def test_an_orderly_end_passes_through(proxy: Proxy, direct: Any, postgres
             await asyncio.sleep(0)
 
 
-async def test_cut_resets_everyone_and_lets_them_come_back(
-    proxy: Proxy, proxied: Any, postgres_url: str
-) -> None:
+async def test_cut_resets_everyone_and_lets_them_come_back(proxy: Proxy, proxied: Any, postgres_url: str) -> None:
     asleep = asyncio.create_task(proxied.fetch("SELECT pg_sleep(30)"))
     await asyncio.sleep(0.05)
     proxy.cut()
@@ -116,9 +112,7 @@ async def unused_port() -> int:
     return port
 
 
-async def test_the_reply_to_a_commit_is_lost_and_the_work_is_done(
-    proxy: Proxy, proxied: Any, direct: Any
-) -> None:
+async def test_the_reply_to_a_commit_is_lost_and_the_work_is_done(proxy: Proxy, proxied: Any, direct: Any) -> None:
     order = proxy.swallow_next_commit_reply()
     transaction = proxied.transaction()
     await transaction.start()
@@ -134,16 +128,12 @@ async def test_the_reply_to_a_statement_on_its_own_is_lost(proxy: Proxy, proxied
     order = proxy.swallow_next_commit_reply()
     assert await proxied.fetchval("SELECT 1") == 1
     with pytest.raises(BROKEN):
-        await asyncio.wait_for(
-            proxied.fetch("INSERT INTO t SELECT generate_series($1::int, 3) RETURNING n", 1), 5
-        )
+        await asyncio.wait_for(proxied.fetch("INSERT INTO t SELECT generate_series($1::int, 3) RETURNING n", 1), 5)
     assert order.tag == b"INSERT 0 3"
     assert await count(direct) == 3
 
 
-async def test_a_chosen_reply_is_lost_once(
-    proxy: Proxy, proxied: Any, direct: Any, postgres_url: str
-) -> None:
+async def test_a_chosen_reply_is_lost_once(proxy: Proxy, proxied: Any, direct: Any, postgres_url: str) -> None:
     order = proxy.swallow(lambda tag: tag.startswith(b"UPDATE"))
     await proxied.execute("INSERT INTO t VALUES (1)")
     with pytest.raises(BROKEN):
@@ -155,9 +145,7 @@ async def test_a_chosen_reply_is_lost_once(
     assert await direct.fetchval("SELECT n FROM t") == 3
 
 
-async def test_a_reply_to_work_that_was_rolled_back_is_not_lost(
-    proxy: Proxy, proxied: Any, direct: Any
-) -> None:
+async def test_a_reply_to_work_that_was_rolled_back_is_not_lost(proxy: Proxy, proxied: Any, direct: Any) -> None:
     order = proxy.swallow(lambda tag: tag.startswith(b"INSERT"))
     with pytest.raises(asyncpg.DivisionByZeroError):
         await proxied.execute("INSERT INTO t VALUES (1); SELECT 1 / 0")

@@ -255,8 +255,8 @@ async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements
 async def test_plans_made_on_empty_tables_are_right_for_full_ones(
     version: str, request: pytest.FixtureRequest, statements: dict[str, str]
 ) -> None:
-    """A duty keeps the plans of its first minute, when a new database has no rows: they must find runs by their ids, not
-    walk through all that a worker holds, nor read tables because these are still small."""
+    """A duty keeps the plans of its first minute, when a new database has no rows: they must find runs by their ids,
+    not walk through all that a worker holds, nor read tables because these are still small."""
     server: PostgresServer = request.getfixturevalue(f"{version}_server")
     name = f"empty_plans_{version}"
     server.drop_database(name)

@@ -53,7 +53,7 @@ class Claimer:
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
         self._rung: dict[Lane, int] = {}
-        """Lanes rung for since the last claim was asked, and from where to look: its snapshot may not have seen these."""
+        """Lanes rung for since the last claim was asked, and from where to look: it may not have seen these."""
         self._suspects = False
         self._bell = asyncio.Event()
         self._tokens = itertools.count(1)

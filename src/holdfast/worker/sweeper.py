@@ -93,8 +93,8 @@ class Sweeper:
         return tick
 
     async def _timed_tick(self, lanes: bool) -> Tick:
-        """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be walked
-        past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
+        """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be
+        walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
         began = time.monotonic()
         tick = await self._store.tick(self._worker_id(), self._workflows, lanes, self._queues)
         took = time.monotonic() - began

@@ -66,7 +66,8 @@ class Worker:
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
-            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept, self._executor.cache.claims,
+            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept,
+            self._executor.cache.claims,
         )  # fmt: skip
         self._sweeper = Sweeper(
             store, settings, logger, self._my_id, list(workflows), self._queues, self._claimer,

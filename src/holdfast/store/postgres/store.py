@@ -41,7 +41,7 @@ from .schema import Schema
 _PACKAGE = __package__ or ""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""Where a run that becomes ready now stands in line: microseconds, so that starts one after the other keep their order."""
+"""Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
 
 
 class PostgresStore:
