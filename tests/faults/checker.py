@@ -62,6 +62,7 @@ class Claim:
     began: int
     ended: int | None = None
     how: str = OPEN
+    wakes: int = 0
     excused: bool = False
     """Whether a fault hit its process, or the database, for long enough to cost the lease."""
 
@@ -135,16 +136,16 @@ def _piece_claims(evidence: Evidence, case: Case) -> dict[int, Claim]:
     for move in case.moves:
         held = claims.get(move.old_claim)
         if held is not None and held.ended is None and (move.worker != move.old_worker or move.claim != move.old_claim):
-            held.ended, held.how = move.at, _how(case, move)
+            held.ended, held.how = move.at, _how(case, held, move)
         if move.worker is not None and move.claim > move.old_claim:
             pid = evidence.workers.get(move.worker)
-            claims[move.claim] = Claim(move.claim, move.worker, pid, move.at)
+            claims[move.claim] = Claim(move.claim, move.worker, pid, move.at, wakes=move.wakes)
     for claim in claims.values():
         claim.excused = any(_hits(evidence, claim))
     return claims
 
 
-def _how(case: Case, move: Move) -> str:
+def _how(case: Case, claim: Claim, move: Move) -> str:
     if move.worker is not None:
         return STOLEN
     if move.status == "completed":
@@ -153,7 +154,7 @@ def _how(case: Case, move: Move) -> str:
         return LOST
     if move.status in TERMINAL or move.attempt > move.old_attempt:
         return FAILED
-    if move.status == "waiting":
+    if move.status == "waiting" or move.wakes != claim.wakes:  # woken before it could wait: in line at once
         return RELEASED
     # A reaper counts anew from 1 if the dead worker had recorded something; who gives back counts from 0.
     return LOST if move.losses == 1 and _recorded_under(case, move.old_claim) else GIVEN_BACK

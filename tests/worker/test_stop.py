@@ -142,7 +142,7 @@ async def test_a_signal_during_an_outage_stops_too(
 
 
 async def test_an_embedded_worker_stops_like_a_process(make_app: MakeApp, tables: Tables, calls: Calls) -> None:
-    """R14, design section 2: the end of ``async with`` is the signal."""
+    """R14: the end of ``async with`` is the signal."""
     app = make_app()
     gate = Gate()
 

@@ -120,7 +120,7 @@ class Workflow(Generic[I, O]):
         required = [p for p in parameters if p.default is inspect.Parameter.empty]
         if len(required) > 1:
             raise ConfigurationError(
-                f"{self.kind} {self.name!r} takes {len(required)} inputs; it must take one: a dataclass, a dict, …"
+                f"{self.kind} {self.name!r} takes {len(required)} inputs; it must take one value: a dict, a dataclass"
             )
         if not parameters:
             return False, type(None)
