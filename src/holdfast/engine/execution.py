@@ -58,7 +58,7 @@ class Execution:
         """New records, kept for the cache while they are few."""
         self.active: dict[StepCall[Any], float] = {}
         """Calls under way, and when their function was called."""
-        self.waits = Waits(self)
+        self._waits: Waits | None = None
 
     # -- who may call ------------------------------------------------------------------------------------------
 
@@ -82,7 +82,20 @@ class Execution:
                 self.owner.cancel()
             if self.performing is not None:
                 self.performing.cancel()
-            self.waits.close()
+            self.close_waits()
+
+    @property
+    def waits(self) -> Waits:
+        """Its waits. Made when first needed: most runs have none, and the two know each other, which only the garbage
+        collector could undo."""
+        if self._waits is None:
+            self._waits = Waits(self)
+        return self._waits
+
+    def close_waits(self) -> None:
+        """Nothing is waited for any more."""
+        if self._waits is not None:
+            self._waits.close()
 
     def load(self, records: list[StepRecord]) -> None:
         """The whole history, where the claim brought only its beginning."""
@@ -113,7 +126,7 @@ class Execution:
         self.diverged = error
         if self.closed is None:
             self.closed = error
-            self.waits.close()
+            self.close_waits()
 
     def journal(self, entry: Entry) -> asyncio.Future[int]:
         """Put an entry in the journal, unless the run has left: a handler that comes back late records nothing."""

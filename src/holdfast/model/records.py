@@ -71,7 +71,7 @@ class StepRecord(Struct, gc=False):
     format: int = FORMAT
 
 
-class Claimed(Struct):
+class Claimed(Struct, gc=False):
     """A run that a claim handed to this worker."""
 
     id: str
@@ -149,7 +149,7 @@ class StepRunning(Struct, gc=False):
     format: int = FORMAT
 
 
-class Transition(Struct):
+class Transition(Struct, gc=False):
     """Journal entry: the run leaves this worker, for good or for a while.
 
     ``status`` is where it goes. ``delay_ms`` is when it is due again (None: not by time). ``wakes`` is the number
@@ -177,7 +177,7 @@ class Transition(Struct):
 Entry = StepDone | TryFailed | StepRunning | Transition
 
 
-class Batch(Struct):
+class Batch(Struct, gc=False):
     """What one flush carries, sorted by what is to be done with it."""
 
     steps: list[StepDone] = field(default_factory=list)
@@ -208,7 +208,7 @@ class Batch(Struct):
             part.clear()
 
 
-class FlushAnswer(Struct):
+class FlushAnswer(Struct, gc=False):
     """What the database said to a flush."""
 
     now_ms: int

@@ -154,6 +154,8 @@ class Executor:
         if self.running.get(execution.run_id) is execution:
             del self.running[execution.run_id]
             self._leaving -= execution.handler_done
+            # They know each other through the task's context; let go, or only the garbage collector could free them.
+            execution.owner = execution.task = None
             timer = self._timers.pop(execution.run_id, None)
             if timer is not None:
                 timer.cancel()
@@ -336,7 +338,7 @@ class Executor:
         """Journal the entry that ends this claim, wait for its commit, free the slot."""
         if execution.closed is None:
             execution.closed = _OVER
-            execution.waits.close()
+            execution.close_waits()
         if not execution.handler_done and self.running.get(execution.run_id) is execution:
             execution.handler_done = True
             self._leaving += 1

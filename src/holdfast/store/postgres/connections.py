@@ -62,6 +62,8 @@ class Connector:
         if self._pooled_server is None:
             self._pooled_server = await self._is_behind_pooler()
         options = self._options()
+        # A connection may be dead without anybody having been told: a duty must find out well within its lease.
+        options["command_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
         if "server_settings" in options:
             options["server_settings"].update(_ONE_PLAN)
         return await self._connect(options)
