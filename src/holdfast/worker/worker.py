@@ -66,7 +66,7 @@ class Worker:
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
-            self._free_slots, lambda: self._executor.suspect_running, self._executor.accept,
+            self._free_slots, lambda: self._executor.suspect_running, self._accept,
             self._executor.cache.claims,
         )  # fmt: skip
         self._sweeper = Sweeper(
@@ -135,8 +135,8 @@ class Worker:
         await self._journal.settle()
 
     async def _end_claim(self) -> None:
-        """Let a claim that is under way bring its runs, so that they end or go back with the others. Not for long: what
-        it brings too late goes back when we sign off."""
+        """Let a claim that is under way bring its runs, so that they go back at once. Not for long: what it brings too
+        late goes back when we sign off."""
         until = time.monotonic() + 1
         while self._claimer.busy and time.monotonic() < until:  # noqa: ASYNC110 - a few turns, once in a life
             await asyncio.sleep(0.005)
@@ -222,6 +222,13 @@ class Worker:
             self._claimer.woken(wakeups.lanes)
         if wakeups.look:
             self._sweeper.look_now()
+
+    def _accept(self, runs: list[Claimed]) -> None:
+        """Into the slots with them; or back in line, if we stopped while the claim was under way."""
+        if self._stopping:
+            self._duties.append(asyncio.create_task(self._give_back([(run.id, run.claim) for run in runs])))
+        else:
+            self._executor.accept(runs)
 
     def _slots_freed(self) -> None:
         self._claimer.slots_freed()
