@@ -37,7 +37,7 @@ _ONE_PLAN = {
 }
 """A duty has few statements, each made for one plan: small sets of rows found by an index. Left to itself the planner
 makes another while the tables are empty, and keeps it until they are analysed: the first minute of a new database was
-six times slower. Or it plans for the values at hand and reads a whole lane, because it takes queue and workflow for
+three times slower. Or it plans for the values at hand and reads a whole lane, because it takes queue and workflow for
 independent of each other."""
 
 
