@@ -45,7 +45,7 @@ from .writer import Writer
 
 _PACKAGE = __package__ or ""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
-"""Milliseconds, rounded: the fraction of a day is not exact, and cut off it would be a millisecond early now and then."""
+"""Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
 
 class SqliteStore:
