@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -190,14 +190,6 @@ async def close_quietly(connection: Any) -> None:
     """Close without a word: the server may be gone already."""
     with contextlib.suppress(Exception):
         await connection.close(timeout=2)
-
-
-async def translated(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a call against the database with its errors translated."""
-    try:
-        return await call()
-    except Exception as error:
-        raise translate(error) from None
 
 
 def translate(error: Exception) -> Exception:
