@@ -117,7 +117,23 @@ class RetryLater(HoldfastError):
         self.delay = seconds
 
 
-class StepFailed(HoldfastError):
+class RecordedError(HoldfastError):
+    """The root of what is raised in a workflow because of a record: a step, a wait or a child that failed.
+
+    Decided when it is recorded, and raised alike live and replayed.
+    """
+
+    retryable = False
+    """Whether another attempt of the run could help."""
+    delay: float | None = None
+    """Seconds until the next try, where the original was a ``RetryLater``."""
+    place: tuple[str, int] = ("", 0)
+    """(branch, position) of the failed record."""
+    seen: dict[str, int]
+    """How far each branch that this was raised in had come then; what came later is forgotten on a new attempt."""
+
+
+class StepFailed(RecordedError):
     """A step failed for good. Built from its record, so that it is the same live and replayed.
 
     ``error_type``, ``message`` and ``traceback`` tell of the original error as text; the original class is
@@ -144,11 +160,7 @@ class StepFailed(HoldfastError):
         self.traceback = traceback
         self.retryable = retryable
         self.delay = delay
-        """Seconds until the next try, where the original was a ``RetryLater``."""
         self.place = place
-        """(branch, position) of the failed record."""
-        self.taken = 0
-        """How many positions the run had taken when this was raised; what came later is forgotten on retry."""
 
 
 class StepTimeout(HoldfastError, TimeoutError):
@@ -167,8 +179,38 @@ class NonDeterminismError(HoldfastError):
     """The code does not do again what is recorded of it: a step was renamed, moved, inserted or removed."""
 
 
-class SignalTimeout(HoldfastError, TimeoutError):
+class SignalTimeout(RecordedError, TimeoutError):
     """The awaited signal did not come in time."""
+
+
+class WaitTimeout(RecordedError, TimeoutError):
+    """What ``ctx.wait_until`` waits for did not come in time."""
+
+
+class ChildFailed(RecordedError):
+    """A child run ended without a result. Names it, and carries what is known of its error."""
+
+    def __init__(
+        self,
+        workflow: str,
+        run_id: str,
+        *,
+        error_type: str,
+        message: str,
+        traceback: str | None = None,
+        place: tuple[str, int] = ("", 0),
+    ) -> None:
+        super().__init__(f"child {workflow!r} (run {run_id}) failed: {error_type}: {message}")
+        self.workflow = workflow
+        self.run_id = run_id
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+        self.place = place
+
+
+class CompensationFailed(HoldfastError):
+    """The undo of a completed step failed for good. The message names each, and what had ended the run."""
 
 
 class ContextMisuse(HoldfastError):
@@ -191,7 +233,11 @@ class RunSuspended(Released):
 
 
 class AttemptEnded(Released):
-    """The attempt is over: it timed out, its deadline passed, or the worker stops."""
+    """The attempt is over: it timed out, its deadline passed, the run is cancelled, or the worker stops."""
+
+
+class HistoryEnded(Released):
+    """A replay that does nothing new has come to the end of what is recorded."""
 
 
 def sentence(error: BaseException) -> str:

@@ -34,6 +34,8 @@ class Settings:
     """Attempts of a task or workflow. Three: one for bad luck, one for the luck's brother."""
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
+    undo_retries: int = 3
+    """Retries of an undo that says nothing itself: more than a step has, because nobody tries it again later."""
     backoff_base: float = 1.0
     """The first wait between two tries: long enough for a hiccup to pass."""
     backoff_factor: float = 2.0
@@ -96,6 +98,8 @@ class Settings:
     # -- connections
     pool_size: int = 5
     """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own."""
+    transaction_pool: int = 4
+    """Connections for ``ctx.transaction``, apart from all others: what a user does in them must not stop the engine."""
     connect_timeout: float = 10.0
     """A connection that takes longer to make counts as an outage."""
     command_timeout: float = 60.0

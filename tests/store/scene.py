@@ -20,16 +20,22 @@ from holdfast.model.records import (
     Entry,
     FlushAnswer,
     Lane,
+    Mail,
+    Mailbox,
     NewRun,
+    Parent,
     RunRow,
     RunShape,
     StepDone,
     StepRunning,
+    StepWith,
     Transition,
     TryFailed,
+    ValueSet,
     WorkerInfo,
 )
 from holdfast.store import Store
+from holdfast.store.protocol import Delivery
 from holdfast.store.sqlite import SqliteStore
 
 WORKFLOWS = ("order", "mail", "report")
@@ -70,13 +76,21 @@ class Rows:
         """Move a time of a run; by a negative span, into the past."""
         await self.fetch(f"UPDATE [runs] SET {column} = {column} + ? WHERE id = ?", by_ms, run_id)
 
+    async def make_due(self, run_id: str) -> None:
+        """Let the time a run sleeps until have come a minute ago; its deadline, if that is what it shows, too."""
+        row = await self._store.run(run_id)
+        assert row is not None and row.visible_at is not None, "nothing it could be due by"
+        await self.set(run_id, "visible_at", row.now_ms - MINUTE)
+        if row.deadline_at == row.visible_at:
+            await self.set(run_id, "deadline_at", row.now_ms - MINUTE)
+
     async def silence(self, worker: str) -> None:
         """Let a worker's lease have run out a minute ago."""
         await self.fetch("UPDATE [workers] SET expires_at = beat_at - ? WHERE id = ?", MINUTE, worker)
 
     async def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Everything that a journal entry can change, for seeing that nothing was."""
-        tables = ("runs", "steps", "tries", "progress", "run_tags")
+        tables = ("runs", "steps", "tries", "progress", "run_tags", "mailbox", "run_values")
         return {table: sorted(await self.fetch(f"SELECT * FROM [{table}]"), key=repr) for table in tables}
 
     async def close(self) -> None:
@@ -92,6 +106,7 @@ class Scene:
         self.rows = rows
         self.worker = ""
         self._tokens = itertools.count(1)
+        self._moments = itertools.count(1)
 
     async def add_worker(self, **changes: Any) -> str:
         worker = WorkerInfo(new_id(), "here", 1, None, VERSIONS, concurrency=10, lease_ms=30_000)
@@ -151,6 +166,52 @@ class Scene:
             batch.add(entry)
         return await self.store.flush(worker or self.worker, batch)
 
+    async def flush_through(self, *entries: Entry) -> FlushAnswer:
+        """As the journal does it: what a locked row kept out rides in the next flush."""
+        for _ in range(1000):
+            answer = await self.flush(*entries)
+            if not answer.busy:
+                return answer
+        raise AssertionError("the rows stay locked")
+
+    async def family(self, count: int = 1, **shape: Any) -> tuple[Claimed, list[Claimed]]:
+        """A parent just claimed, and children it has started, claimed too."""
+        parent = await self.running()
+        await self.flush(joint(parent, 0, starts=[child_of(parent, n, **shape) for n in range(count)]))
+        children = await self.claim(count)
+        assert len(children) == count
+        return parent, children
+
+    async def undoing(self, **start: Any) -> Claimed:
+        """A run that failed after a step which can be undone: in line to be undone."""
+        run = await self.running(**start)
+        await self.flush(step(run, 0, undo="refund"), undo(run))
+        return run
+
+    async def mailbox(self, run_id: str) -> Mailbox:
+        return (await self.store.mail([run_id]))[run_id]
+
+    async def post(self, mail: Mail) -> None:
+        """Mail that was only inserted, as from within a caller's transaction; each later than the one before."""
+        await self.rows.fetch(
+            "INSERT INTO [mailbox] (run_id, id, kind, name, value, format, sent_at, delivered) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, false)",
+            mail.run_id, mail.id, mail.kind, mail.name, mail.value, mail.format, next(self._moments),
+        )  # fmt: skip
+
+    async def deliver(self, limit: int = 100) -> Delivery:
+        """Until there is nothing left to deliver, as cancellations go down from parents to children."""
+        lanes: set[Lane] = set()
+        ended = running = False
+        moved = 0
+        for _ in range(1000):
+            delivery = await self.store.deliver(limit)
+            lanes |= delivery.lanes
+            ended, running, moved = ended or delivery.ended, running or delivery.running, moved + delivery.moved
+            if not delivery.moved:
+                return Delivery(lanes, ended, running, moved)
+        raise AssertionError("delivering has no end")
+
     async def lose(self, run_id: str, max_losses: int = 5) -> None:
         """A worker claims the run and dies with it."""
         victim = await self.add_worker()
@@ -184,6 +245,17 @@ def new_run(workflow: str = "order", *, key: str | None = None, input: str = "{}
     return NewRun(new_id(), RunShape(**values), input, key)
 
 
+def child_of(parent: Claimed, position: int = 0, workflow: str = "mail", *, branch: str = "", **shape: Any) -> NewRun:
+    """A child to be started, which tells its parent of its end under an id of that."""
+    child = new_run(workflow, **shape)
+    child.parent = Parent(parent.id, branch, position, new_id())
+    return child
+
+
+def signal(run_id: str, name: str = "approved", value: str | None = "true", **changes: Any) -> Mail:
+    return Mail(run_id, **({"id": new_id(), "kind": "signal", "name": name, "value": value} | changes))
+
+
 def step(run: Claimed, position: int = 0, output: str | None = "1", *, branch: str = "", **changes: Any) -> StepDone:
     """The outcome of a step of a run, under the claim it is held by."""
     values: dict[str, Any] = {
@@ -203,6 +275,28 @@ def step(run: Claimed, position: int = 0, output: str | None = "1", *, branch: s
         "line": None,
     }
     return StepDone(**(values | changes))
+
+
+def opened(run: Claimed, position: int = 0, output: str | None = "1", **changes: Any) -> StepDone:
+    """What was decided when a step began, its outcome still to come."""
+    return step(run, position, output, **({"status": "waiting", "kind": "sleep"} | changes))
+
+
+def joint(
+    run: Claimed,
+    position: int = 0,
+    output: str | None = "1",
+    *,
+    takes: Sequence[str] = (),
+    starts: Sequence[NewRun] = (),
+    **changes: Any,
+) -> StepWith:
+    """A record together with the mail it takes and the children it starts."""
+    return StepWith(step(run, position, output, **changes), list(takes), list(starts))
+
+
+def value(run: Claimed, key: str, text: str, **changes: Any) -> ValueSet:
+    return ValueSet(run.id, run.claim, key, text, **changes)
 
 
 def failed_try(run: Claimed, position: int = 0, number: int = 1, **changes: Any) -> TryFailed:
@@ -254,3 +348,8 @@ def retried(run: Claimed, delay_ms: int = 0, **changes: Any) -> Transition:
 
 def waiting(run: Claimed, delay_ms: int | None = MINUTE, **changes: Any) -> Transition:
     return move(run, "waiting", delay_ms=delay_ms, **({"waiting_for": "time", "wakes": run.wakes} | changes))
+
+
+def undo(run: Claimed, **changes: Any) -> Transition:
+    """What is completed is to be undone, because the run failed."""
+    return move(run, "compensating", **({"reason": "code", "error": '{"type":"ValueError"}'} | changes))

@@ -327,7 +327,7 @@ async def test_tries_of_the_present_attempt_come_along_and_older_ones_do_not(sce
     await scene.rows.shift(run.id, "visible_at", -2 * MINUTE)
     await scene.store.promote(10)
     [again] = await scene.claim()
-    assert again.tries == {("", 0): 2}
+    assert again.tries == {("", 0): (2, 0)}
     await scene.flush(retried(again))
     [third] = await scene.claim()
     assert (third.attempt, third.tries) == (2, {})

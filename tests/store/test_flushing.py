@@ -282,9 +282,9 @@ async def test_a_completion_that_meets_the_mark_of_a_cancel_wins(scene: Scene) -
 
 async def test_a_run_that_waits_keeps_what_is_asked_of_it(scene: Scene) -> None:
     run = await scene.running()
-    await scene.rows.set(run.id, "asked", "pause")
+    await scene.rows.set(run.id, "asked", "cancel")
     await scene.flush(waiting(run))
-    assert (await scene.info(run.id)).asked == "pause"
+    assert (await scene.info(run.id)).asked == "cancel"
 
 
 # -- forgetting (rule 15) ----------------------------------------------------------------------------------

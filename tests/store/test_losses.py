@@ -48,10 +48,9 @@ async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> No
     """D20, D21."""
     run = await scene.running()
     await scene.rows.set(run.id, "worker", new_id())
-    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
     assert (await scene.store.reap(scene.worker, 100, 5)).moved == 1
     assert (await scene.info(run.id)).ready
-    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
+    assert (await scene.store.reap(scene.worker, 100, 5)).moved == 0
 
 
 async def test_a_worker_that_leaves_with_runs_in_hand_gives_them_back(scene: Scene) -> None:
@@ -67,19 +66,8 @@ async def test_a_run_that_names_no_worker_at_all_is_left_to_the_reaper(scene: Sc
     gone = await scene.add_worker()
     run = await scene.running(worker=gone)
     await scene.rows.fetch("DELETE FROM [workers] WHERE id = ?", gone)
-    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
     await scene.store.reap(scene.worker, 100, 5)
     assert (await scene.info(run.id)).ready
-
-
-async def test_the_tick_tells_of_dead_workers_until_they_are_seen_to(scene: Scene) -> None:
-    victim = await scene.add_worker()
-    await scene.running(worker=victim)
-    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
-    await scene.rows.silence(victim)
-    assert (await scene.store.tick(scene.worker, ["order"], True)).dead
-    await scene.store.reap(scene.worker, 100, 5)
-    assert not (await scene.store.tick(scene.worker, ["order"], True)).dead
 
 
 async def test_reaping_is_bounded_and_goes_on_where_it_stopped(scene: Scene) -> None:

@@ -331,7 +331,18 @@ HOT = {
     "complete": "sqlite_autoindex_holdfast_runs",
     "move": "sqlite_autoindex_holdfast_runs",
     "by_key": "runs_key",
+    "standing": "sqlite_autoindex_holdfast_runs",
+    "counters": "sqlite_autoindex_holdfast_runs",
+    "mail": "SEARCH m USING PRIMARY KEY",
+    "wake": "sqlite_autoindex_holdfast_runs",
+    "undelivered": "mailbox_undelivered",
+    "delivered": "SEARCH holdfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
+    "take_mail": "SEARCH holdfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
+    "tell_parents": "sqlite_autoindex_holdfast_runs",
+    "cancel_children": "SEARCH child USING INDEX holdfast_runs_parent",
+    "step_at": "PRIMARY KEY (run_id=? AND branch=? AND position=?)",
 }
+NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")
 
 
 @pytest.mark.parametrize("name", HOT)
@@ -342,10 +353,19 @@ async def test_no_hot_statement_walks_the_table(store: SqliteStore, name: str) -
     rows = await store._read(lambda database: database.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall())
     plan = [row[3] for row in rows]
     assert any(HOT[name] in line for line in plan), plan
-    whole = re.compile(r"SCAN (holdfast_runs|r|q)\b(?!.*USING (COVERING )?INDEX holdfast_runs_(worker|suspect|ready))")
+    whole = re.compile(
+        r"SCAN (holdfast_runs|holdfast_mailbox|r|q|was|p|child)\b"
+        r"(?!.*USING (COVERING )?INDEX holdfast_(runs_(worker|suspect|ready)|mailbox_undelivered))"
+    )
     assert [line for line in plan if whole.match(line)] == []
-    if name in ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest"):
+    if name in NO_SORTING:
         assert not any("TEMP B-TREE" in line for line in plan), plan
+
+
+async def test_the_tick_s_question_about_mail_looks_at_undelivered_mail_only(store: SqliteStore) -> None:
+    rows = await store._read(lambda database: database.execute(f"EXPLAIN QUERY PLAN {store._sql['duties']}").fetchall())
+    [line] = [row[3] for row in rows if "mailbox" in row[3]]
+    assert "holdfast_mailbox_undelivered" in line
 
 
 async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(scene: Scene, store: SqliteStore) -> None:

@@ -14,8 +14,8 @@ from ..errors import (
     InvalidInput,
     NonRetryableError,
     PayloadError,
+    RecordedError,
     RetryLater,
-    StepFailed,
 )
 
 
@@ -83,12 +83,12 @@ def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Back
 
 def own_delay(error: BaseException) -> float | None:
     """Seconds an error itself asks for: a RetryLater, or a step that failed with one."""
-    return error.delay if isinstance(error, (RetryLater, StepFailed)) else None
+    return error.delay if isinstance(error, (RetryLater, RecordedError)) else None
 
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another try could help: not after NonRetryableError, nor when a value cannot be stored or does not fit,
     nor when the code uses its context wrongly."""
-    if isinstance(error, StepFailed):
+    if isinstance(error, RecordedError):
         return error.retryable
     return not isinstance(error, (NonRetryableError, PayloadError, InvalidInput, ContextMisuse))

@@ -40,7 +40,7 @@ class Payloads:
     """Encodes and decodes for one application, with its codec and limits."""
 
     def __init__(self, settings: Settings, codec: Codec | None = None, logger: logging.Logger | None = None) -> None:
-        self._settings = settings
+        self.settings = settings
         self._codec = codec
         self._logger = logger
         self._encode = msgspec.json.Encoder(enc_hook=_to_json).encode
@@ -116,7 +116,7 @@ class Payloads:
         return base64.b64encode(self._codec.encode(raw)).decode("ascii")
 
     def _check_limits(self, raw: bytes, what: object) -> None:
-        size, limits = len(raw), self._settings
+        size, limits = len(raw), self.settings
         if size > limits.warn_payload:
             if size > limits.max_payload:
                 raise PayloadError(

@@ -35,6 +35,15 @@ class RunShape(NamedTuple):
     format: int = FORMAT
 
 
+class Parent(NamedTuple):
+    """Whose child a run is: the place in the parent's code, and the id under which the parent waits for its end."""
+
+    run_id: str
+    branch: str
+    position: int
+    reply_to: str
+
+
 class NewRun(Struct, gc=False):
     """One start."""
 
@@ -42,6 +51,9 @@ class NewRun(Struct, gc=False):
     shape: RunShape
     input: str
     key: str | None = None
+    parent: Parent | None = None
+    origin: str | None = None
+    """The run that this one continues or repeats."""
 
 
 class Lane(NamedTuple):
@@ -69,6 +81,7 @@ class StepRecord(Struct, gc=False):
     completed_at: int
     line: str | None
     format: int = FORMAT
+    undo: str | None = None
 
 
 class Claimed(Struct, gc=False):
@@ -92,15 +105,33 @@ class Claimed(Struct, gc=False):
     place: int
     last_version: str | None
     asked: str | None = None
+    ends: int = 0
+    """How many ends of its children were delivered to it."""
+    undoing: bool = False
+    """Whether its completed steps are being undone."""
+    parent_id: str | None = None
+    now_ms: int = 0
+    """The database's time of the claim."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""
-    tries: dict[tuple[str, int], int] = field(default_factory=dict)
+    tries: dict[tuple[str, int], Tries] = field(default_factory=dict)
     """Failed tries of the present attempt, for steps that have no outcome yet."""
 
 
+class Tries(NamedTuple):
+    """The failed tries of a step: how many, and when the next one is due."""
+
+    failures: int
+    due_at: int
+
+
 class StepDone(NamedTuple):
-    """Journal entry: the outcome of a step. A tuple, because a flush turns hundreds of them into columns."""
+    """Journal entry: the outcome of a step. A tuple, because a flush turns hundreds of them into columns.
+
+    With the status ``waiting`` it is not the outcome yet, but what was decided when the step began (the time a sleep
+    ends, that a child was started); it may be replaced, once, by the outcome.
+    """
 
     run_id: str
     claim: int
@@ -117,6 +148,28 @@ class StepDone(NamedTuple):
     duration_ms: int
     line: str | None
     format: int = FORMAT
+    undo: str | None = None
+    """The name of the function that undoes it, if it has one."""
+
+
+class StepWith(Struct, gc=False):
+    """Journal entry: the outcome of a step together with what must happen in the same transaction."""
+
+    step: StepDone
+    takes: list[str] = field(default_factory=list)
+    """Ids of mail that the run takes by this record."""
+    starts: list[NewRun] = field(default_factory=list)
+    """Children that this record starts, unless the run is being cancelled."""
+
+    @property
+    def run_id(self) -> str:
+        """Whose entry it is."""
+        return self.step.run_id
+
+    @property
+    def claim(self) -> int:
+        """The fence."""
+        return self.step.claim
 
 
 class TryFailed(Struct, gc=False):
@@ -132,6 +185,18 @@ class TryFailed(Struct, gc=False):
     error: str
     arguments: str | None
     duration_ms: int
+    format: int = FORMAT
+    retry_ms: int = 0
+    """How long after this the next try is due."""
+
+
+class ValueSet(Struct, gc=False):
+    """Journal entry, latest wins: a value that the run lets others read."""
+
+    run_id: str
+    claim: int
+    key: str
+    value: str
     format: int = FORMAT
 
 
@@ -152,9 +217,13 @@ class StepRunning(Struct, gc=False):
 class Transition(Struct, gc=False):
     """Journal entry: the run leaves this worker, for good or for a while.
 
-    ``status`` is where it goes. ``delay_ms`` is when it is due again (None: not by time). ``wakes`` is the number
-    seen when the mailbox was looked at; if the row holds another by then, a waiting run becomes ready instead.
-    ``forget`` names the records that the next attempt is to make anew.
+    ``status`` is where it goes. ``due_at`` (a time of the database) or ``delay_ms`` is when it is due again (neither:
+    not by time). ``wakes`` is the number seen when the mailbox was looked at; if the row holds another by then, a
+    waiting run becomes ready instead. ``awaits`` is the number of delivered ends of children at which it is to be
+    woken. ``forget`` names the records that the next attempt is to make anew.
+
+    ``compensating`` begins, or goes on with, the undoing of completed steps. A ``successor`` is started in the same
+    transaction and takes over the mail and the parent.
     """
 
     run_id: str
@@ -172,9 +241,16 @@ class Transition(Struct, gc=False):
     version: str | None = None
     forget: list[tuple[str, int]] = field(default_factory=list)
     format: int = FORMAT
+    due_at: int | None = None
+    awaits: int | None = None
+    linger_ms: int = 0
+    """For how long ends of children are gathered before they wake it: about as long as waking costs."""
+    child: bool = False
+    """Whether it has a parent, which must hear of its end."""
+    successor: NewRun | None = None
 
 
-Entry = StepDone | TryFailed | StepRunning | Transition
+Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
 
 
 class Batch(Struct, gc=False):
@@ -184,6 +260,8 @@ class Batch(Struct, gc=False):
     tries: list[TryFailed] = field(default_factory=list)
     running: list[StepRunning] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
+    joint: list[StepWith] = field(default_factory=list)
+    values: list[ValueSet] = field(default_factory=list)
     claims: dict[str, int] = field(default_factory=dict)
     """The claim number each run in the batch is fenced on: one per run."""
 
@@ -195,16 +273,22 @@ class Batch(Struct, gc=False):
             self.transitions.append(entry)
         elif isinstance(entry, TryFailed):
             self.tries.append(entry)
+        elif isinstance(entry, StepWith):
+            self.joint.append(entry)
+        elif isinstance(entry, ValueSet):
+            self.values.append(entry)
         else:
             self.running.append(entry)
 
     def entries(self) -> Iterator[Entry]:
         """Everything in the batch."""
-        return itertools.chain(self.steps, self.tries, self.running, self.transitions)
+        return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
 
     def clear(self) -> None:
         """Empty it."""
-        for part in (self.steps, self.tries, self.running, self.transitions, self.claims):
+        for part in (
+            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims,
+        ):  # fmt: skip
             part.clear()
 
 
@@ -218,6 +302,49 @@ class FlushAnswer(Struct, gc=False):
     """Runs whose row somebody else holds locked: their entries ride in the next flush."""
     asked: dict[str, str] = field(default_factory=dict)
     """What operators ask of runs in the batch: cancel, pause."""
+    barred: set[str] = field(default_factory=set)
+    """Runs that are being cancelled: of their entries that start children nothing was written."""
+    undelivered: bool = False
+    """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
+
+
+class Mail(Struct, gc=False):
+    """A message in a run's mailbox: a signal, or the end of a child.
+
+    For a signal ``name`` is its name. For a child ``id`` is the id the parent knows it by and ``name`` its status.
+    """
+
+    run_id: str
+    id: str
+    kind: str
+    name: str
+    value: str | None
+    error: str | None = None
+    format: int = FORMAT
+
+
+class Mailbox(Struct, gc=False):
+    """What a look at a run's mailbox brought: the counters first, so that mail is never older than they are."""
+
+    wakes: int
+    ends: int
+    mail: list[Mail] = field(default_factory=list)
+    """In the order it was sent."""
+
+
+class Asked(Struct):
+    """What became of an operator's wish (cancel, pause, resume) or of a signal."""
+
+    status: str | None
+    """The run's status before; None: there is no such run."""
+    reason: str | None = None
+    done: bool = False
+    """False: the run was in no state for it, and nothing was changed."""
+    lane: Lane | None = None
+    """Where it stands in line now."""
+    ended: bool = False
+    running: bool = False
+    """Whether a worker holds it, which is to hear of it."""
 
 
 class Held(NamedTuple):
@@ -262,9 +389,9 @@ class Tick(Struct):
     next_due_ms: int | None
     """Milliseconds until the next sleeper is due."""
     suspects: bool
-    dead: bool
-    """Whether there are dead workers, or runs that name no living one."""
     lanes: list[Lane]
+    mail: bool = False
+    """Whether there is mail to be delivered."""
 
 
 class RunRow(Struct):
@@ -300,6 +427,8 @@ class RunRow(Struct):
     asked: str | None
     ready: bool
     now_ms: int
+    undoing: bool = False
+    origin_id: str | None = None
 
 
 class Outcome(Struct):

@@ -12,6 +12,7 @@ CANCELLED = "cancelled"
 COMPENSATING = "compensating"
 COMPENSATED = "compensated"
 SKIPPED = "skipped"
+COMPENSATION_FAILED = "compensation_failed"
 
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED})
 """A run in one of these changes only by an operator's ``retry``."""
@@ -27,9 +28,20 @@ REASON_LOST = "lost workers"
 REASON_NON_DETERMINISM = "non-determinism"
 REASON_CANCELLED = "cancelled"
 REASON_UNDO = "a failed undo"
+REASON_CONTINUED = "continued"
+"""Not a failure: the run went on as another one, whose id is its output."""
 
 # What a waiting run waits for.
 WAITING_RETRY = "retry"
+WAITING_TIME = "time"
+WAITING_SIGNAL = "signal"
+WAITING_CHILD = "child"
+WAITING_CHECK = "check"
+
+# What lies in a mailbox.
+MAIL_SIGNAL = "signal"
+MAIL_CHILD = "child"
+MAIL_CANCEL = "cancel"
 
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"

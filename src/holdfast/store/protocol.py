@@ -8,26 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..model.records import (
     ActivityRow,
+    Asked,
     Batch,
     BeatAnswer,
     Claimed,
     Definition,
     FlushAnswer,
     Lane,
+    Mail,
+    Mailbox,
     NewRun,
     Outcome,
     ProgressRow,
     RunRow,
+    StepDone,
     StepRecord,
     Tick,
     WorkerInfo,
 )
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class Delivery(NamedTuple):
+    """What became of mail that was to be delivered."""
+
+    lanes: set[Lane]
+    """Where runs that it woke stand in line."""
+    ended: bool
+    """Whether runs were cancelled by it."""
+    running: bool
+    """Whether some of it was for runs that a worker holds."""
+    moved: int
 
 
 class Promotion(NamedTuple):
@@ -135,6 +151,14 @@ class Store(Protocol):
         """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it."""
         ...
 
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same on a connection of the caller's, in the caller's transaction: inserts only, locks nothing."""
+        ...
+
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """Send a signal in the caller's transaction: inserts only; ``deliver`` does the rest after the commit."""
+        ...
+
     # -- reading
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
         """Those of the runs that have ended."""
@@ -175,9 +199,35 @@ class Store(Protocol):
         """Every worker."""
         ...
 
-    # -- operators
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read, and its format."""
+        ...
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key: (key, value, format)."""
+        ...
+
+    # -- operators and senders
     async def retry(self, run_id: str) -> Lane | None:
-        """Queue a failed or cancelled run again, keeping its records but those its error belongs to."""
+        """Queue a failed or cancelled run again, keeping its records but those its error belongs to. Refused (None)
+        once an undo has begun."""
+        ...
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does not
+        know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
+        ...
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""
+        ...
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run; mark one that a worker holds. Its time to wake is kept."""
+        ...
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on: at once, or when it would have been due; take back a mark."""
         ...
 
     # -- workers
@@ -216,6 +266,24 @@ class Store(Protocol):
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal: one transaction, fenced run by run."""
+        ...
+
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> StepRecord:  # fmt: skip
+        """Call a function with a connection inside a transaction, and commit what it did together with the record of
+        its result. The fence and the record come last. If the record is there already, made under this claim, it is
+        returned and the function is not called. LeaseLost if the run is not this worker's any more; what the
+        function raises undoes everything and is raised."""
+        ...
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the mailboxes of these runs."""
+        ...
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations."""
         ...
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...model.records import Claimed, Lane, StepRecord
+from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import Settings
 from ..protocol import NOTHING
 from .connections import Line
@@ -82,7 +82,8 @@ class Claims:
             run.complete = small and remembered.get(run.id) != run.claim - 1
         attempts = [run.attempt for run in runs]
         for row in await connection.fetch(self._sql["history_tries"], list(by_id), attempts):
-            by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = row["failures"]
+            tries = Tries(row["failures"], row["due_at"] or 0)
+            by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = tries
 
 
 def _claimed(row: Any) -> Claimed:

@@ -79,6 +79,18 @@ class Connector:
             self._pooled_server = await self._is_behind_pooler()
         return self._options()
 
+    async def options_for_users(self) -> dict[str, Any]:
+        """The same for connections on which users' own code works: with the server's own ways of planning, no bound on
+        a statement, and, where sessions are ours, left as clean as they were found."""
+        options = await self.options()
+        options["command_timeout"] = None
+        if self.behind_pooler:
+            return options
+        options["connection_class"] = asyncpg.Connection
+        for name in ("jit", "idle_in_transaction_session_timeout"):
+            del options["server_settings"][name]
+        return options
+
     def _options(self) -> dict[str, Any]:
         settings = self._settings
         options: dict[str, Any] = {
@@ -190,6 +202,14 @@ async def close_quietly(connection: Any) -> None:
     """Close without a word: the server may be gone already."""
     with contextlib.suppress(Exception):
         await connection.close(timeout=2)
+
+
+def is_gone(connection: Any) -> bool:
+    """Whether it is closed; one out of a pool then knows nothing any more, and says so by raising."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
 
 
 def translate(error: Exception) -> Exception:

@@ -6,26 +6,39 @@ from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ...model import status
-from ...model.records import Batch, FlushAnswer, StepDone, StepRunning, Transition, TryFailed
+from ...model.records import (
+    Batch,
+    FlushAnswer,
+    NewRun,
+    StepDone,
+    StepRunning,
+    StepWith,
+    Transition,
+    TryFailed,
+    ValueSet,
+)
 from .connections import Line
+from .operating import forget_steps
+from .starting import Starts
 
-E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition)
+E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
 
 _RUN_ID, _CLAIM, _BRANCH, _POSITION, _SEQ, _NAME, _KIND, _STATUS = range(8)
-_OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT = range(8, 15)
-_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 15
+_OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT, _UNDO = range(8, 16)
+_NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 16
 """StepDone as columns, in the order of its fields."""
 
 
 class Flusher:
     """Writes batches over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str]) -> None:
+    def __init__(self, line: Line, statements: dict[str, str], starts: Starts) -> None:
         self._line = line
         self._sql = statements
+        self._starts = starts
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
@@ -79,32 +92,90 @@ class Flusher:
                 now = rows[0]["now_ms"] if rows else 0
                 answer = FlushAnswer(now, asked={str(r["id"]): r["asked"] for r in rows if r["asked"]})
                 passed = {(str(row["id"]), row["claim"]) for row in rows}
-                foreign = await self._find_foreign(connection, batch.steps)
+                foreign = await self._find_foreign(connection, [*batch.steps, *(e.step for e in batch.joint)])
                 if passed:
-                    await self._write(connection, worker, _only(batch, passed, foreign), now)
+                    kept = _only(batch, passed, foreign)
+                    answer.barred = await self._bar(connection, kept, answer.asked)
+                    await self._write(connection, worker, kept, answer)
             answer.lost = foreign
             if len(passed) < len(fences):
                 await self._explain_refused(connection, worker, fences - passed, answer)
             return answer
 
-    async def _write(self, connection: Any, worker: str, batch: Batch, now: int) -> None:
-        if batch.steps:
-            await connection.execute(self._sql["record_steps"], *zip(*batch.steps, strict=True), now)
+    async def _write(self, connection: Any, worker: str, batch: Batch, answer: FlushAnswer) -> None:
+        now = answer.now_ms
+        steps = [*batch.steps, *(entry.step for entry in batch.joint)]
+        if steps:
+            mail = [None] * len(batch.steps) + [entry.takes[0] if entry.takes else None for entry in batch.joint]
+            await connection.execute(self._sql["record_steps"], *zip(*steps, strict=True), mail, now)
+        if batch.joint:
+            await self._write_joint(connection, batch.joint)
         if batch.tries:
             columns = [list(column) for column in zip(*map(astuple, batch.tries), strict=True)]
             await connection.execute(self._sql["record_tries"], *columns, now)
         if batch.running:
             columns = [list(column) for column in zip(*map(astuple, batch.running), strict=True)]
             await connection.execute(self._sql["record_progress"], columns[0], *columns[2:], now)
+        if batch.values:
+            columns = [list(column) for column in zip(*map(astuple, batch.values), strict=True)]
+            await connection.execute(self._sql["set_values"], columns[0], *columns[2:], now)
         if batch.transitions:
-            await self._move(connection, worker, batch.transitions, now)
+            await self._move(connection, worker, batch.transitions, answer)
 
-    async def _move(self, connection: Any, worker: str, moves: list[Transition], now: int) -> None:
+    # -- steps with something beside them --------------------------------------------------------------------
+
+    async def _bar(self, connection: Any, batch: Batch, asked: dict[str, str]) -> set[str]:
+        """Take out what would start children of runs that are being cancelled; whose entries these were. What an
+        earlier flush has written, whose reply was lost, is there already, and stays in."""
+        doomed = [e for e in batch.joint if e.starts and asked.get(e.run_id) == status.ASK_CANCEL]
+        if not doomed:
+            return set()
+        rows = await connection.fetch(self._sql["own_steps"], *_places([e.step for e in doomed]))
+        written = {(str(row["run_id"]), row["branch"], row["position"]) for row in rows}
+        barred = [e for e in doomed if (e.run_id, e.step.branch, e.step.position) not in written]
+        out = {id(e) for e in barred}
+        batch.joint = [e for e in batch.joint if id(e) not in out]
+        return {e.run_id for e in barred}
+
+    async def _write_joint(self, connection: Any, entries: list[StepWith]) -> None:
+        taken = [(entry.run_id, mail) for entry in entries for mail in entry.takes]
+        if taken:
+            await connection.execute(self._sql["take_mail"], *map(list, zip(*taken, strict=True)))
+        starts = [run for entry in entries for run in entry.starts]
+        if starts:
+            await self._starts.insert(connection, starts)
+
+    # -- runs that leave this worker -------------------------------------------------------------------------
+
+    async def _move(self, connection: Any, worker: str, moves: list[Transition], answer: FlushAnswer) -> None:
         forgotten = [(m.run_id, branch, position) for m in moves if m.next_attempt for branch, position in m.forget]
-        if forgotten:
-            await connection.execute(self._sql["forget"], *map(list, zip(*forgotten, strict=True)))
+        await forget_steps(connection, self._sql, forgotten)
         columns = zip(*(_move_row(m) for m in moves), strict=True)
-        await connection.fetch(self._sql["move"], *map(list, columns), worker, now)
+        await connection.execute(self._sql["move"], *map(list, columns), worker, answer.now_ms)
+        successors = [(m.run_id, m.successor) for m in moves if m.successor is not None]
+        if successors:
+            await self._continue(connection, successors, answer)
+        await self._tell(connection, moves, answer)
+
+    async def _continue(self, connection: Any, successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> None:
+        """Runs that go on as others: these take over the parent, the tags, the mail, and what is asked of them."""
+        bare = [replace(run, shape=run.shape._replace(tags=())) for _, run in successors]
+        await self._starts.insert(connection, bare)
+        ended, started = [run_id for run_id, _ in successors], [run.id for _, run in successors]
+        asked = [answer.asked.get(run_id) for run_id in ended]
+        await connection.execute(self._sql["inherit"], ended, started, asked)
+        if await connection.fetch(self._sql["inherit_cancel"], ended, started, asked):
+            answer.undelivered = True
+        await connection.execute(self._sql["inherit_tags"], started)
+        await connection.execute(self._sql["inherit_mail"], ended, started)
+
+    async def _tell(self, connection: Any, moves: list[Transition], answer: FlushAnswer) -> None:
+        """Leave word for parents of what ended, and for children of what was cancelled."""
+        ended = [m.run_id for m in moves if m.child and m.status in status.TERMINAL and m.successor is None]
+        cancelled = [m.run_id for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
+        told = await connection.fetch(self._sql["tell_parents"], ended) if ended else []
+        told += await connection.fetch(self._sql["tell_children"], cancelled) if cancelled else []
+        answer.undelivered |= bool(told)
 
     # -- what was refused, and why -----------------------------------------------------------------------------
 
@@ -122,14 +193,20 @@ class Flusher:
         its reply was lost; one of another claim is not, and then nothing of the run is written."""
         if not steps:
             return set()
-        columns = tuple(zip(*steps, strict=True))
-        keys = (columns[_RUN_ID], columns[_CLAIM], columns[_BRANCH], columns[_POSITION])
-        return {str(row["run_id"]) for row in await connection.fetch(self._sql["foreign_steps"], *keys)}
+        return {str(row["run_id"]) for row in await connection.fetch(self._sql["foreign_steps"], *_places(steps))}
+
+
+def _places(steps: list[StepDone]) -> tuple[tuple[Any, ...], ...]:
+    """Runs, claims, branches and positions as columns."""
+    columns = tuple(zip(*steps, strict=True))
+    return (columns[_RUN_ID], columns[_CLAIM], columns[_BRANCH], columns[_POSITION])
 
 
 def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
     """Whether everything has the shape that one short statement writes."""
-    if batch.tries or batch.running or not all(t.status == status.COMPLETED for t in batch.transitions):
+    if batch.tries or batch.running or batch.joint or batch.values:
+        return False
+    if not all(t.status == status.COMPLETED and not t.child and t.successor is None for t in batch.transitions):
         return False
     count = len(batch.steps)
     formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}
@@ -138,6 +215,7 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
         and columns[_BRANCH].count("") == count
         and columns[_KIND].count("step") == count
         and columns[_ATTEMPTS].count(1) == count
+        and columns[_UNDO].count(None) == count
         and len(formats) == 1
     )
 
@@ -146,7 +224,14 @@ def _only(batch: Batch, passed: set[tuple[str, int]], foreign: set[str]) -> Batc
     def kept(entries: list[E]) -> list[E]:
         return [e for e in entries if (e.run_id, e.claim) in passed and e.run_id not in foreign]
 
-    return Batch(kept(batch.steps), kept(batch.tries), kept(batch.running), kept(batch.transitions))
+    return Batch(
+        kept(batch.steps),
+        kept(batch.tries),
+        kept(batch.running),
+        kept(batch.transitions),
+        kept(batch.joint),
+        kept(batch.values),
+    )
 
 
 def _move_row(move: Transition) -> tuple[Any, ...]:
@@ -167,4 +252,7 @@ def _move_row(move: Transition) -> tuple[Any, ...]:
         kept,
         move.status in status.TERMINAL,
         move.format,
+        move.due_at,
+        move.awaits,
+        move.linger_ms,
     )

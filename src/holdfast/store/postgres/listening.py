@@ -24,7 +24,7 @@ logger = logging.getLogger("holdfast.store")
 
 def encode_wakeups(wakeups: Wakeups, sender: str) -> str:
     """The payload of a notification; if the lanes do not fit, it only says "look"."""
-    message = {"from": sender, "lanes": sorted(wakeups.lanes), "ended": wakeups.ended}
+    message = {"from": sender, "lanes": sorted(wakeups.lanes), "ended": wakeups.ended, "look": wakeups.look}
     text = msgspec.json.encode(message).decode()
     return text if len(text.encode()) < _LIMIT else "look"
 
@@ -94,7 +94,8 @@ class Listener:
                 lanes = frozenset(
                     Lane(queue, workflow, int(priority)) for queue, workflow, priority in message["lanes"]
                 )
-                heard(Wakeups(lanes, bool(message["ended"])))
+                look = bool(message.get("look"))  # older code does not say
+                heard(Wakeups(lanes, bool(message["ended"]), look))
         except (msgspec.DecodeError, KeyError, ValueError, TypeError, AttributeError):
             heard(_LOOK)  # somebody else's words on our channel still mean: look
 

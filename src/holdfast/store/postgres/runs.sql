@@ -17,6 +17,55 @@ CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, n
 ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
+-- name: start_linked
+-- The same for runs that have a parent, or continue another.
+INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
+                           max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
+                           created_at, parent_id, parent_branch, parent_position, reply_to, origin_id)
+SELECT u.id, $4, $5, $6, 'queued', $7::integer,
+       CASE WHEN t.due <= t.now THEN t.place + $17::bigint + u.n END,
+       LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
+       u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
+       $16::smallint, t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id
+FROM unnest($1::uuid[], $2::text[], $3::text[], $18::uuid[], $19::text[], $20::integer[], $21::uuid[], $22::uuid[])
+     WITH ORDINALITY AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, n)
+CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
+            FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
+ORDER BY u.key
+ON CONFLICT DO NOTHING;
+
+-- name: inherit
+-- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and what
+-- an operator asked of them ($3) that their owner had not heard of. Nobody holds it yet, so a cancellation comes by mail.
+-- It also has their count of wakes: at none it would not look for the mail that it inherits.
+UPDATE {schema}.runs s
+SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
+    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes, asked = CASE WHEN u.asked = 'pause' THEN u.asked END
+FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) JOIN {schema}.runs r ON r.id = u.ended
+WHERE s.id = u.successor;
+
+-- name: inherit_cancel
+-- The cancellations among them.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false
+FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) WHERE u.asked = 'cancel'
+ON CONFLICT (run_id, id) DO NOTHING
+RETURNING 1;
+
+-- name: inherit_tags
+-- The same for finding them by their tags.
+INSERT INTO {schema}.run_tags (tag, run_id)
+SELECT t.tag, r.id
+FROM {schema}.runs r CROSS JOIN LATERAL json_array_elements_text(r.tags::json) AS t(tag)
+WHERE r.id = ANY($1::uuid[]) AND r.tags IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: inherit_mail
+-- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
+UPDATE {schema}.mailbox m SET run_id = u.successor
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor)
+WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
+
 -- name: start_tags
 -- The tags of the runs just started, for finding them again.
 INSERT INTO {schema}.run_tags (tag, run_id)
@@ -37,14 +86,14 @@ WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'c
 -- One run, for people.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id
 FROM {schema}.runs WHERE id = $1;
 
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id
 FROM {schema}.runs
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -60,7 +109,7 @@ ORDER BY id DESC LIMIT $7;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $8
   AND ($1::text IS NULL OR r.workflow = $1)
@@ -73,7 +122,8 @@ ORDER BY t.run_id DESC LIMIT $7;
 
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,
+       format, undo
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
 
 -- name: progress
@@ -82,28 +132,30 @@ SELECT branch, position, name, detail, data, started_at, format
 FROM {schema}.progress p
 WHERE run_id = $1 AND NOT EXISTS (
     SELECT 1 FROM {schema}.steps s
-    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position)
+    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.status <> 'waiting')
 ORDER BY branch, position;
+
+-- name: value
+-- A value that a run lets others read.
+SELECT value, format FROM {schema}.run_values WHERE run_id = $1 AND key = $2;
+
+-- name: values
+-- All values that a run lets others read.
+SELECT key, value, format FROM {schema}.run_values WHERE run_id = $1 ORDER BY key;
 
 -- name: activity
 -- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
 FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, position, number LIMIT $2;
 
--- name: retry
--- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
--- that no worker trusts what it remembers of the run.
-UPDATE {schema}.runs
-SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
-    place = {place}, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
-    expires_at = NULL, asked = NULL
-WHERE id = $1 AND status IN ('failed', 'cancelled')
-RETURNING queue, workflow, priority;
-
--- name: lock_failed
--- What the run to be retried has to forget.
-SELECT status, forget FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
+-- name: untake
+-- Signals that records took which are about to be forgotten go back into the box, before all others.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at)
+SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0
+FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
+JOIN {schema}.steps s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
+WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
+ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: forget
 -- Records that the next attempt is to make anew.

@@ -1,4 +1,4 @@
-"""PostgresStore: the store's protocol over asyncpg. Claims, flushes and listening have files of their own."""
+"""PostgresStore: the store's protocol over asyncpg. Every duty has a file of its own; here they are put together."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ import msgspec
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.records import (
     ActivityRow,
+    Asked,
     Batch,
     Claimed,
     Definition,
     FlushAnswer,
     Lane,
+    Mail,
+    Mailbox,
     NewRun,
     Outcome,
     ProgressRow,
     RunRow,
-    RunShape,
+    StepDone,
     StepRecord,
     Tick,
     WorkerInfo,
 )
 from ...model.url import DatabaseUrl
 from ...settings import Settings
-from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..migrations import migrations
-from ..protocol import NOTHING, Check, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Wakeups
 from ..statements import load_statements
 from .claiming import Claims
 from .connections import Connector, Line, connect_error, translate
 from .flushing import Flusher
 from .listening import Listener, encode_wakeups
+from .mailing import Mailroom
+from .operating import Operators
 from .pulse import PostgresPulse
 from .schema import Schema
+from .starting import Starts
+from .sweeping import Sweeps
+from .transacting import Transactions
 
 _PACKAGE = __package__ or ""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
+
+_DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
+"""Each has a connection of its own, made when it is first needed."""
 
 
 class PostgresStore:
@@ -54,7 +64,7 @@ class PostgresStore:
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
         self._sql = {
             name: text
-            for file in ("runs.sql", "work.sql", "schema.sql")
+            for file in ("runs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
             for name, text in load_statements(_PACKAGE, file, words).items()
         }
         self._channel = f"holdfast_{namespace}"
@@ -64,9 +74,14 @@ class PostgresStore:
         self._owns_pool = pool is None
         self._schema = Schema(words["schema"], migrations(_PACKAGE, words), self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
-        self._lines = {duty: Line(self._connector) for duty in ("flush", "claim", "start", "keyed", "sweep", "notify")}
-        self._flusher = Flusher(self._lines["flush"], self._sql)
-        self._claims = Claims(self._lines["claim"], self._sql, settings)
+        lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
+        self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch)
+        self._flusher = Flusher(lines["flush"], self._sql, self._starts)
+        self._claims = Claims(lines["claim"], self._sql, settings)
+        self._sweeps = Sweeps(lines["sweep"], self._sql)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql)
+        self._operators = Operators(self._sql)
+        self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
 
     @property
     def can_wake(self) -> bool:
@@ -94,6 +109,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Give every connection back."""
+        await self._transactions.close()
         for line in self._lines.values():
             await line.close()
         if self._owns_pool and self._pool is not None:
@@ -152,57 +168,16 @@ class PostgresStore:
         return [Definition(*row) for row in await self._fetch("definitions")]
 
     async def start(self, runs: Sequence[NewRun]) -> list[str]:
-        """All or none. Starts with keys go over a line of their own: they may have to wait for somebody's commit."""
-        keyed = any(run.key is not None for run in runs)
-        async with self._lines["keyed" if keyed else "start"].use() as connection:
-            groups = _by_shape(runs)
-            if len(groups) == 1 and not keyed and not groups[0][0].tags and len(runs) <= self._settings.start_batch:
-                await self._insert(connection, *groups[0])
-                return [run.id for run in runs]
-            async with connection.transaction():
-                size = self._settings.start_batch
-                for shape, group in groups:
-                    for first in range(0, len(group), size):
-                        await self._insert(connection, shape, group[first : first + size], first)
-            return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
+        """All or none."""
+        return await self._starts.start(runs)
 
-    async def _insert(self, connection: Any, shape: RunShape, runs: Sequence[NewRun], first: int = 0) -> None:
-        ids = [run.id for run in runs]
-        tags = msgspec.json.encode(shape.tags).decode() if shape.tags else None
-        await connection.execute(
-            self._sql["start"],
-            ids,
-            [run.input for run in runs],
-            [run.key for run in runs],
-            shape.workflow,
-            shape.version,
-            shape.queue,
-            shape.priority,
-            shape.delay_ms,
-            shape.at_ms,
-            shape.expires_ms,
-            shape.deadline_ms,
-            shape.max_attempts,
-            shape.timeout_ms,
-            tags,
-            shape.concurrency_key,
-            shape.format,
-            first,
-        )
-        if shape.tags:
-            await connection.execute(self._sql["start_tags"], ids, list(shape.tags))
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same in the caller's transaction."""
+        return await self._starts.start_within(connection, runs)
 
-    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        keys: dict[str, list[str]] = {}
-        for run in runs:
-            if run.key is not None:
-                keys.setdefault(run.shape.workflow, []).append(run.key)
-        found = {
-            (workflow, row["key"]): str(row["id"])
-            for workflow, names in keys.items()
-            for row in await connection.fetch(self._sql["by_keys"], workflow, names)
-        }
-        return [run.id if run.key is None else found[run.shape.workflow, run.key] for run in runs]
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """A signal in the sender's transaction."""
+        return await self._mailroom.send_within(connection, mail)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -248,25 +223,41 @@ class PostgresStore:
         """Every worker."""
         return [_worker_info(row) for row in await self._fetch("workers")]
 
-    # -- operators ---------------------------------------------------------------------------------------------
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read."""
+        rows = await self._fetch("value", run_id, key)
+        return (rows[0]["value"], rows[0]["format"]) if rows else None
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key."""
+        return [tuple(row) for row in await self._fetch("values", run_id)]
+
+    # -- operators and senders -----------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again."""
-
-        async def again(connection: Any) -> Lane | None:
-            async with connection.transaction():
-                locked = await connection.fetchrow(self._sql["lock_failed"], run_id)
-                row = await connection.fetchrow(self._sql["retry"], run_id) if locked else None
-                if row is None:
-                    return None
-                forget = msgspec.json.decode(locked["forget"] or "[]")
-                if forget:
-                    branches, positions = [b for b, _ in forget], [p for _, p in forget]
-                    await connection.execute(self._sql["forget"], [run_id] * len(forget), branches, positions)
-                return Lane(*row)
-
-        lane: Lane | None = await self._with_connection(again)
+        lane: Lane | None = await self._with_connection(lambda c: self._operators.retry(c, run_id))
         return lane
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's box and wake the run."""
+        asked: Asked = await self._with_connection(lambda c: self._mailroom.send(c, mail, again))
+        return asked
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run, begin its undoing, or mark it."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.cancel(c, run_id))
+        return asked
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run, or mark it."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.pause(c, run_id))
+        return asked
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on, or take the mark back."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.resume(c, run_id))
+        return asked
 
     # -- workers -----------------------------------------------------------------------------------------------
 
@@ -312,6 +303,21 @@ class PostgresStore:
         """Write the journal."""
         return await self._flusher.flush(worker, batch)
 
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> StepRecord:  # fmt: skip
+        """A function's own statements and the record of its result, in one transaction."""
+        return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout)
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the boxes of these runs."""
+        return await self._mailroom.look(runs)
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._mailroom.deliver(limit)
+
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Put runs back in line at once."""
         ids, claims = [run_id for run_id, _ in held], [claim for _, claim in held]
@@ -321,36 +327,15 @@ class PostgresStore:
         self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
     ) -> Tick:
         """Which duties have work?"""
-        served = None if queues is None else list(queues)
-        row = (await self._lines["sweep"].fetch(self._sql["tick"], worker, lanes, list(workflows), served))[0]
-        found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
-        due = row["next_due"]
-        return Tick(
-            now_ms=row["now_ms"],
-            due=due is not None and due <= row["now_ms"],
-            next_due_ms=None if due is None else due - row["now_ms"],
-            suspects=row["suspects"],
-            dead=row["dead"],
-            lanes=[Lane(*lane) for lane in found],
-        )
+        return await self._sweeps.tick(workflows, lanes, queues)
 
     async def promote(self, limit: int) -> Promotion:
-        """Make due sleepers ready; end what expired."""
-        rows = await self._lines["sweep"].fetch(self._sql["promote"], limit, DEADLINE_ERROR, EXPIRED_ERROR)
-        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["status"] == "queued"}
-        ended = [str(r["id"]) for r in rows if r["status"] != "queued"]
-        return Promotion(lanes, ended, len(rows))
+        """Make due sleepers ready; end what is late."""
+        return await self._sweeps.promote(limit)
 
     async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
-        """Bury dead workers, give back what they held, forget those with nothing left."""
-        line = self._lines["sweep"]
-        buried = [str(row["id"]) for row in await line.fetch(self._sql["bury"], worker)]
-        rows = await line.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
-        if buried or 0 < len(rows) < limit:
-            await line.fetch(self._sql["forget_dead"])
-        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["status"] == "queued"}
-        letters = [str(r["id"]) for r in rows if r["status"] != "queued"]
-        return Reaping(buried, lanes, letters, len(rows))
+        """Bury dead workers, and give back what they held."""
+        return await self._sweeps.reap(worker, limit, max_losses)
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
 
@@ -380,19 +365,11 @@ class PostgresStore:
             raise translate(error) from None
 
 
-def _by_shape(runs: Sequence[NewRun]) -> list[tuple[RunShape, list[NewRun]]]:
-    """Groups of runs that differ only in id, input and key."""
-    groups: dict[RunShape, list[NewRun]] = {}
-    for run in runs:
-        groups.setdefault(run.shape, []).append(run)
-    return list(groups.items())
-
-
 def _run_row(row: Any) -> RunRow:
     values = dict(row)
     values["id"] = str(values["id"])
     values["tags"] = msgspec.json.decode(values["tags"]) if values["tags"] else []
-    for name in ("parent_id", "worker"):
+    for name in ("parent_id", "worker", "origin_id"):
         values[name] = None if values[name] is None else str(values[name])
     return RunRow(**values)
 

@@ -14,12 +14,14 @@ WITH picked AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {schema}.runs r
-SET status = 'running', worker = $1, token = $2, version = $3, claim = r.claim + 1, place = NULL, visible_at = NULL,
-    waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2, version = $3,
+    claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
-          p.version AS last_version, r.asked;
+          p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
+          {now} AS now_ms;
 
 -- name: claim_lanes
 -- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
@@ -43,12 +45,14 @@ WITH candidates AS MATERIALIZED (
     FOR NO KEY UPDATE OF r SKIP LOCKED
 )
 UPDATE {schema}.runs r
-SET status = 'running', worker = $1, token = $2, version = p.new_version, claim = r.claim + 1, place = NULL,
-    visible_at = NULL, waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
+    version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
-          p.version AS last_version, r.asked;
+          p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
+          {now} AS now_ms;
 
 -- name: claim_suspect
 -- One run that workers have died with, of the workflows this worker knows: taken alone, so that it takes none along.
@@ -61,24 +65,26 @@ WITH picked AS MATERIALIZED (
     FOR NO KEY UPDATE OF s SKIP LOCKED
 )
 UPDATE {schema}.runs r
-SET status = 'running', worker = $1, token = $2, version = p.new_version, claim = r.claim + 1, place = NULL,
-    visible_at = NULL, waiting_for = NULL, attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
+    version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
+    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
-          p.version AS last_version, r.asked;
+          p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
+          {now} AS now_ms;
 
 -- name: claimed
 -- What an earlier call of the same token took, in case its reply was lost on the way.
 SELECT r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
        r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
-       NULL AS last_version, r.asked
+       NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history
 -- The first records of claimed runs: at most $2 of each and about $3 bytes; the rest comes in pages when needed.
 SELECT u.id AS run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments, s.attempts,
-       s.started_at, s.completed_at, s.line, s.format
+       s.started_at, s.completed_at, s.line, s.format, s.undo
 FROM unnest($1::uuid[]) AS u(id)
 CROSS JOIN LATERAL (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.branch, p.position) - p.size AS before
@@ -89,8 +95,9 @@ WHERE s.before <= $3
 ORDER BY u.id, s.branch, s.position;
 
 -- name: history_tries
--- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had.
-SELECT t.run_id, t.branch, t.position, count(*)::integer AS failures
+-- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had, and when
+-- the next is due.
+SELECT t.run_id, t.branch, t.position, count(*)::integer AS failures, max(t.due_at) AS due_at
 FROM {schema}.tries t JOIN unnest($1::uuid[], $2::integer[]) AS u(id, attempt) ON t.run_id = u.id AND t.attempt = u.attempt
 WHERE t.position >= 0
 GROUP BY t.run_id, t.branch, t.position;
@@ -155,31 +162,63 @@ SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}
 WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim;
 
 -- name: record_steps
--- Outcomes of steps whose runs passed the fence in this transaction.
+-- Outcomes of steps whose runs passed the fence in this transaction. An open record (`waiting`) is replaced by the
+-- outcome, whoever made it, and by nothing else: what was decided once stays decided, and an outcome is final.
 INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
-                            line, format, started_at, completed_at)
-SELECT s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
-       s.attempts, s.line, s.format, $16::bigint - s.duration, $16::bigint
+                            line, format, undo, mail, started_at, completed_at)
+SELECT DISTINCT ON (s.run_id, s.branch, s.position)
+       s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
+       s.attempts, s.line, s.format, s.undo, s.mail, $18::bigint - s.duration, $18::bigint
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::integer[], $13::bigint[], $14::text[], $15::smallint[])
-     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line, format)
-ON CONFLICT (run_id, branch, position) DO NOTHING;
+            $9::text[], $10::text[], $11::text[], $12::integer[], $13::bigint[], $14::text[], $15::smallint[],
+            $16::text[], $17::uuid[]) WITH ORDINALITY
+     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line,
+          format, undo, mail, n)
+ORDER BY s.run_id, s.branch, s.position, (s.status = 'waiting'), s.n
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
+    output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, mail = excluded.mail,
+    started_at = excluded.started_at, completed_at = excluded.completed_at
+WHERE steps.status = 'waiting' AND excluded.status <> 'waiting';
 
 -- name: foreign_steps
--- Runs in which one of these positions was recorded under another claim: their history is not what we believe.
+-- Runs in which one of these positions has an outcome recorded under another claim: their history is not what we
+-- believe.
 SELECT DISTINCT s.run_id FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
 JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
-WHERE s.claim <> u.claim;
+WHERE s.claim <> u.claim AND s.status <> 'waiting';
+
+-- name: own_steps
+-- Which of these positions were recorded under their very claim: written before, by a flush whose reply was lost.
+SELECT s.run_id, s.branch, s.position
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
+JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
+WHERE s.claim = u.claim;
+
+-- name: take_mail
+-- Mail that runs take, in the transaction that records that they did.
+DELETE FROM {schema}.mailbox m USING unnest($1::uuid[], $2::uuid[]) AS t(run_id, id)
+WHERE m.run_id = t.run_id AND m.id = t.id;
+
+-- name: set_values
+-- Values that runs let others read; the latest wins.
+INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
+SELECT DISTINCT ON (v.run_id, v.key) v.run_id, v.key, v.value, v.format, $5::bigint
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY AS v(run_id, key, value, format, n)
+ORDER BY v.run_id, v.key, v.n DESC
+ON CONFLICT (run_id, key) DO UPDATE
+SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
 
 -- name: record_tries
--- Failed tries, before the next one begins.
+-- Failed tries, before the next one begins, and when that is due.
 INSERT INTO {schema}.tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
-                            started_at, completed_at)
+                            started_at, completed_at, due_at)
 SELECT t.run_id, t.claim, t.branch, t.position, t.attempt, t.number, t.name, t.error, t.arguments, t.format,
-       $12::bigint - t.duration, $12::bigint
+       $13::bigint - t.duration, $13::bigint, CASE WHEN t.retry > 0 THEN $13::bigint + t.retry END
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::text[],
-            $9::text[], $10::bigint[], $11::smallint[])
-     AS t(run_id, claim, branch, position, attempt, number, name, error, arguments, duration, format)
+            $9::text[], $10::bigint[], $11::smallint[], $12::bigint[])
+     AS t(run_id, claim, branch, position, attempt, number, name, error, arguments, duration, format, retry)
 ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
 
 -- name: record_progress
@@ -195,31 +234,62 @@ SET name = excluded.name, updated_at = excluded.updated_at,
     detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);
 
 -- name: move
--- Runs that leave this worker, having passed the fence in this transaction. A run that says it waits, but was woken
--- since it looked, goes back in line at once.
+-- Runs that leave this worker, having passed the fence in this transaction. Where each goes is decided from its row as
+-- it is by now: a run that says it waits, but was woken since it looked, goes back in line at once; so does one that is
+-- to be cancelled, for its next owner to end; one that an operator wants held is held, and remembers when it was due;
+-- but not if the operator has taken that back.
+WITH said AS MATERIALIZED (
+    SELECT m.*, r.asked, r.undoing, COALESCE(m.due_at, $19::bigint + m.delay) AS due,
+           m.status IN ('waiting', 'paused')
+           AND (COALESCE(r.wakes <> m.wakes, false) OR COALESCE(r.ends >= m.awaits, false)) AS woken
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
+                $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[], $14::smallint[], $15::bigint[],
+                $16::integer[], $17::integer[]) WITH ORDINALITY
+         AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget,
+              ended, format, due_at, awaits, linger, n)
+    JOIN {schema}.runs r ON r.id = m.id
+    WHERE r.worker IS NOT DISTINCT FROM $18
+), sorted AS (
+    SELECT s.*,
+           CASE WHEN s.ended THEN 'ended'
+                WHEN s.status = 'compensating' THEN CASE WHEN s.due > $19::bigint THEN 'later' ELSE 'ready' END
+                WHEN s.asked = 'cancel' THEN 'ready'
+                WHEN s.status = 'paused' AND s.asked IS NULL THEN 'ready'   -- resumed by now
+                WHEN s.status = 'paused' OR (s.asked = 'pause' AND NOT s.undoing) THEN 'held'
+                WHEN s.woken THEN 'ready'
+                WHEN s.status = 'queued' AND COALESCE(s.due, 0) <= $19::bigint THEN 'ready'
+                ELSE 'later' END AS goes
+    FROM said s
+)
 UPDATE {schema}.runs r
-SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued' ELSE m.status END,
-    place = CASE WHEN m.ended THEN NULL
-                 WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN $16::bigint * 1000 + m.n
-                 WHEN m.status = 'queued' AND COALESCE(m.delay, 0) = 0 THEN $16::bigint * 1000 + m.n END,
-    visible_at = CASE WHEN m.ended THEN NULL
-                      WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN r.deadline_at
-                      WHEN m.status = 'queued' AND COALESCE(m.delay, 0) = 0 THEN r.deadline_at
-                      ELSE LEAST($16::bigint + m.delay, r.deadline_at) END,
+SET status = CASE WHEN s.goes = 'ended' THEN s.status
+                  WHEN s.goes = 'held' THEN 'paused'
+                  WHEN s.undoing OR s.status = 'compensating' THEN 'compensating'
+                  WHEN s.goes = 'ready' THEN 'queued'
+                  ELSE s.status END,
+    place = CASE WHEN s.goes = 'ready' THEN $19::bigint * 1000 + s.n END,
+    visible_at = CASE WHEN s.goes = 'ended' THEN NULL
+                      WHEN s.status = 'compensating' THEN CASE WHEN s.goes = 'later' THEN s.due END
+                      WHEN s.goes = 'later' THEN LEAST(s.due, r.deadline_at)
+                      ELSE r.deadline_at END,
+    held_due = CASE WHEN s.goes = 'held' AND NOT s.woken AND (s.status = 'waiting' OR s.due > $19::bigint)
+                    THEN s.due END,
+    deadline_at = CASE WHEN s.status <> 'compensating' THEN r.deadline_at END,
     worker = NULL, token = NULL,
-    asked = CASE WHEN m.ended THEN NULL ELSE r.asked END,
-    reason = m.reason, output = m.output, output_format = m.format,
-    error = COALESCE(m.error, CASE WHEN m.status <> 'completed' THEN r.error END),
-    waiting_for = m.waiting_for, forget = m.forget,
-    attempt = r.attempt + m.next_attempt,
-    losses = CASE WHEN m.recorded THEN 0 ELSE r.losses END,
-    version = COALESCE(m.version, r.version),
-    completed_at = CASE WHEN m.ended THEN $16::bigint END
-FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
-            $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[], $14::smallint[]) WITH ORDINALITY
-     AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended, format, n)
-WHERE r.id = m.id AND r.worker IS NOT DISTINCT FROM $15
-RETURNING r.queue, r.workflow, r.priority, r.place;
+    asked = CASE WHEN s.goes NOT IN ('ended', 'held') AND s.status <> 'compensating' THEN r.asked END,
+    undoing = s.undoing OR s.status = 'compensating',
+    reason = CASE WHEN s.undoing OR s.status = 'compensating' THEN COALESCE(s.reason, r.reason) ELSE s.reason END,
+    output = s.output, output_format = s.format,
+    error = COALESCE(s.error, CASE WHEN s.status <> 'completed' THEN r.error END),
+    waiting_for = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.waiting_for END,
+    awaits = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.awaits END,
+    linger_ms = s.linger,
+    forget = s.forget,
+    attempt = r.attempt + s.next_attempt,
+    losses = CASE WHEN s.recorded THEN 0 ELSE r.losses END,
+    version = COALESCE(s.version, r.version),
+    completed_at = CASE WHEN s.ended THEN $19::bigint END
+FROM sorted s WHERE r.id = s.id;
 
 -- name: beat
 -- One heartbeat for all a worker holds. No row: it was declared dead.
@@ -238,7 +308,8 @@ WITH given AS MATERIALIZED (
     WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r
 )
 UPDATE {schema}.runs r
-SET status = 'queued', worker = NULL, token = NULL, place = {place}, visible_at = r.deadline_at,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL, place = {place},
+    visible_at = r.deadline_at,
     losses = CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                   THEN 0 ELSE r.losses END
 FROM given g WHERE r.id = g.id
@@ -259,7 +330,9 @@ UPDATE {schema}.workers SET state = $2 WHERE id = $1 AND state <> 'dead';
 WITH left_over AS MATERIALIZED (
     SELECT id FROM {schema}.runs WHERE worker = $1 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 ), given AS (
-    UPDATE {schema}.runs r SET status = 'queued', worker = NULL, token = NULL, place = {place}, visible_at = r.deadline_at
+    UPDATE {schema}.runs r
+    SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
+        place = {place}, visible_at = r.deadline_at
     FROM left_over l WHERE r.id = l.id
 )
 DELETE FROM {schema}.workers WHERE id = $1;
@@ -272,8 +345,9 @@ SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
 FROM {schema}.workers ORDER BY started_at;
 
 -- name: tick
--- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in the
--- index, so that their number counts and not the number of runs in them.
+-- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in
+-- the index, so that their number counts and not the number of runs in them. Undelivered mail is looked for as the
+-- oldest of it, which is the first entry of an index and never a walk through the table.
 WITH RECURSIVE lanes AS (
     (SELECT queue, workflow, priority FROM {schema}.runs WHERE place IS NOT NULL AND losses < 2
      ORDER BY queue, workflow, priority LIMIT 1)
@@ -285,60 +359,87 @@ WITH RECURSIVE lanes AS (
         ORDER BY r.queue, r.workflow, r.priority LIMIT 1
     ) AS n
 ), known AS (
-    SELECT queue, workflow, priority FROM lanes WHERE $2 AND workflow = ANY($3::text[])
-), named(worker) AS (
-    (SELECT worker FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
-    UNION ALL
-    SELECT n.worker FROM named m CROSS JOIN LATERAL (
-        SELECT r.worker FROM {schema}.runs r WHERE r.worker IS NOT NULL AND r.worker > m.worker ORDER BY r.worker LIMIT 1
-    ) AS n
+    SELECT queue, workflow, priority FROM lanes WHERE $1 AND workflow = ANY($2::text[])
 )
 SELECT {now} AS now_ms,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
-       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($3::text[])
-               AND ($4::text[] IS NULL OR queue = ANY($4::text[]))) AS suspects,
-       EXISTS (SELECT 1 FROM {schema}.workers WHERE expires_at < {now} AND id <> $1)
-       OR EXISTS (SELECT 1 FROM named m WHERE NOT EXISTS (
-              SELECT 1 FROM {schema}.workers w WHERE w.id = m.worker AND w.state <> 'dead')) AS dead,
+       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($2::text[])
+               AND ($3::text[] IS NULL OR queue = ANY($3::text[]))) AS suspects,
+       (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,
        (SELECT array_agg(priority) FROM known) AS priorities;
 
 -- name: promote
--- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends. The clock is a
--- subquery, because a volatile function is no index condition: all sleepers would be walked. The array is there for the planner,
--- which takes a limit it does not know for a tenth of the table and would read all of it.
+-- Sleepers that are due stand in line. Those that are late (past their deadline, or not picked up in time) are only
+-- named: ending them needs a look at their steps, which this statement would see as they were before it had the lock.
+-- What is paused stays so, unless it is late. The clock is a subquery, because a volatile function is no index
+-- condition: all sleepers would be walked. The array is there for the planner, which takes a limit it does not know for
+-- a tenth of the table and would read all of it.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
 ), due AS MATERIALIZED (
     SELECT id, visible_at, deadline_at, expires_at, started_at
-    FROM {schema}.runs WHERE visible_at <= (SELECT now FROM clock) ORDER BY visible_at LIMIT $1
+    FROM {schema}.runs
+    WHERE visible_at <= (SELECT now FROM clock)
+      AND (status <> 'paused' OR deadline_at <= (SELECT now FROM clock))
+    ORDER BY visible_at LIMIT $1
     FOR NO KEY UPDATE SKIP LOCKED
 ), sorted AS (
     SELECT d.id, row_number() OVER (ORDER BY d.visible_at, d.id) AS n, clock.now,
-           d.deadline_at IS NOT NULL AND d.deadline_at <= clock.now AS late,
-           d.expires_at IS NOT NULL AND d.started_at IS NULL AND d.expires_at <= clock.now AS expired
+           COALESCE(d.deadline_at <= clock.now, false)
+           OR (d.started_at IS NULL AND COALESCE(d.expires_at <= clock.now, false)) AS late
     FROM due d CROSS JOIN clock
+), ready AS (
+    UPDATE {schema}.runs r
+    SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, place = s.now * 1000 + s.n,
+        visible_at = CASE WHEN r.started_at IS NULL THEN LEAST(r.expires_at, r.deadline_at) ELSE r.deadline_at END,
+        waiting_for = NULL, awaits = NULL
+    FROM sorted s WHERE r.id = s.id AND NOT s.late AND r.id = ANY (ARRAY(SELECT id FROM due))
+    RETURNING r.id, r.queue, r.workflow, r.priority
+)
+SELECT id, queue, workflow, priority, false AS late FROM ready
+UNION ALL
+SELECT id, NULL, NULL, NULL, true FROM sorted WHERE late;
+
+-- name: lock_late
+-- Late runs, before they are ended.
+SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE (r.visible_at <= {now}) IS TRUE
+  AND ((r.deadline_at <= {now}) IS TRUE OR (r.started_at IS NULL AND (r.expires_at <= {now}) IS TRUE))
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: end_late
+-- Late runs, locked in this transaction, end; where a deadline passed and there is something to undo, that begins.
+WITH told AS MATERIALIZED (
+    SELECT r.id, row_number() OVER (ORDER BY r.visible_at, r.id) AS n, {now} AS now,
+           (r.deadline_at <= {now}) IS TRUE AS late,
+           (r.deadline_at <= {now}) IS TRUE
+           AND COALESCE((SELECT true FROM {schema}.steps s
+                         WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
+               AS undoes
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 )
 UPDATE {schema}.runs r
-SET status = CASE WHEN s.late OR s.expired THEN 'failed' ELSE 'queued' END,
-    reason = CASE WHEN s.late THEN 'deadline' WHEN s.expired THEN 'expired' END,
-    error = CASE WHEN s.late THEN $2 WHEN s.expired THEN $3 ELSE r.error END,
-    completed_at = CASE WHEN s.late OR s.expired THEN s.now END,
-    place = CASE WHEN NOT (s.late OR s.expired) THEN s.now * 1000 + s.n END,
-    visible_at = CASE WHEN s.late OR s.expired THEN NULL
-                      WHEN r.started_at IS NULL THEN LEAST(r.expires_at, r.deadline_at) ELSE r.deadline_at END,
-    waiting_for = NULL
-FROM sorted s WHERE r.id = s.id AND r.id = ANY (ARRAY(SELECT id FROM due))
-RETURNING r.id, r.queue, r.workflow, r.priority, r.status;
+SET status = CASE WHEN t.undoes THEN 'compensating' ELSE 'failed' END,
+    reason = CASE WHEN t.late THEN 'deadline' ELSE 'expired' END,
+    error = CASE WHEN t.late THEN $2 ELSE $3 END,
+    undoing = t.undoes,
+    completed_at = CASE WHEN NOT t.undoes THEN t.now END,
+    place = CASE WHEN t.undoes THEN t.now * 1000 + t.n END,
+    deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
+    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL
+FROM told t WHERE r.id = t.id
+RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child;
 
 -- name: bury
 -- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
 UPDATE {schema}.workers SET state = 'dead' WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 RETURNING id;
 
 -- name: reap
--- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter. Losses count since the last
--- new record, so that a month-long run survives daily deploys.
+-- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter, which undoes
+-- nothing. Losses count since the last new record, so that a month-long run survives daily deploys.
 WITH lost AS MATERIALIZED (
     SELECT r.id FROM {schema}.runs r
     WHERE r.worker IS NOT NULL
@@ -353,14 +454,15 @@ WITH lost AS MATERIALIZED (
 )
 UPDATE {schema}.runs r
 SET worker = NULL, token = NULL, losses = c.losses,
-    status = CASE WHEN c.losses >= $2 THEN 'failed' ELSE 'queued' END,
-    reason = CASE WHEN c.losses >= $2 THEN 'lost workers' END,
+    status = CASE WHEN c.losses >= $2 THEN 'failed' WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
+    reason = CASE WHEN c.losses >= $2 THEN 'lost workers' ELSE r.reason END,
     error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
+    asked = CASE WHEN c.losses < $2 THEN r.asked END,
     completed_at = CASE WHEN c.losses >= $2 THEN c.now END,
     place = CASE WHEN c.losses < $2 THEN c.now * 1000 + c.n END,
     visible_at = CASE WHEN c.losses < $2 THEN r.deadline_at END
 FROM counted c WHERE r.id = c.id
-RETURNING r.id, r.queue, r.workflow, r.priority, r.status, r.losses;
+RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready, r.parent_id IS NOT NULL AS child;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

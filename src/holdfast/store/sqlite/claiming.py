@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from ...model.records import Claimed, Lane, StepRecord
+from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import Settings
 from ..protocol import NOTHING
 from .wide import execute_wide, fetch_wide
@@ -110,6 +110,7 @@ class Claims:
         taken = []
         for row, *columns in fetch_wide(database, self._sql["taken"], (worker, token)):
             run = Claimed(*columns)
+            run.undoing = bool(run.undoing)
             if row in known:
                 run.place, run.last_version = known[row]
             taken.append(run)
@@ -128,8 +129,8 @@ class Claims:
                     run.complete = False
                 else:
                     self._bring_records(database, run)
-                for branch, position, count in database.execute(self._sql["history_tries"], (run.id, run.attempt)):
-                    run.tries[branch, position] = count
+                for branch, position, *tries in database.execute(self._sql["history_tries"], (run.id, run.attempt)):
+                    run.tries[branch, position] = Tries(*tries)
         return runs
 
     def _bring_records(self, database: sqlite3.Connection, run: Claimed) -> None:

@@ -25,9 +25,17 @@ _WAL_LIMIT = 64 * 1024 * 1024
 """A write-ahead log that a burst made larger than this is cut back at the next checkpoint."""
 
 
-def connect(path: str | None, patience: float, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(
+    path: str | None,
+    patience: float,
+    *,
+    read_only: bool = False,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> sqlite3.Connection:
     """A connection to the file, or to a new database in memory; transactions are begun and ended by hand."""
-    database = sqlite3.connect(path or ":memory:", timeout=0, isolation_level=None, cached_statements=256)
+    database = sqlite3.connect(
+        path or ":memory:", timeout=0, isolation_level=None, cached_statements=256, factory=factory
+    )
     try:
         # The switch to WAL takes the whole file for a moment, and fails at once while another process does the same.
         patiently(lambda: database.execute("PRAGMA journal_mode = WAL").fetchall(), patience)

@@ -8,13 +8,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...model import status
-from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, Transition, TryFailed
+from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
+from .families import cancel_children, succeed, tell_parents
+from .forgetting import forget_steps
+from .starting import start
 from .wide import execute_wide, fetch_wide
 
 _FEW = 32
 """Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
 
-E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition)
+_DURATION = StepDone._fields.index("duration_ms")
+
+E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition, StepWith, ValueSet)
 
 
 def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch) -> FlushAnswer:
@@ -23,14 +28,20 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     answer = FlushAnswer(now)
     claims = _fence(database, sql, worker, batch, answer)
     batch = _passing(batch, claims, answer)
-    if batch.steps:
+    if batch.joint:
+        _bar(database, sql, batch, answer)
+    if batch.steps or batch.joint:
         _record_steps(database, sql, batch, now, answer)
+    if batch.joint:
+        _join(database, sql, batch.joint)
     if batch.tries:
         database.executemany(sql["record_try"], [_try_row(entry, now) for entry in batch.tries])
     if batch.running:
         database.executemany(sql["record_progress"], [_running_row(entry, now) for entry in batch.running])
+    if batch.values:
+        execute_wide(database, sql["set_value"], [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
     if batch.transitions:
-        _move(database, sql, batch.transitions, now)
+        _move(database, sql, batch.transitions, now, answer)
     return answer
 
 
@@ -41,7 +52,7 @@ def _fence(
     database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, answer: FlushAnswer
 ) -> dict[str, int]:
     """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch."""
-    entries: list[Entry] = [*batch.steps, *batch.tries, *batch.running, *batch.transitions]
+    entries: list[Entry] = [*batch.steps, *batch.tries, *batch.running, *batch.transitions, *batch.joint, *batch.values]
     ids = {entry.run_id for entry in entries}
     if len(ids) <= _FEW:
         held = [(i, *row) for i in ids for row in database.execute(sql["held_run"], (i, worker)).fetchall()]
@@ -60,6 +71,8 @@ def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch
         _sieve(batch.tries, claims, refused),
         _sieve(batch.running, claims, refused),
         _sieve(batch.transitions, claims, refused),
+        _sieve(batch.joint, claims, refused),
+        _sieve(batch.values, claims, refused),
     )
     if refused:
         answer.lost |= refused - {entry.run_id for entry in passed.entries()}
@@ -80,17 +93,23 @@ def _sieve(entries: list[E], claims: dict[str, int], refused: set[str]) -> list[
 def _record_steps(
     database: sqlite3.Connection, sql: dict[str, str], batch: Batch, now: int, answer: FlushAnswer
 ) -> None:
-    """A place taken under our own claim is our own record, its reply lost. One taken under another claim means that the
-    run's history is not what its owner believes: the run is lost, and nothing of it stays."""
-    database.execute("SAVEPOINT steps")
-    if execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps]) < len(batch.steps):
-        foreign = {entry.run_id for entry in batch.steps if _is_foreign(database, sql, entry)}
+    """A place taken under our own claim is our own record, its reply lost; one that is open is replaced, or left as it
+    is. One taken under another claim means that the run's history is not what its owner believes: the run is lost, and
+    nothing of it stays."""
+    database.execute("SAVEPOINT holdfast_steps")
+    steps = _steps(batch)
+    if execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in steps]) < len(steps):
+        foreign = {entry.run_id for entry in steps if _is_foreign(database, sql, entry)}
         if foreign:
-            database.execute("ROLLBACK TO steps")
+            database.execute("ROLLBACK TO holdfast_steps")
             answer.lost |= foreign
             _leave_out(batch, foreign)
-            execute_wide(database, sql["record_step"], [_step_row(entry, now) for entry in batch.steps])
-    database.execute("RELEASE steps")
+            execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in _steps(batch)])
+    database.execute("RELEASE holdfast_steps")
+
+
+def _steps(batch: Batch) -> list[StepDone]:
+    return [*batch.steps, *(entry.step for entry in batch.joint)] if batch.joint else batch.steps
 
 
 def _is_foreign(database: sqlite3.Connection, sql: dict[str, str], entry: StepDone) -> bool:
@@ -103,44 +122,72 @@ def _leave_out(batch: Batch, runs: set[str]) -> None:
     batch.tries = [entry for entry in batch.tries if entry.run_id not in runs]
     batch.running = [entry for entry in batch.running if entry.run_id not in runs]
     batch.transitions = [entry for entry in batch.transitions if entry.run_id not in runs]
+    batch.joint = [entry for entry in batch.joint if entry.run_id not in runs]
+    batch.values = [entry for entry in batch.values if entry.run_id not in runs]
+
+
+# -- what goes with a step ---------------------------------------------------------------------------------
+
+
+def _bar(database: sqlite3.Connection, sql: dict[str, str], batch: Batch, answer: FlushAnswer) -> None:
+    """A run that is being cancelled starts no more children: they would not be cancelled with it. What an earlier flush
+    has written, whose reply was lost, is there already, and stays in."""
+    doomed = [e for e in batch.joint if e.starts and answer.asked.get(e.run_id) == status.ASK_CANCEL]
+    barred = [e for e in doomed if not database.execute(sql["made_before"], e.step[:4]).fetchone()]
+    answer.barred = {e.run_id for e in barred}
+    if barred:
+        batch.joint = [e for e in batch.joint if e not in barred]
+
+
+def _join(database: sqlite3.Connection, sql: dict[str, str], entries: list[StepWith]) -> None:
+    """The mail that records take, and the children that they start."""
+    taken = [(e.takes[0], e.run_id, e.step.branch, e.step.position) for e in entries if e.takes]
+    if taken:
+        database.executemany(sql["name_mail"], taken)
+        execute_wide(database, sql["take_mail"], [(e.run_id, mail_id) for e in entries for mail_id in e.takes])
+    children = [run for e in entries for run in e.starts]
+    if children:
+        start(database, sql, children)
 
 
 # -- transitions -------------------------------------------------------------------------------------------
 
 
-def _move(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int) -> None:
-    completed = [(m.run_id, m.output, m.format, now) for m in moves if m.status == status.COMPLETED]
+def _move(
+    database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int, answer: FlushAnswer
+) -> None:
+    completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None]
     if completed:
-        execute_wide(database, sql["complete"], completed)
-    others = [m for m in moves if m.status != status.COMPLETED]
-    if others:
+        execute_wide(database, sql["complete"], [(m.run_id, m.output, m.format, now) for m in completed])
+    if len(completed) < len(moves):
+        others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]
         forgotten = [(m.run_id, *place) for m in others if m.next_attempt for place in m.forget]
-        database.executemany(sql["forget"], forgotten)
-        database.executemany(sql["move"], [_move_row(m, n, now) for n, m in enumerate(others, 1)])
+        forget_steps(database, sql, forgotten)
+        execute_wide(database, sql["move"], [_move_row(m, n, now) for n, m in enumerate(others, 1)])
+        _pass_on(database, sql, others, answer)
+    leaving = [m.run_id for m in moves if m.child and m.successor is None and m.status in status.TERMINAL]
+    if leaving:
+        answer.undelivered |= tell_parents(database, sql, leaving)
+
+
+def _pass_on(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], answer: FlushAnswer) -> None:
+    """What a cancellation means to children, and an end to the run that goes on from it."""
+    cancelled = [m.run_id for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
+    if cancelled:
+        answer.undelivered |= cancel_children(database, sql, cancelled)
+    for m in moves:
+        if m.successor is not None:
+            asked = answer.asked.get(m.run_id) == status.ASK_CANCEL
+            succeed(database, sql, m.run_id, m.successor, asked)
+            answer.undelivered |= asked
 
 
 # -- rows, in the order of their statements ----------------------------------------------------------------
 
 
-def _step_row(e: StepDone, now: int) -> tuple[Any, ...]:
-    return (
-        e.run_id,
-        e.claim,
-        e.branch,
-        e.position,
-        e.seq,
-        e.name,
-        e.kind,
-        e.status,
-        e.output,
-        e.error,
-        e.arguments,
-        e.attempts,
-        e.line,
-        e.format,
-        now - e.duration_ms,
-        now,
-    )
+def step_row(e: StepDone, now: int) -> tuple[Any, ...]:
+    """A record, as made at this time: the columns are in the order of the fields, the duration taken out."""
+    return (*e[:_DURATION], *e[_DURATION + 1 :], now - e.duration_ms, now)
 
 
 def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
@@ -157,6 +204,7 @@ def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
         e.format,
         now - e.duration_ms,
         now,
+        now + e.retry_ms if e.retry_ms else None,
     )
 
 
@@ -167,15 +215,18 @@ def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
 def _move_row(m: Transition, n: int, now: int) -> tuple[Any, ...]:
     """What the next attempt forgets is gone already; what a retry would have to forget is kept with the run."""
     kept = None if m.next_attempt or not m.forget else msgspec.json.encode(m.forget).decode()
+    due = now + m.delay_ms if m.due_at is None and m.delay_ms is not None else m.due_at
     return (
         m.run_id,
         m.status,
         m.reason,
         m.output,
         m.error,
-        m.delay_ms,
+        due,
         m.waiting_for,
         m.wakes,
+        m.awaits,
+        m.linger_ms,
         m.next_attempt,
         m.recorded,
         m.version,

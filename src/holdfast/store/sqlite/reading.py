@@ -25,7 +25,7 @@ def run_row(row: Any) -> RunRow:
     """The columns come in the order of the fields."""
     run = RunRow(*row)
     run.tags = msgspec.json.decode(str(run.tags)) if run.tags else []
-    run.ready = bool(run.ready)
+    run.ready, run.undoing = bool(run.ready), bool(run.undoing)
     return run
 
 

@@ -7,6 +7,14 @@ INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, statu
 VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
+-- name: start_linked
+-- The same for runs that belong to another one: as its child, or as what goes on from it.
+INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at,
+                          parent_id, parent_branch, parent_position, reply_to, origin_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
 -- name: start_tag
 -- A tag of a run just started, for finding it again; none for a run that lost its key to an earlier one.
 INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE id = ? ON CONFLICT DO NOTHING;
@@ -24,7 +32,8 @@ WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated');
 -- One run, for people.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id
 FROM {prefix}runs WHERE id = ?;
 
 -- name: runs
@@ -32,7 +41,8 @@ FROM {prefix}runs WHERE id = ?;
 -- same, but name the filter that an index serves: a plan made for "null or equal" could use none.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id
 FROM {prefix}runs
 WHERE id < COALESCE(:before, 'g')  -- sorts behind every id
   AND dag_id IS NULL
@@ -47,7 +57,8 @@ ORDER BY id DESC LIMIT :limit;
 -- The same, for one workflow.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id < COALESCE(:before, 'g')
@@ -62,7 +73,8 @@ ORDER BY id DESC LIMIT :limit;
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -79,7 +91,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format, r.output_format,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id < COALESCE(:before, 'g')
@@ -93,7 +105,8 @@ ORDER BY t.run_id DESC LIMIT :limit;
 
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
+       undo
 FROM {prefix}steps WHERE run_id = ? AND (branch, position) > (?, ?) ORDER BY branch, position LIMIT ?;
 
 -- name: progress
@@ -110,19 +123,28 @@ ORDER BY branch, position;
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
 FROM {prefix}activity WHERE run_id = ? ORDER BY started_at, completed_at, position, number LIMIT ?;
 
+-- name: value
+-- A value that a run lets others read.
+SELECT value, format FROM {prefix}run_values WHERE run_id = ? AND key = ?;
+
+-- name: values
+-- All values that a run lets others read.
+SELECT key, value, format FROM {prefix}run_values WHERE run_id = ? ORDER BY key;
+
 -- name: forget_of
 -- What a run to be retried has to make anew.
 SELECT forget FROM {prefix}runs WHERE id = ?;
 
 -- name: retry
 -- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
--- that no worker trusts what it remembers of the run.
+-- that no worker trusts what it remembers of the run. Refused once an undo has begun: the steps it would build on may
+-- be undone.
 UPDATE {prefix}runs
 SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
     place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
     deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
-    expires_at = NULL, asked = NULL
-WHERE id = ? AND status IN ('failed', 'cancelled')
+    expires_at = NULL, asked = NULL, held_due = NULL
+WHERE id = ? AND status IN ('failed', 'cancelled') AND NOT undoing
 RETURNING queue, workflow, priority;
 
 -- name: forget

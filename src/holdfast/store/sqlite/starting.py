@@ -15,7 +15,10 @@ from .wide import execute_wide
 def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
-    all_new = execute_wide(database, sql["start"], list(_rows(runs, now))) == len(runs)
+    rows, statement = list(_rows(runs, now)), "start"
+    if any(run.parent is not None or run.origin is not None for run in runs):
+        rows, statement = [(*row, *_links(run)) for row, run in zip(rows, runs, strict=True)], "start_linked"
+    all_new = execute_wide(database, sql[statement], rows) == len(runs)
     tags = [(tag, run.id) for run in runs if run.shape.tags for tag in run.shape.tags]
     if tags:
         database.executemany(sql["start_tag"], tags)
@@ -35,6 +38,10 @@ def _rows(runs: Sequence[NewRun], now: int) -> Iterator[tuple[Any, ...]]:
             shape = run.shape
             shared, ready = _shared(shape, now)
         yield run.id, run.input, run.key, now * 1000 + n if ready else None, *shared
+
+
+def _links(run: NewRun) -> tuple[Any, ...]:
+    return (*(run.parent or (None,) * 4), run.origin)
 
 
 def _shared(shape: RunShape, now: int) -> tuple[tuple[Any, ...], bool]:

@@ -11,15 +11,19 @@ import msgspec
 
 from ...model.records import (
     ActivityRow,
+    Asked,
     Batch,
     Claimed,
     Definition,
     FlushAnswer,
     Lane,
+    Mail,
+    Mailbox,
     NewRun,
     Outcome,
     ProgressRow,
     RunRow,
+    StepDone,
     StepRecord,
     Tick,
     WorkerInfo,
@@ -27,12 +31,13 @@ from ...model.records import (
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations, refuse_too_new
-from ..protocol import NOTHING, Check, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Wakeups
 from ..statements import load_statements
-from . import health, sweeping
+from . import health, mailing, operating, sweeping, within
 from .claiming import Claims
 from .connections import connect
 from .flushing import flush
+from .guard import GuardedConnection
 from .jobs import T, Work
 from .listening import LOOK, Bell
 from .pulse import SqlitePulse
@@ -40,6 +45,7 @@ from .reading import page_statement, run_row, worker_info
 from .schema import Schema
 from .starting import start
 from .threads import ConnectionThread, Reader
+from .transacting import Undone, transact
 from .troubles import Troubles, closed
 from .writer import Writer
 
@@ -61,7 +67,7 @@ class SqliteStore:
         words = {"prefix": f"{namespace}_", "now": _NOW}
         self._sql = {
             name: text
-            for file in ("runs.sql", "work.sql", "schema.sql")
+            for file in ("runs.sql", "work.sql", "waiting.sql", "schema.sql")
             for name, text in load_statements(_PACKAGE, file, words).items()
         }
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
@@ -79,7 +85,7 @@ class SqliteStore:
         patience = self._settings.command_timeout
         writer = Writer(
             "holdfast-sqlite-writer",
-            lambda: connect(self._path, patience),
+            lambda: connect(self._path, patience, factory=GuardedConnection),
             self._troubles,
             patience,
             watched=lambda: self._path is not None and self._bell.heard,
@@ -143,6 +149,14 @@ class SqliteStore:
         """All or none: a job that fails is rolled back to its savepoint."""
         return await self._write(lambda database: start(database, self._sql, runs))
 
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same on the caller's connection, in the caller's thread."""
+        return await within.start_within(connection, self._sql, runs, self._troubles)
+
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """A signal on the caller's connection, to be delivered after the commit."""
+        return await within.send_within(connection, self._sql, mail, self._troubles)
+
     # -- reading --------------------------------------------------------------------------------------------
 
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
@@ -202,21 +216,36 @@ class SqliteStore:
         """Every worker."""
         return [worker_info(row) for row in await self._fetch("workers")]
 
-    # -- operators ------------------------------------------------------------------------------------------
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read."""
+        rows = await self._fetch("value", run_id, key)
+        return tuple(rows[0]) if rows else None
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key."""
+        return [tuple(row) for row in await self._fetch("values", run_id)]
+
+    # -- operators and senders ------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again."""
+        return await self._write(lambda database: operating.retry(database, self._sql, run_id))
 
-        def again(database: sqlite3.Connection) -> Lane | None:
-            forget = database.execute(self._sql["forget_of"], (run_id,)).fetchall()
-            rows = database.execute(self._sql["retry"], (run_id,)).fetchall()
-            if not rows:
-                return None
-            places = msgspec.json.decode(forget[0][0] or "[]")
-            database.executemany(self._sql["forget"], [(run_id, branch, position) for branch, position in places])
-            return Lane(*rows[0])
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's mailbox and wake the run."""
+        return await self._write(lambda database: mailing.send(database, self._sql, mail, again))
 
-        return await self._write(again)
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run, begin its undoing, or mark it."""
+        return await self._write(lambda database: operating.cancel(database, self._sql, run_id))
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run, or mark it."""
+        return await self._write(lambda database: operating.pause(database, self._sql, run_id))
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on."""
+        return await self._write(lambda database: operating.resume(database, self._sql, run_id))
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -276,6 +305,28 @@ class SqliteStore:
         """Write the journal."""
         return await self._write(lambda database: flush(database, self._sql, worker, batch))
 
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> StepRecord:  # fmt: skip
+        """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
+        ``except``, so that nothing is added to it."""
+        try:
+            return await self._write(
+                lambda db: transact(db, self._sql, worker, run_id, claim, place, call, record, timeout)
+            )
+        except Undone as undone:
+            cause = undone.cause
+        raise cause
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the mailboxes of these runs."""
+        return await self._read(lambda database: mailing.mail(database, self._sql, runs))
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._write(lambda database: mailing.deliver(database, self._sql, limit))
+
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Put runs back in line at once."""
         await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
@@ -285,7 +336,7 @@ class SqliteStore:
     ) -> Tick:
         """Which duties have work?"""
         return await self._read(
-            lambda database: sweeping.tick(database, self._sql, self._claims, worker, workflows, lanes, queues)
+            lambda database: sweeping.tick(database, self._sql, self._claims, workflows, lanes, queues)
         )
 
     async def promote(self, limit: int) -> Promotion:

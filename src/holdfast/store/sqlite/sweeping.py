@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from ...model import status
 from ...model.records import Lane, Tick
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .claiming import Claims
+from .families import tell_parents
 
 _BEFORE_ALL = Lane("", "", -(2**63))
 
@@ -19,20 +19,19 @@ def tick(
     database: sqlite3.Connection,
     sql: dict[str, str],
     claims: Claims,
-    worker: str,
     workflows: Sequence[str],
     lanes: bool,
     queues: Sequence[str] | None = None,
 ) -> Tick:
     """Which duties have work?"""
-    now, next_due, dead = database.execute(sql["duties"], (worker,)).fetchone()
+    now, next_due, mail = database.execute(sql["duties"]).fetchone()
     return Tick(
         now_ms=now,
         due=next_due is not None and next_due <= now,
         next_due_ms=None if next_due is None else next_due - now,
         suspects=claims.has_suspects(database, workflows, queues),
-        dead=bool(dead),
         lanes=list(_known_lanes(database, sql, set(workflows))) if lanes else [],
+        mail=bool(mail),
     )
 
 
@@ -51,9 +50,9 @@ def give_back(database: sqlite3.Connection, sql: dict[str, str], worker: str, he
 
 
 def promote(database: sqlite3.Connection, sql: dict[str, str], limit: int) -> Promotion:
-    """Make due sleepers ready; end what expired."""
+    """Make due sleepers ready; end or undo what is late."""
     rows = database.execute(sql["promote"], (limit, DEADLINE_ERROR, EXPIRED_ERROR)).fetchall()
-    lanes, ended = _sorted_out(rows)
+    lanes, ended = _sorted_out(database, sql, rows)
     return Promotion(lanes, ended, len(rows))
 
 
@@ -64,11 +63,14 @@ def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: 
     rows = database.execute(sql["reap"], arguments).fetchall()
     if len(rows) < limit:
         database.execute(sql["forget_dead"])
-    lanes, dead_letters = _sorted_out(rows)
+    lanes, dead_letters = _sorted_out(database, sql, rows)
     return Reaping(buried, lanes, dead_letters, len(rows))
 
 
-def _sorted_out(rows: list[Any]) -> tuple[set[Lane], list[str]]:
-    """The lanes that have something ready now, and the runs that ended."""
-    lanes = {Lane(queue, workflow, priority) for _, queue, workflow, priority, where in rows if where == status.QUEUED}
-    return lanes, [run_id for run_id, *_, where in rows if where != status.QUEUED]
+def _sorted_out(database: sqlite3.Connection, sql: dict[str, str], rows: list[Any]) -> tuple[set[Lane], list[str]]:
+    """The lanes that have something ready now, and the runs that ended, whose parents are told."""
+    lanes = {Lane(queue, workflow, priority) for _, queue, workflow, priority, place, _ in rows if place is not None}
+    ended = [run_id for run_id, *_, completed_at in rows if completed_at is not None]
+    if ended:
+        tell_parents(database, sql, ended)
+    return lanes, ended

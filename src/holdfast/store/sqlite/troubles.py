@@ -19,6 +19,11 @@ _REFUSALS = (
 )
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether the file cannot be used at the moment, whatever is asked of it."""
+    return isinstance(error, sqlite3.Error) and primary_code(error) in _AWAY
+
+
 class Troubles:
     """Explains the errors of one file."""
 

@@ -19,10 +19,11 @@ WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at 
 ORDER BY priority DESC, place;
 
 -- name: take
--- Hand runs to a worker: a new claim number each, and out of the line.
+-- Hand runs to a worker: a new claim number each, and out of the line. Here and everywhere a run that is being undone has
+-- the one status 'compensating', whether it stands in line, is executed or waits.
 WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
-SET status = 'running', worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
     visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked AS p WHERE r.rowid = p.row;
 
@@ -30,17 +31,19 @@ FROM picked AS p WHERE r.rowid = p.row;
 -- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
 SELECT json_group_array(json_array(
     rowid, id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked))
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 
 -- name: history
 -- The first records of a claimed run; the reader stops when it has enough.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
+       undo
 FROM {prefix}steps WHERE run_id = ? ORDER BY branch, position;
 
 -- name: history_tries
--- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had.
-SELECT branch, position, count(*) FROM {prefix}tries
+-- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had, and
+-- when the next is due if something else woke the run before.
+SELECT branch, position, count(*), COALESCE(max(due_at), 0) FROM {prefix}tries
 WHERE run_id = ? AND attempt = ? AND position >= 0 GROUP BY branch, position;
 
 -- name: held
@@ -56,21 +59,45 @@ SELECT json_group_array(json_array(id, claim, asked)) FROM {prefix}runs WHERE wo
 SELECT claim, asked FROM {prefix}runs WHERE id = ? AND worker = ?;
 
 -- name: record_step
--- The outcome of a step whose run passed the fence. A place already taken is looked at afterwards.
-INSERT INTO {prefix}steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
-                           line, format, started_at, completed_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING;
+-- The outcome of a step whose run passed the fence, or what was decided when it began (status 'waiting'). What is open is
+-- replaced by the outcome, and by nothing else. Any other place already taken is looked at afterwards.
+INSERT INTO {prefix}steps AS s (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+                                line, format, undo, started_at, completed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
+    output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, started_at = excluded.started_at,
+    completed_at = excluded.completed_at
+WHERE s.status = 'waiting' AND excluded.status <> 'waiting';
 
 -- name: foreign_step
--- Whether a place was taken under another claim: then the history is not what its owner believes.
-SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim <> ?;
+-- Whether a place was taken under another claim: then the history is not what its owner believes. An open record belongs
+-- to whoever holds the run.
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim <> ? AND status <> 'waiting';
+
+-- name: made_before
+-- Whether this very record was made before: (run, claim, branch, position).
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND claim = ? AND branch = ? AND position = ?;
+
+-- name: step_at
+-- The outcome that a claim recorded at a place.
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
+       undo
+FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim = ? AND status <> 'waiting';
+
+-- name: set_value
+-- A value that the run lets others read; the latest wins.
+INSERT INTO {prefix}run_values (run_id, key, value, format, updated_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (run_id, key) DO UPDATE
+SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
 
 -- name: record_try
 -- A failed try, before the next one begins.
 INSERT INTO {prefix}tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
-                           started_at, completed_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                           started_at, completed_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: record_progress
@@ -86,33 +113,66 @@ SET name = excluded.name, updated_at = excluded.updated_at,
 WITH c(id, output, format, now) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET status = 'completed', output = c.output, output_format = c.format, reason = NULL, error = NULL, waiting_for = NULL,
-    forget = NULL, worker = NULL, token = NULL, asked = NULL, losses = 0, completed_at = c.now
+    forget = NULL, worker = NULL, token = NULL, asked = NULL, awaits = NULL, held_due = NULL, losses = 0,
+    completed_at = c.now
 FROM c WHERE r.id = c.id;
 
 -- name: move
--- A run leaves this worker in any other way, having passed the fence in this transaction. One that says it waits, but was
--- woken since it looked, goes back in line at once.
-WITH m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget, ended,
-       format, n, now)
-AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+-- A run leaves this worker in any other way, having passed the fence in this transaction. What it says (m) meets what came
+-- to its row meanwhile: mail and ends of children since it looked (woken), an operator's wish (asked). From both follows
+-- where it goes: it has ended; it is ready, at once; it is held; or it comes later, at a time or when it is woken.
+-- Whoever leaves with the mark of a cancellation is ready, for the next owner to end it. A pause that was taken back
+-- meanwhile holds nobody.
+WITH m(id, status, reason, output, error, due, waiting_for, wakes, awaits, linger, next_attempt, recorded, version, forget,
+       ended, format, n, now)
+AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)),
+met AS (
+    SELECT m.*, was.rowid AS row, was.undoing OR m.status = 'compensating' AS undoing,
+           CASE WHEN m.status = 'paused' AND m.waiting_for IS NULL THEN 'queued'
+                WHEN m.status = 'paused' THEN 'waiting'
+                ELSE m.status END AS aim,
+           CASE WHEN NOT was.undoing AND m.status <> 'compensating' THEN was.asked END AS asked,
+           CASE WHEN m.status <> 'compensating' THEN was.deadline_at END AS deadline,
+           m.status IN ('waiting', 'paused')
+           AND (COALESCE(was.wakes <> m.wakes, 0) OR COALESCE(was.ends >= m.awaits, 0)) AS woken
+    FROM m CROSS JOIN {prefix}runs AS was ON was.id = m.id
+),
+bound AS MATERIALIZED (
+    SELECT met.*,
+           CASE WHEN ended THEN 'ended'
+                WHEN asked = 'cancel' THEN 'ready'
+                WHEN asked = 'pause' THEN 'held'
+                WHEN woken THEN 'ready'
+                WHEN aim <> 'waiting' AND COALESCE(due, now) <= now THEN 'ready'
+                ELSE 'later' END AS goes
+    FROM met
+)
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN 'queued' ELSE m.status END,
-    place = CASE WHEN m.ended THEN NULL
-                 WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN m.now * 1000 + m.n
-                 WHEN m.status = 'queued' AND COALESCE(m.delay, 0) <= 0 THEN m.now * 1000 + m.n END,
-    visible_at = CASE WHEN m.ended THEN NULL
-                      WHEN m.status = 'waiting' AND r.wakes <> m.wakes THEN r.deadline_at
-                      WHEN m.status = 'queued' AND COALESCE(m.delay, 0) <= 0 THEN r.deadline_at
-                      ELSE min(COALESCE(m.now + m.delay, r.deadline_at), COALESCE(r.deadline_at, m.now + m.delay)) END,
+SET status = CASE WHEN b.goes = 'ended' THEN b.status
+                  WHEN b.undoing THEN 'compensating'
+                  WHEN b.goes = 'ready' THEN 'queued'
+                  WHEN b.goes = 'held' THEN 'paused'
+                  ELSE b.aim END,
+    place = CASE WHEN b.goes = 'ready' THEN b.now * 1000 + b.n END,
+    visible_at = CASE WHEN b.goes IN ('ready', 'held') THEN b.deadline
+                      WHEN b.goes = 'later' THEN min(COALESCE(b.due, b.deadline), COALESCE(b.deadline, b.due)) END,
+    held_due = CASE WHEN b.goes = 'held' AND NOT b.woken AND (b.aim = 'waiting' OR b.due > b.now) THEN b.due END,
+    waiting_for = CASE WHEN b.goes = 'later' OR b.goes = 'held' AND b.aim = 'waiting' AND NOT b.woken THEN b.waiting_for END,
+    awaits = CASE WHEN b.goes = 'later' OR b.goes = 'held' AND NOT b.woken THEN b.awaits END,
+    linger_ms = b.linger,
     worker = NULL, token = NULL,
-    asked = CASE WHEN m.ended THEN NULL ELSE r.asked END,
-    reason = m.reason, output = m.output, output_format = m.format, error = COALESCE(m.error, r.error),
-    waiting_for = m.waiting_for, forget = m.forget,
-    attempt = r.attempt + m.next_attempt,
-    losses = CASE WHEN m.recorded THEN 0 ELSE r.losses END,
-    version = COALESCE(m.version, r.version),
-    completed_at = CASE WHEN m.ended THEN m.now END
-FROM m WHERE r.id = m.id;
+    asked = CASE WHEN b.goes <> 'ended' AND b.asked = 'cancel' THEN 'cancel' END,
+    undoing = b.undoing,
+    deadline_at = CASE WHEN b.status = 'compensating' THEN NULL ELSE r.deadline_at END,  -- it has done its work
+    reason = CASE WHEN b.undoing THEN COALESCE(b.reason, r.reason) ELSE b.reason END,
+    output = b.output, output_format = b.format,
+    error = CASE WHEN b.status = 'completed' THEN b.error ELSE COALESCE(b.error, r.error) END,
+    forget = b.forget,
+    attempt = r.attempt + b.next_attempt,
+    losses = CASE WHEN b.recorded OR b.status = 'completed' THEN 0 ELSE r.losses END,
+    version = COALESCE(b.version, r.version),
+    completed_at = CASE WHEN b.goes = 'ended' THEN b.now END
+FROM bound AS b WHERE r.rowid = b.row;
 
 -- name: beat
 -- One heartbeat for all a worker holds. No row: it was declared dead.
@@ -123,7 +183,8 @@ WHERE id = ? AND state <> 'dead' RETURNING id;
 -- A run goes back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss; and if this claim
 -- made a record, the losses before it no longer count.
 UPDATE {prefix}runs AS r
-SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = deadline_at,
+SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
+    place = {now} * 1000, visible_at = deadline_at,
     losses = CASE WHEN EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim)
                   THEN 0 ELSE losses END
 WHERE id = ? AND claim = ? AND worker = ?;
@@ -140,7 +201,9 @@ UPDATE {prefix}workers SET state = ? WHERE id = ? AND state <> 'dead';
 
 -- name: give_all_back
 -- What still names a worker that leaves: a claim that was under way when it stopped.
-UPDATE {prefix}runs SET status = 'queued', worker = NULL, token = NULL, place = {now} * 1000, visible_at = deadline_at
+UPDATE {prefix}runs
+SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
+    place = {now} * 1000, visible_at = deadline_at
 WHERE worker = ?;
 
 -- name: unregister
@@ -155,19 +218,10 @@ SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
 FROM {prefix}workers ORDER BY started_at, id;
 
 -- name: duties
--- The one question of an idle worker, but for the lanes. The workers that runs name are found by skipping from one to the
--- next in the index, so that their number counts and not the number of runs.
-WITH RECURSIVE named(worker) AS (
-    SELECT min(worker) FROM {prefix}runs WHERE worker IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(r.worker) FROM {prefix}runs r WHERE r.worker IS NOT NULL AND r.worker > named.worker)
-    FROM named WHERE named.worker IS NOT NULL
-)
+-- The one question of an idle worker, but for the lanes and suspects.
 SELECT {now},
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL),
-       EXISTS (SELECT 1 FROM {prefix}workers WHERE expires_at < {now} AND id <> ?)
-       OR EXISTS (SELECT 1 FROM named WHERE worker IS NOT NULL AND NOT EXISTS (
-              SELECT 1 FROM {prefix}workers w WHERE w.id = named.worker AND w.state <> 'dead'));
+       EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0);
 
 -- name: next_lane
 -- The lane after a given one: asked again and again, it skips through the index from lane to lane.
@@ -176,25 +230,40 @@ WHERE place IS NOT NULL AND losses < 2 AND (queue, workflow, priority) > (?, ?, 
 ORDER BY queue, workflow, priority LIMIT 1;
 
 -- name: promote
--- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends.
+-- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends, or is undone if there
+-- is something to undo. A run that an operator holds can only end here.
 WITH due AS MATERIALIZED (
     SELECT rowid AS row, row_number() OVER (ORDER BY visible_at, id) AS n,
-           deadline_at IS NOT NULL AND deadline_at <= {now} AS late,
-           expires_at IS NOT NULL AND started_at IS NULL AND expires_at <= {now} AS expired
-    FROM (SELECT rowid, * FROM {prefix}runs WHERE visible_at <= {now} ORDER BY visible_at LIMIT ?)
+           CASE WHEN deadline_at <= {now} AND EXISTS (
+                     SELECT 1 FROM {prefix}steps s
+                     WHERE s.run_id = d.id AND s.undo IS NOT NULL AND s.status = 'completed') THEN 'undo'
+                WHEN deadline_at <= {now} THEN 'late'
+                WHEN started_at IS NULL AND expires_at <= {now} THEN 'expired'
+                WHEN status = 'paused' THEN 'held'
+                ELSE 'ready' END AS goes
+    FROM (SELECT rowid, * FROM {prefix}runs WHERE visible_at <= {now} ORDER BY visible_at LIMIT ?) AS d
 )
 UPDATE {prefix}runs AS r
-SET status = CASE WHEN due.late OR due.expired THEN 'failed' ELSE 'queued' END,
-    reason = CASE WHEN due.late THEN 'deadline' WHEN due.expired THEN 'expired' END,
-    error = CASE WHEN due.late THEN ? WHEN due.expired THEN ? ELSE r.error END,
-    completed_at = CASE WHEN due.late OR due.expired THEN {now} END,
-    place = CASE WHEN NOT (due.late OR due.expired) THEN {now} * 1000 + due.n END,
-    visible_at = CASE WHEN due.late OR due.expired THEN NULL
+SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
+                  WHEN due.goes = 'held' THEN 'paused'
+                  WHEN due.goes = 'undo' OR r.undoing THEN 'compensating'
+                  ELSE 'queued' END,
+    undoing = r.undoing OR due.goes = 'undo',
+    reason = CASE WHEN due.goes IN ('undo', 'late') THEN 'deadline' WHEN due.goes = 'expired' THEN 'expired'
+                  WHEN r.undoing THEN r.reason END,
+    error = CASE WHEN due.goes IN ('undo', 'late') THEN ? WHEN due.goes = 'expired' THEN ? ELSE r.error END,
+    completed_at = CASE WHEN due.goes IN ('late', 'expired') THEN {now} END,
+    place = CASE WHEN due.goes IN ('ready', 'undo') THEN {now} * 1000 + due.n END,
+    visible_at = CASE WHEN due.goes IN ('undo', 'late', 'expired') THEN NULL
                       WHEN r.started_at IS NOT NULL THEN r.deadline_at
                       ELSE min(COALESCE(r.expires_at, r.deadline_at), COALESCE(r.deadline_at, r.expires_at)) END,
-    waiting_for = NULL
+    deadline_at = CASE WHEN due.goes <> 'undo' THEN r.deadline_at END,
+    asked = CASE WHEN due.goes IN ('ready', 'held') THEN r.asked END,
+    waiting_for = CASE WHEN due.goes = 'held' THEN r.waiting_for END,
+    awaits = CASE WHEN due.goes = 'held' THEN r.awaits END,
+    held_due = CASE WHEN due.goes = 'held' THEN r.held_due END
 FROM due WHERE r.rowid = due.row
-RETURNING id, queue, workflow, priority, status;
+RETURNING id, queue, workflow, priority, place, completed_at;
 
 -- name: bury
 -- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
@@ -202,7 +271,7 @@ UPDATE {prefix}workers SET state = 'dead' WHERE expires_at < {now} AND state <> 
 
 -- name: reap
 -- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter. Losses count since the last
--- new record, so that a month-long run survives daily deploys.
+-- new record, so that a month-long run survives daily deploys. A dead letter undoes nothing by itself.
 WITH lost AS MATERIALIZED (
     SELECT r.rowid AS row, row_number() OVER (ORDER BY r.id) AS n,
            CASE WHEN EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim)
@@ -214,14 +283,16 @@ WITH lost AS MATERIALIZED (
 )
 UPDATE {prefix}runs AS r
 SET worker = NULL, token = NULL, losses = lost.losses,
-    status = CASE WHEN lost.losses >= :max_losses THEN 'failed' ELSE 'queued' END,
-    reason = CASE WHEN lost.losses >= :max_losses THEN 'lost workers' END,
+    status = CASE WHEN lost.losses >= :max_losses THEN 'failed'
+                  WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
+    reason = CASE WHEN lost.losses >= :max_losses THEN 'lost workers' WHEN r.undoing THEN r.reason END,
+    asked = CASE WHEN lost.losses < :max_losses THEN r.asked END,
     error = CASE WHEN lost.losses >= :max_losses THEN :error ELSE r.error END,
     completed_at = CASE WHEN lost.losses >= :max_losses THEN {now} END,
     place = CASE WHEN lost.losses < :max_losses THEN {now} * 1000 + lost.n END,
     visible_at = CASE WHEN lost.losses < :max_losses THEN r.deadline_at END
 FROM lost WHERE r.rowid = lost.row
-RETURNING id, queue, workflow, priority, status;
+RETURNING id, queue, workflow, priority, place, completed_at;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

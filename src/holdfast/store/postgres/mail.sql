@@ -1,0 +1,157 @@
+-- Mail: what others put into a run's box, and how it reaches the run. All changes of mail that exists are made under
+-- the lock of the run it is for; only inserting needs none.
+
+-- name: mail
+-- A look into the boxes of some runs. One statement, so one snapshot: the counters are never newer than the mail.
+SELECT r.id AS run_id, r.wakes, r.ends, m.id, m.kind, m.name, m.value, m.error, m.format
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+LEFT JOIN {schema}.mailbox m ON m.run_id = r.id AND m.kind IN ('signal', 'child')
+ORDER BY r.id, m.sent_at, m.id;
+
+-- name: send
+-- A signal for a run that is locked in this transaction. If it is there already, nothing more happens. What waits is
+-- woken, whatever it waits for: it looks into its box, and waits again for the rest. What is paused acts on it at
+-- resume.
+WITH put AS (
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, {now})
+    ON CONFLICT (run_id, id) DO NOTHING
+    RETURNING 1
+)
+UPDATE {schema}.runs r
+SET wakes = r.wakes + 1,
+    status = CASE WHEN r.status = 'waiting' THEN 'queued' ELSE r.status END,
+    place = CASE WHEN r.status = 'waiting' THEN {place} ELSE r.place END,
+    visible_at = CASE WHEN r.status = 'waiting' THEN r.deadline_at ELSE r.visible_at END,
+    held_due = CASE WHEN r.waiting_for IS NULL THEN r.held_due END,
+    waiting_for = CASE WHEN r.status NOT IN ('waiting', 'paused') THEN r.waiting_for END,
+    awaits = CASE WHEN r.status NOT IN ('waiting', 'paused') THEN r.awaits END
+WHERE r.id = $1 AND EXISTS (SELECT 1 FROM put)
+RETURNING r.place IS NOT NULL AS ready;
+
+-- name: was_taken
+-- Whether a run took this signal before: asked only by a sender whose reply was lost.
+SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
+
+-- name: status_of
+-- Where a run stands, without a lock.
+SELECT status, reason FROM {schema}.runs WHERE id = $1;
+
+-- name: leave_mail
+-- A signal inside a transaction of the sender's: only inserted. It is delivered after the commit.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+VALUES ($1, $2, $3, $4, $5, $6, $7, {now}, false)
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: undelivered
+-- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed
+-- over, so that however much of it there is it keeps none from the others. The mail itself is seen as it was when the
+-- statement began: the next statement looks again, under the lock.
+SELECT m.run_id, m.id FROM {schema}.mailbox m JOIN {schema}.runs r ON r.id = m.run_id
+WHERE NOT m.delivered
+ORDER BY m.sent_at LIMIT $1
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: deliver
+-- Mail ($1 its runs, locked in this transaction, $2 its ids) reaches its runs: they are counted up, and those that wait
+-- for it stand in line, or gather some more of it. Cancellations are only named, and carried out by the next statement.
+-- A run that has ended needs no mail; but if it went on as another (its output names it), what is not an answer to it
+-- goes there.
+WITH mail AS MATERIALIZED (
+    SELECT m.run_id, m.id, m.kind, r.worker IS NOT NULL AS held,
+           r.status IN ('completed', 'failed', 'cancelled', 'compensated') AS over,
+           CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$'
+                THEN substr(r.output, 2, 36)::uuid END AS heir
+    FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
+    JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
+    JOIN {schema}.runs r ON r.id = u.run_id
+    WHERE m.delivered IS DISTINCT FROM true
+), forwarded AS (
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+    SELECT g.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false
+    FROM mail g JOIN {schema}.mailbox m ON m.run_id = g.run_id AND m.id = g.id
+    WHERE g.over AND g.heir IS NOT NULL AND g.kind <> 'child'
+    ON CONFLICT (run_id, id) DO NOTHING
+), removed AS (
+    DELETE FROM {schema}.mailbox m USING mail g
+    WHERE m.run_id = g.run_id AND m.id = g.id AND (g.over OR g.kind = 'cancel')
+), marked AS (
+    UPDATE {schema}.mailbox m SET delivered = true FROM mail g
+    WHERE m.run_id = g.run_id AND m.id = g.id AND NOT g.over AND g.kind <> 'cancel'
+), counted AS MATERIALIZED (
+    SELECT g.run_id, g.signals, g.ends, g.n, {now} AS now,
+           g.status = 'waiting' AND (g.signals > 0 OR (g.reached AND g.linger_ms = 0)) AS rises,
+           g.status = 'waiting' AND g.signals = 0 AND g.reached AND g.linger_ms > 0 AS gathers,
+           g.status = 'paused' AND g.waiting_for IS NOT NULL AND (g.signals > 0 OR g.reached) AS remembers
+    FROM (SELECT c.*, r.status, r.waiting_for, r.linger_ms, COALESCE(r.ends + c.ends >= r.awaits, false) AS reached
+          FROM (SELECT run_id, count(*) FILTER (WHERE kind = 'signal') AS signals,
+                       count(*) FILTER (WHERE kind = 'child') AS ends, row_number() OVER (ORDER BY run_id) AS n
+                FROM mail WHERE NOT over AND kind <> 'cancel' GROUP BY run_id) AS c
+          JOIN {schema}.runs r ON r.id = c.run_id) AS g
+), woken AS (
+    UPDATE {schema}.runs r
+    SET wakes = r.wakes + c.signals, ends = r.ends + c.ends,
+        status = CASE WHEN c.rises THEN 'queued' ELSE r.status END,
+        place = CASE WHEN c.rises THEN c.now * 1000 + c.n ELSE r.place END,
+        visible_at = CASE WHEN c.rises THEN r.deadline_at
+                          WHEN c.gathers THEN LEAST(r.visible_at, c.now + r.linger_ms)
+                          ELSE r.visible_at END,
+        held_due = CASE WHEN NOT c.remembers THEN r.held_due END,
+        waiting_for = CASE WHEN NOT (c.rises OR c.remembers) THEN r.waiting_for END,
+        awaits = CASE WHEN NOT (c.rises OR c.remembers) THEN r.awaits END
+    FROM counted c WHERE r.id = c.run_id
+    RETURNING r.id, r.queue, r.workflow, r.priority, c.rises
+)
+SELECT run_id, count(*) AS moved, bool_or(held) AS held, bool_or(kind = 'cancel' AND NOT over) AS cancel,
+       NULL AS queue, NULL AS workflow, NULL AS priority
+FROM mail GROUP BY run_id
+UNION ALL
+SELECT id, 0, false, false, queue, workflow, priority FROM woken WHERE rises;
+
+-- name: remove_orphans
+-- Mail that was never delivered to a run that is gone by now.
+WITH orphans AS MATERIALIZED (
+    SELECT m.run_id, m.id FROM {schema}.mailbox m
+    WHERE NOT m.delivered AND (SELECT true FROM {schema}.runs r WHERE r.id = m.run_id) IS NULL
+    ORDER BY m.sent_at LIMIT $1
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM {schema}.mailbox m USING orphans o WHERE m.run_id = o.run_id AND m.id = o.id RETURNING 1;
+
+-- name: tell_parents
+-- The ends of these runs, for those of them that have a parent: left in its box, in the transaction that ends them. A
+-- child that an operator retried ends a second time. Who has a parent is told by reply_to, because a plan that asks for
+-- parent_id may walk through the index of all children instead.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT r.parent_id, r.reply_to, 'child', r.status, r.output, r.error, COALESCE(r.output_format, r.format), {now}, false
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE r.reply_to IS NOT NULL
+ORDER BY r.parent_id, r.reply_to
+ON CONFLICT (run_id, id) DO UPDATE
+SET kind = excluded.kind, name = excluded.name, value = excluded.value, error = excluded.error,
+    format = excluded.format, sent_at = excluded.sent_at, delivered = false
+RETURNING 1;
+
+-- name: tell_again
+-- Results of children that their parent, which is being retried, has not taken: what came after it had ended was thrown
+-- away. A child that failed is retried with its parent, and tells of its end by itself.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT c.parent_id, c.reply_to, 'child', c.status, c.output, c.error, COALESCE(c.output_format, c.format), {now}, false
+FROM {schema}.runs c
+WHERE c.parent_id = $1 AND c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS DISTINCT FROM 'continued'
+  AND c.reply_to NOT IN (SELECT s.mail FROM {schema}.steps s WHERE s.run_id = $1 AND s.mail IS NOT NULL)
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: tell_children
+-- Children of those of these runs that were cancelled are to be cancelled too. OFFSET 0 keeps the planner from walking
+-- through all the children there are, once, instead of looking those of each parent up.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+SELECT c.id, p.id, 'cancel', '', 1, {now}, false
+FROM unnest($1::uuid[]) AS u(id)
+JOIN {schema}.runs p ON p.id = u.id
+CROSS JOIN LATERAL (SELECT k.id, k.status FROM {schema}.runs k WHERE k.parent_id = p.id OFFSET 0) AS c
+WHERE (p.status = 'cancelled' OR p.reason = 'cancelled')
+  AND c.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+ORDER BY c.id
+ON CONFLICT (run_id, id) DO NOTHING
+RETURNING 1;

@@ -1,0 +1,109 @@
+"""What operators ask of runs, on Postgres: retry, cancel, pause, resume. Each locks its run first, and then decides."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...model.records import Asked, Lane
+from ...model.status import ASK_CANCEL, ASK_PAUSE, COMPENSATING, PAUSED, TERMINAL, WAITING, WAITING_CHECK
+
+
+class Cancelled(NamedTuple):
+    """What became of a run that was to be cancelled: marked for its owner, ended, or in line to be undone."""
+
+    held: bool
+    ended: bool
+    lane: Lane | None
+
+
+class Operators:
+    """Works on a connection that it is given for each wish."""
+
+    def __init__(self, statements: dict[str, str]) -> None:
+        self._sql = statements
+
+    async def retry(self, connection: Any, run_id: str) -> Lane | None:
+        """Queue a failed or cancelled run again."""
+        async with self._locked(connection, run_id) as run:
+            row = await connection.fetchrow(self._sql["retry"], run_id) if run else None
+            if row is None:
+                return None
+            forget = msgspec.json.decode(run["forget"] or "[]")
+            await forget_steps(connection, self._sql, [(run_id, branch, position) for branch, position in forget])
+            await connection.execute(self._sql["tell_again"], run_id)
+            return Lane(*row)
+
+    async def cancel(self, connection: Any, run_id: str) -> Asked:
+        """End it, begin its undoing, or mark it."""
+        async with self._locked(connection, run_id) as run:
+            asked = _asked(run)
+            for what in await cancel_locked(connection, self._sql, [run_id]) if run else ():
+                asked.done, asked.running, asked.ended, asked.lane = True, what.held, what.ended, what.lane
+            return asked
+
+    async def pause(self, connection: Any, run_id: str) -> Asked:
+        """Hold it, or mark it. What is to be cancelled, or is being undone, is not held up."""
+        async with self._locked(connection, run_id) as run:
+            asked = _asked(run)
+            if run is None or run["status"] in TERMINAL or run["status"] == COMPENSATING or run["asked"] == ASK_CANCEL:
+                return asked
+            asked.done, asked.running = True, run["held"]
+            if run["held"]:
+                await connection.execute(self._sql["ask"], run_id, ASK_PAUSE)
+            elif run["status"] != PAUSED:
+                await connection.execute(self._sql["pause"], run_id)
+            return asked
+
+    async def resume(self, connection: Any, run_id: str) -> Asked:
+        """Let it go on, or take the mark back."""
+        async with self._locked(connection, run_id) as run:
+            asked = _asked(run)
+            if run is None:
+                return asked
+            checks = run["status"] == WAITING and run["waiting_for"] == WAITING_CHECK
+            if run["status"] == PAUSED or checks:
+                asked.done = True
+                if await connection.fetchval(self._sql["resume"], run_id):
+                    asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
+            elif run["asked"] == ASK_PAUSE:
+                asked.done, asked.running = True, run["held"]
+                await connection.execute(self._sql["ask"], run_id, None)
+            return asked
+
+    @asynccontextmanager
+    async def _locked(self, connection: Any, run_id: str) -> AsyncIterator[Any]:
+        async with connection.transaction():
+            yield await connection.fetchrow(self._sql["lock_run"], run_id)
+
+
+async def forget_steps(connection: Any, statements: dict[str, str], places: list[tuple[str, str, int]]) -> None:
+    """Records that the next attempt is to make anew; signals that they took go back into the box."""
+    if places:
+        columns = [list(column) for column in zip(*places, strict=True)]
+        await connection.execute(statements["untake"], *columns)
+        await connection.execute(statements["forget"], *columns)
+
+
+async def cancel_locked(connection: Any, statements: dict[str, str], ids: list[str]) -> list[Cancelled]:
+    """Cancel runs that are locked in this transaction, and leave word for their parents and children."""
+    rows = await connection.fetch(statements["cancel"], ids)
+    found = [(row, Cancelled(row["held"], not row["held"] and not row["undoes"], _lane(row))) for row in rows]
+    ended = [row["id"] for row, what in found if what.ended and row["child"]]
+    if ended:
+        await connection.fetch(statements["tell_parents"], ended)
+    parents = [row["id"] for row, what in found if not what.held]
+    if parents:
+        await connection.fetch(statements["tell_children"], parents)
+    return [what for _, what in found]
+
+
+def _asked(run: Any) -> Asked:
+    return Asked(None) if run is None else Asked(run["status"], run["reason"])
+
+
+def _lane(row: Any) -> Lane | None:
+    return Lane(row["queue"], row["workflow"], row["priority"]) if row["undoes"] else None

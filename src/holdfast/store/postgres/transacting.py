@@ -1,0 +1,217 @@
+"""ctx.transaction on Postgres: a user's own statements and the record of their result, committed together.
+
+The fence and the record come last, so that the run's row is locked for a moment only. When the reply to a COMMIT was
+lost the whole is asked for again: then the record is found before the call or, if that commit was still under way, in
+the way of a second one, and what the second call did is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import asyncpg
+
+from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, StepTimeout, sentence
+from ...model.records import StepDone, StepRecord
+from ...settings import Settings
+from .connections import Connector, is_gone, translate
+
+_SIZE = 4
+"""Connections for users' transactions; further ones wait for one of them to end."""
+_PATIENCE = 5.0
+"""Seconds for a rollback, or for the pool to close; then the connection is dropped, and the server rolls back."""
+
+_GONE = (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
+_DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+
+class Transactions:
+    """A small pool of its own; with a pool of the user's, a few of its connections."""
+
+    def __init__(self, connector: Connector, statements: dict[str, str], settings: Settings, reserved: int) -> None:
+        self._connector = connector
+        self._sql = statements
+        self._bound = settings.command_timeout
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        shared = connector.shared_pool
+        self._places = asyncio.Semaphore(_SIZE if shared is None else min(_SIZE, _spare(shared, reserved)))
+
+    async def close(self) -> None:
+        """Give the connections up; those that somebody still uses are dropped."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await pool.close()
+        except Exception:
+            pool.terminate()
+
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> StepRecord:  # fmt: skip
+        """The record, made now or found."""
+        async with self._places, self._connection() as connection:
+            transaction = connection.transaction()
+            try:
+                async with self._ours():
+                    await transaction.start()
+                txid, found = await self._look(connection, run_id, claim, place)
+                if found is None:
+                    with _theirs(connection):
+                        done = record(await _called(call, connection, timeout))
+                    made = await self._record(connection, txid, worker, done)
+                    if made is not None:
+                        await self._commit(connection, transaction)
+                        return made
+                await _roll_back(connection, transaction)
+                if found is None:
+                    # Made while we worked: by an earlier commit of ours that was thought lost, or by a stranger.
+                    _, found = await self._look(connection, run_id, claim, place)
+                if found is None:
+                    raise _lost(run_id)
+                return found
+            except BaseException:
+                await _roll_back(connection, transaction)
+                raise
+
+    async def _look(
+        self, connection: Any, run_id: str, claim: int, place: tuple[str, int]
+    ) -> tuple[int, StepRecord | None]:
+        """The number of the transaction, and the outcome at this place, if this very claim has recorded one."""
+        async with self._ours():
+            row = await connection.fetchrow(self._sql["recorded_step"], run_id, *place, claim)
+        return row["txid"], None if row["position"] is None else StepRecord(*row[1:])
+
+    async def _record(self, connection: Any, txid: int, worker: str, done: StepDone) -> StepRecord | None:
+        """None: there is a record by now."""
+        if not is_gone(connection) and not connection.is_in_transaction():
+            raise _misuse(done)
+        async with self._ours():
+            fence = await connection.fetchrow(self._sql["fence_one"], done.run_id, worker, done.claim)
+            if fence["txid"] != txid:
+                raise _misuse(done)
+            now = fence["now_ms"]
+            if now is None:
+                raise _lost(done.run_id)
+            columns = [[value] for value in (*done, None)]
+            if await connection.execute(self._sql["record_steps"], *columns, now) != "INSERT 0 1":
+                return None
+        return _as_read(done, now)
+
+    async def _commit(self, connection: Any, transaction: Any) -> None:
+        """What the user's deferred constraints say comes out as it is."""
+        try:
+            with _theirs(connection):
+                async with asyncio.timeout(self._bound):
+                    await transaction.commit()
+        except TimeoutError as error:
+            raise translate(error) from None
+
+    # -- connections -----------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        async with self._ours():
+            pool = self._connector.shared_pool or await self._own_pool()
+            connection = await pool.acquire()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(Exception):
+                await pool.release(connection, timeout=_PATIENCE)
+
+    async def _own_pool(self) -> Any:
+        async with self._opening:
+            if self._pool is None:
+                options = await self._connector.options_for_users()
+                self._pool = await asyncpg.create_pool(min_size=0, max_size=_SIZE, **options)
+            return self._pool
+
+    @contextlib.asynccontextmanager
+    async def _ours(self) -> AsyncIterator[None]:
+        """Around our own statements: bounded, and errors of the driver become those of the store. But if the function
+        went on after a statement of its own had failed, the server refuses ours, and that is the function's error."""
+        try:
+            async with asyncio.timeout(self._bound):
+                yield
+        except asyncpg.InFailedSQLTransactionError:
+            raise
+        except Exception as error:
+            known = translate(error)
+            if known is error:
+                raise
+            raise known from None
+
+
+def _spare(pool: Any, reserved: int) -> int:
+    """What the duties and the questions leave over of a user's pool."""
+    return max(1, int(pool.get_max_size()) - reserved)
+
+
+async def _called(call: Callable[[Any], Any], connection: Any, timeout: float | None) -> Any:
+    try:
+        async with asyncio.timeout(timeout) as bound:
+            result = call(connection)
+            return await result if inspect.isawaitable(result) else result
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise StepTimeout(f"the transaction took longer than its timeout of {timeout:g} s") from None
+
+
+async def _roll_back(connection: Any, transaction: Any) -> None:
+    """Whatever state it is in: begun or not, ended by the function, or already rolled back. If the connection does not
+    answer, or somebody still works on it, it is dropped, and the server rolls back."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await transaction.rollback()
+    except asyncpg.InterfaceError:  # there is nothing to roll back; or there is, and the driver cannot
+        if not is_gone(connection) and connection.is_in_transaction():
+            _drop(connection)
+    except Exception:
+        _drop(connection)
+    except BaseException:
+        _drop(connection)
+        raise
+
+
+def _drop(connection: Any) -> None:
+    with contextlib.suppress(asyncpg.InterfaceError):
+        connection.terminate()
+
+
+@contextlib.contextmanager
+def _theirs(connection: Any) -> Iterator[None]:
+    """Around what the user does: errors come out as they are, unless they say that the connection is gone."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, _GONE) or (isinstance(error, _DRIVER) and is_gone(connection)):
+            raise DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}") from error
+        raise
+
+
+def _as_read(d: StepDone, now: int) -> StepRecord:
+    return StepRecord(
+        d.branch, d.position, d.seq, d.name, d.kind, d.status, d.output, d.error, d.arguments, d.attempts,
+        now - d.duration_ms, now, d.line, d.format, d.undo,
+    )  # fmt: skip
+
+
+def _lost(run_id: str) -> LeaseLost:
+    return LeaseLost(f"run {run_id} is no longer this worker's")
+
+
+def _misuse(done: StepDone) -> ContextMisuse:
+    return ContextMisuse(
+        f"{done.name!r} committed or rolled back the transaction it was given: leave both to ctx.transaction, which "
+        "commits what the function wrote together with its result; for a part that may fail there is "
+        "connection.transaction()"
+    )

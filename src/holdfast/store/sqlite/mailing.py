@@ -1,0 +1,114 @@
+"""Mailboxes: looking into them, sending, and delivering what was only inserted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from ...model import status
+from ...model.records import Asked, Lane, Mail, Mailbox
+from ..protocol import Delivery
+from .operating import Standing, cancel, standing
+from .wide import execute_wide, fetch_wide
+
+Letter = tuple[str, str]
+"""(id, kind)"""
+
+
+def mail(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[str]) -> dict[str, Mailbox]:
+    """Two questions for all of them, the counters first: no snapshot holds them together."""
+    ids = msgspec.json.encode(list(runs)).decode()
+    boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch_wide(database, sql["counters"], (ids,))}
+    for _, *letter in sorted(fetch_wide(database, sql["mail"], (ids,)), key=lambda row: (row[0], row[2])):
+        if letter[0] in boxes:
+            boxes[letter[0]].mail.append(Mail(*letter))
+    return boxes
+
+
+def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: bool) -> Asked:
+    """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
+    run = standing(database, sql, mail.run_id)
+    if run is None:
+        return Asked(None)
+    if run.ended:
+        return run.says()
+    if again and database.execute(sql["was_taken"], (mail.run_id, mail.id)).fetchone() is not None:
+        return run.says(done=True)
+    row = (mail.run_id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
+    if not database.execute(sql["send"], row).rowcount:
+        return run.says(done=True)
+    database.execute(sql["wake"], (1, mail.run_id))
+    return run.says(done=True, ready=run.status == status.WAITING)
+
+
+# -- delivering --------------------------------------------------------------------------------------------
+
+
+def deliver(database: sqlite3.Connection, sql: dict[str, str], limit: int) -> Delivery:
+    """Take the oldest mail that was only inserted to its runs. Nobody holds a row here, so that all of it arrives."""
+    letters = fetch_wide(database, sql["undelivered"], (limit,))
+    by_run: dict[str, list[Letter]] = {}
+    for run_id, mail_id, kind in letters:
+        by_run.setdefault(run_id, []).append((mail_id, kind))
+    round_ = _Round(database, sql)
+    for run_id, theirs in by_run.items():
+        round_.hand_over(run_id, theirs)
+    execute_wide(database, sql["delivered"], round_.delivered)
+    execute_wide(database, sql["take_mail"], round_.thrown_away)
+    return Delivery(round_.lanes, round_.ended, round_.running, len(letters))
+
+
+class _Round:
+    """One round of the postman, and what came of it."""
+
+    def __init__(self, database: sqlite3.Connection, sql: dict[str, str]) -> None:
+        self._database = database
+        self._sql = sql
+        self.lanes: set[Lane] = set()
+        self.ended = self.running = False
+        self.delivered: list[tuple[str, str]] = []
+        self.thrown_away: list[tuple[str, str]] = []
+
+    def hand_over(self, run_id: str, letters: list[Letter]) -> None:
+        """All that has come for one run. Cancellations first: what they end needs no other mail."""
+        count = Counter(kind for _, kind in letters)
+        if count[status.MAIL_CANCEL]:
+            self._heard(cancel(self._database, self._sql, run_id))
+        run = standing(self._database, self._sql, run_id)
+        open_ = run is not None and not run.ended
+        if run is not None and open_:
+            self._tell(run, run_id, count)
+        for mail_id, kind in letters:
+            (self.delivered if open_ and kind != status.MAIL_CANCEL else self.thrown_away).append((run_id, mail_id))
+
+    def _tell(self, run: Standing, run_id: str, count: Counter[str]) -> None:
+        self.running |= run.worker is not None
+        woken = False
+        if count[status.MAIL_CHILD]:
+            woken = self._count_ends(run, run_id, count[status.MAIL_CHILD])
+        if count[status.MAIL_SIGNAL]:
+            self._database.execute(self._sql["wake"], (count[status.MAIL_SIGNAL], run_id))
+            woken |= run.status == status.WAITING
+        if woken:
+            self.lanes.add(run.lane)
+
+    def _count_ends(self, run: Standing, run_id: str, count: int) -> bool:
+        """Whether the run is ready now: if it waits for children, and these were enough, and no more are gathered."""
+        self._database.execute(self._sql["count_ends"], (count, run_id))
+        if run.awaits is None or run.ends + count < run.awaits:
+            return False
+        if run.status == status.PAUSED:
+            self._database.execute(self._sql["stop_waiting"], (run_id,))
+        elif run.status == status.WAITING:
+            self._database.execute(self._sql["linger" if run.linger_ms > 0 else "make_ready"], (run_id,))
+            return run.linger_ms <= 0
+        return False
+
+    def _heard(self, asked: Asked) -> None:
+        self.ended |= asked.ended
+        self.running |= asked.running and asked.done
+        if asked.lane is not None:
+            self.lanes.add(asked.lane)

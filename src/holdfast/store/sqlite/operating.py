@@ -1,0 +1,127 @@
+"""Operators' wishes: cancel, pause, resume, retry. A run that a worker holds is only marked; its owner acts on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+import msgspec
+
+from ...model import status
+from ...model.records import Asked, Lane
+from .families import cancel_children, tell_parents
+from .forgetting import forget_steps
+
+
+class Standing(NamedTuple):
+    """Where a run stands. The columns come in this order."""
+
+    status: str
+    reason: str | None
+    worker: str | None
+    undoing: int
+    asked: str | None
+    queue: str
+    workflow: str
+    priority: int
+    waiting_for: str | None
+    place: int | None
+    held_due: int | None
+    ends: int
+    awaits: int | None
+    linger_ms: int
+    now: int
+
+    @property
+    def lane(self) -> Lane:
+        """Where it stands when it is ready."""
+        return Lane(self.queue, self.workflow, self.priority)
+
+    @property
+    def ended(self) -> bool:
+        """Whether only a retry changes it."""
+        return self.status in status.TERMINAL
+
+    def says(self, *, done: bool = False, ready: bool = False, ended: bool = False) -> Asked:
+        """The answer to whoever wished something of it."""
+        lane = self.lane if ready else None
+        return Asked(self.status, self.reason, done, lane, ended, running=self.worker is not None)
+
+
+def standing(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Standing | None:
+    """Where a run stands, if there is one."""
+    row = database.execute(sql["standing"], (run_id,)).fetchone()
+    return None if row is None else Standing(*row)
+
+
+def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
+    """End a run that nobody holds, or begin its undoing; mark one that is held. What is undone already stays so."""
+    run = standing(database, sql, run_id)
+    if run is None:
+        return Asked(None)
+    if run.ended or run.undoing:
+        return run.says()
+    if run.worker is not None:
+        database.execute(sql["mark"], (status.ASK_CANCEL, 1, run_id))
+        return run.says(done=True)
+    undo = database.execute(sql["has_undo"], (run_id,)).fetchone() is not None
+    database.execute(sql["undo_cancelled" if undo else "end_cancelled"], (run_id,))
+    cancel_children(database, sql, [run_id])
+    if not undo:
+        tell_parents(database, sql, [run_id])
+    return run.says(done=True, ready=undo, ended=not undo)
+
+
+def pause(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
+    """Hold a run; mark one that a worker holds. Nothing that is being undone or cancelled is held."""
+    run = standing(database, sql, run_id)
+    if run is None:
+        return Asked(None)
+    if run.status == status.PAUSED:
+        return run.says(done=True)
+    if run.ended or run.undoing or run.asked == status.ASK_CANCEL:
+        return run.says()
+    if run.worker is not None:
+        database.execute(sql["mark"], (status.ASK_PAUSE, 0, run_id))
+    else:
+        database.execute(sql["hold"], (run_id,))
+    return run.says(done=True)
+
+
+def resume(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
+    """Let a held run go on, make the next check due, or take a mark back."""
+    run = standing(database, sql, run_id)
+    if run is None:
+        return Asked(None)
+    if run.asked == status.ASK_PAUSE:
+        database.execute(sql["mark"], (None, 1, run_id))
+        return run.says(done=True)
+    if run.status == status.PAUSED and not _may_go_on(run):
+        database.execute(sql["sleep_on"], (run_id,))
+        return run.says(done=True)
+    if run.status == status.PAUSED or (run.status, run.waiting_for) == (status.WAITING, status.WAITING_CHECK):
+        database.execute(sql["mark"], (None, 1, run_id))
+        database.execute(sql["make_ready"], (run_id,))
+        return run.says(done=True, ready=True)
+    return run.says()
+
+
+def _may_go_on(run: Standing) -> bool:
+    """Whether a held run is ready when it is let go: it waits for nothing, or for what has come meanwhile."""
+    due = run.held_due is not None and run.held_due <= run.now
+    if run.waiting_for is None:
+        return due or run.held_due is None
+    settled = run.awaits is not None and run.ends >= run.awaits
+    return due or settled or run.waiting_for == status.WAITING_CHECK
+
+
+def retry(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Lane | None:
+    """Queue a failed or cancelled run again, without the records that its error belongs to."""
+    forget = database.execute(sql["forget_of"], (run_id,)).fetchall()
+    rows = database.execute(sql["retry"], (run_id,)).fetchall()
+    if not rows:
+        return None
+    places = msgspec.json.decode(forget[0][0] or "[]")
+    forget_steps(database, sql, [(run_id, branch, position) for branch, position in places])
+    database.execute(sql["tell_again"], {"parent": run_id})
+    return Lane(*rows[0])

@@ -1,0 +1,192 @@
+-- Mailboxes, operators' wishes, and what runs are to each other. All but the two looks into mailboxes run in the writer's
+-- transaction: what was looked at is still so when it is changed.
+
+-- name: counters
+-- What a look at mailboxes needs to know first, so that the mail it finds is never older than the numbers.
+SELECT json_group_array(json_array(r.id, r.wakes, r.ends))
+FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS r ON r.id = asked.value;
+
+-- name: mail
+-- What lies in the mailboxes of these runs, delivered or not; a cancellation is not for the run's own eyes.
+SELECT json_group_array(json_array(m.sent_at, m.run_id, m.id, m.kind, m.name, m.value, m.error, m.format))
+FROM json_each(?) AS asked CROSS JOIN {prefix}mailbox AS m ON m.run_id = asked.value
+WHERE m.kind IN ('signal', 'child');
+
+-- name: standing
+-- Where a run stands, for whoever is about to change that.
+SELECT status, reason, worker, undoing, asked, queue, workflow, priority, waiting_for, place, held_due, ends, awaits,
+       linger_ms, {now}
+FROM {prefix}runs WHERE id = ?;
+
+-- name: send
+-- Mail of which the run hears at once.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+VALUES (?, ?, ?, ?, ?, ?, ?, {now}, 1)
+ON CONFLICT DO NOTHING;
+
+-- name: post
+-- Mail left for a run that has not ended, for a sweep to deliver. One statement, which writes before anything was read: a
+-- transaction that reads first may find that it is not allowed to write any more.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
+WHERE id = ? AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+ON CONFLICT DO NOTHING;
+
+-- name: status
+-- Where a run stands, for whoever posts mail.
+SELECT status, reason FROM {prefix}runs WHERE id = ?;
+
+-- name: wake
+-- Signals have come. Who waits is ready; who is held while it waits acts on them when it goes on; all others only count.
+UPDATE {prefix}runs
+SET wakes = wakes + ?,
+    status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END,
+    place = CASE WHEN status = 'waiting' THEN {now} * 1000 ELSE place END,
+    visible_at = CASE WHEN status = 'waiting' THEN deadline_at ELSE visible_at END,
+    held_due = CASE WHEN status = 'paused' AND waiting_for IS NOT NULL THEN NULL ELSE held_due END,
+    waiting_for = CASE WHEN status NOT IN ('waiting', 'paused') THEN waiting_for END,
+    awaits = CASE WHEN status NOT IN ('waiting', 'paused') THEN awaits END
+WHERE id = ?;
+
+-- name: undelivered
+-- The oldest mail that was only inserted.
+SELECT json_group_array(json_array(run_id, id, kind)) FROM (
+    SELECT run_id, id, kind FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered
+    WHERE delivered = 0 ORDER BY sent_at, run_id, id LIMIT ?
+);
+
+-- name: delivered
+-- Mail that its run has heard of.
+WITH letters(run_id, id) AS (VALUES (?, ?))
+UPDATE {prefix}mailbox SET delivered = 1 WHERE (run_id, id) IN (SELECT run_id, id FROM letters);
+
+-- name: take_mail
+-- Mail that its run has taken, or that nobody can take.
+WITH letters(run_id, id) AS (VALUES (?, ?))
+DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (SELECT run_id, id FROM letters);
+
+-- name: count_ends
+-- Ends of children have come.
+UPDATE {prefix}runs SET ends = ends + ? WHERE id = ?;
+
+-- name: linger
+-- Enough of them to be woken: in a moment, so that those which follow on their heels do not wake it again.
+UPDATE {prefix}runs SET visible_at = min(COALESCE(visible_at, {now} + linger_ms), {now} + linger_ms) WHERE id = ?;
+
+-- name: stop_waiting
+-- What a held run waited for has come: it goes on as soon as it is let go.
+UPDATE {prefix}runs SET waiting_for = NULL, awaits = NULL, held_due = NULL WHERE id = ?;
+
+-- name: make_ready
+-- A run that nobody holds stands in line at once.
+UPDATE {prefix}runs
+SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, place = {now} * 1000, waiting_for = NULL, awaits = NULL,
+    held_due = NULL,
+    visible_at = CASE WHEN started_at IS NOT NULL THEN deadline_at
+                      ELSE min(COALESCE(expires_at, deadline_at), COALESCE(deadline_at, expires_at)) END
+WHERE id = ?;
+
+-- name: mark
+-- An operator's wish, for the owner of the run to see; and how many wakes it is worth.
+UPDATE {prefix}runs SET asked = ?, wakes = wakes + ? WHERE id = ?;
+
+-- name: has_undo
+-- Whether a run has completed something that can be undone.
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND undo IS NOT NULL AND status = 'completed' LIMIT 1;
+
+-- name: undo_cancelled
+-- A run that nobody holds was cancelled, and has something to undo.
+UPDATE {prefix}runs
+SET status = 'compensating', undoing = 1, reason = 'cancelled', place = {now} * 1000, visible_at = NULL, deadline_at = NULL,
+    waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, wakes = wakes + 1
+WHERE id = ?;
+
+-- name: end_cancelled
+-- A run that nobody holds was cancelled, and that was it.
+UPDATE {prefix}runs
+SET status = 'cancelled', reason = 'cancelled', completed_at = {now}, place = NULL, visible_at = NULL, waiting_for = NULL,
+    awaits = NULL, held_due = NULL, asked = NULL
+WHERE id = ?;
+
+-- name: hold
+-- An operator holds a run that nobody executes. The time it would be due is kept aside; that at which it ends goes on.
+UPDATE {prefix}runs
+SET status = 'paused', place = NULL, asked = NULL,
+    held_due = CASE WHEN place IS NULL AND (status = 'queued' OR visible_at IS NOT deadline_at) THEN visible_at END,
+    waiting_for = CASE WHEN status = 'waiting' THEN waiting_for END,
+    visible_at = deadline_at
+WHERE id = ?;
+
+-- name: sleep_on
+-- A run is let go before it is due: it sleeps on, and its deadline is in view again.
+UPDATE {prefix}runs
+SET status = CASE WHEN waiting_for IS NULL THEN 'queued' ELSE 'waiting' END, wakes = wakes + 1, held_due = NULL,
+    visible_at = min(COALESCE(held_due, deadline_at), COALESCE(deadline_at, held_due))
+WHERE id = ?;
+
+-- name: tell_parents
+-- The ends of children go into their parents' mailboxes, in the transaction that ends them. One that was retried ends again.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+WITH ended(id) AS (VALUES (?))
+SELECT r.parent_id, r.reply_to, 'child', r.status, r.output, r.error, COALESCE(r.output_format, r.format), {now}, 0
+FROM ended CROSS JOIN {prefix}runs AS r ON r.id = ended.id
+WHERE r.parent_id IS NOT NULL AND r.reply_to IS NOT NULL
+ON CONFLICT (run_id, id) DO UPDATE
+SET name = excluded.name, value = excluded.value, error = excluded.error, format = excluded.format,
+    sent_at = excluded.sent_at, delivered = 0;
+
+-- name: tell_again
+-- Children that completed while their parent had ended too: their mail was thrown away, and a retried parent may wait for
+-- it. Those that failed are retried by the parent itself.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT parent_id, reply_to, 'child', status, output, error, COALESCE(output_format, format), {now}, 0
+FROM {prefix}runs
+WHERE parent_id = :parent AND parent_id IS NOT NULL AND reply_to IS NOT NULL AND status = 'completed'
+  AND reason IS NOT 'continued'
+  AND reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = :parent AND mail IS NOT NULL)
+ON CONFLICT DO NOTHING;
+
+-- name: untake
+-- A signal that was taken by a record which is to be forgotten: it is the next to be taken again.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
+SELECT run_id, mail, 'signal', name, output, format, 0, 1 FROM {prefix}steps
+WHERE run_id = ? AND branch = ? AND position = ? AND mail IS NOT NULL AND kind = 'signal' AND status = 'completed'
+ON CONFLICT DO NOTHING;
+
+-- name: name_mail
+-- Which mail a record took, so that a sender who asks again does not send it twice.
+UPDATE {prefix}steps SET mail = ? WHERE run_id = ? AND branch = ? AND position = ?;
+
+-- name: was_taken
+-- Whether a signal was taken before: asked only by a sender whose reply was lost.
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND mail = ?;
+
+-- name: cancel_children
+-- Children are cancelled with their parent, by mail: they may be many, and workers hold some of them.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, format, sent_at, delivered)
+WITH cancelled(id) AS (VALUES (?))
+SELECT child.id, p.id, 'cancel', '', p.format, {now}, 0
+FROM cancelled CROSS JOIN {prefix}runs AS p ON p.id = cancelled.id CROSS JOIN {prefix}runs AS child ON child.parent_id = p.id
+WHERE child.parent_id IS NOT NULL AND (p.status = 'cancelled' OR p.reason = 'cancelled')
+  AND child.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+ON CONFLICT DO NOTHING;
+
+-- name: inherit
+-- A run that goes on as another one leaves it its parent and its tags; and its count of wakes, because at none the other one
+-- would not look for the mail that it inherits.
+UPDATE {prefix}runs
+SET (parent_id, parent_branch, parent_position, reply_to, tags, wakes)
+    = (SELECT e.parent_id, e.parent_branch, e.parent_position, e.reply_to, e.tags, e.wakes
+       FROM {prefix}runs AS e WHERE e.id = :ended),
+    origin_id = COALESCE(origin_id, :ended)
+WHERE id = :successor;
+
+-- name: inherit_tags
+-- The same tags, for finding it.
+INSERT INTO {prefix}run_tags (tag, run_id)
+SELECT tag.value, :successor FROM {prefix}runs AS e CROSS JOIN json_each(e.tags) AS tag WHERE e.id = :ended
+ON CONFLICT DO NOTHING;
+
+-- name: inherit_mail
+-- Signals that were not taken, and a cancellation on its way.
+UPDATE {prefix}mailbox SET run_id = :successor WHERE run_id = :ended AND kind IN ('signal', 'cancel');

@@ -1,0 +1,527 @@
+"""The mailbox: what is sent to a run is kept, in order, wakes it, and is taken with a record (rules 6, 7; R10, W33)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.model.ids import new_id
+from holdfast.model.records import Lane
+from holdfast.store import Store
+from holdfast.store.protocol import Delivery
+from tests.store.conftest import Stores
+from tests.store.scene import (
+    DAY,
+    MINUTE,
+    Scene,
+    completed,
+    failed,
+    joint,
+    move,
+    retried,
+    signal,
+    undo,
+    waiting,
+)
+
+LANE = Lane("order", "order", 0)
+
+
+async def names(scene: Scene, run_id: str) -> list[str]:
+    return [mail.name for mail in (await scene.mailbox(run_id)).mail]
+
+
+# -- sending ------------------------------------------------------------------------------------------------
+
+
+async def test_a_signal_wakes_the_run_that_waits_for_it(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, None, waiting_for="signal"))
+    asked = await scene.store.send(signal(run.id))
+    assert (asked.status, asked.done, asked.lane, asked.running, asked.ended) == ("waiting", True, LANE, False, False)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.waiting_for, row.visible_at) == ("queued", True, None, None)
+    [again] = await scene.claim()
+    assert (again.id, again.wakes, again.attempt) == (run.id, run.wakes + 1, 1)
+
+
+async def test_a_signal_ends_a_wait_that_has_a_time_too(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, DAY, waiting_for="signal"))
+    await scene.store.send(signal(run.id))
+    row = await scene.info(run.id)
+    assert (row.ready, row.visible_at) == (True, None)
+
+
+async def test_a_woken_run_keeps_its_deadline_in_view(scene: Scene) -> None:
+    run = await scene.running(deadline_ms=DAY)
+    await scene.flush(waiting(run, MINUTE))
+    await scene.store.send(signal(run.id))
+    row = await scene.info(run.id)
+    assert row.deadline_at is not None and row.visible_at == row.deadline_at
+
+
+async def test_a_woken_run_waits_for_no_children_any_more(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, None, awaits=3))
+    await scene.store.send(signal(run.id))
+    assert await scene.rows.get(run.id, "awaits") is None
+
+
+async def test_a_signal_is_kept_as_it_was_sent(scene: Scene) -> None:
+    run_id = await scene.start()
+    mail = signal(run_id, "größe", '{"a":"ä\'1"}', format=2)
+    await scene.store.send(mail)
+    assert (await scene.mailbox(run_id)).mail == [mail]
+
+
+async def test_a_signal_without_a_value_has_none(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.store.send(signal(run_id, "go", None))
+    await scene.store.send(signal(run_id, "go", "null"))
+    assert [mail.value for mail in (await scene.mailbox(run_id)).mail] == [None, "null"]
+
+
+async def test_a_signal_to_a_run_that_a_worker_holds_is_only_counted(scene: Scene) -> None:
+    run = await scene.running()
+    asked = await scene.store.send(signal(run.id))
+    assert (asked.status, asked.done, asked.lane, asked.running) == ("running", True, None, True)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.worker, row.claim) == ("running", False, scene.worker, run.claim)
+    assert (await scene.mailbox(run.id)).wakes == run.wakes + 1
+
+
+async def test_a_signal_sent_before_the_wait_is_kept_and_wakes(scene: Scene) -> None:
+    """R10: it came between the look into the mailbox and the wait."""
+    run = await scene.running()
+    look = await scene.mailbox(run.id)
+    await scene.store.send(signal(run.id))
+    await scene.flush(waiting(run, None, wakes=look.wakes))
+    row = await scene.info(run.id)
+    assert (row.status, row.ready) == ("queued", True)
+
+
+async def test_a_wait_that_has_seen_the_signal_is_a_wait(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.store.send(signal(run.id, "another"))
+    look = await scene.mailbox(run.id)
+    await scene.flush(waiting(run, None, wakes=look.wakes))
+    assert (await scene.info(run.id)).status == "waiting"
+
+
+async def test_a_signal_does_not_move_a_ready_run_in_its_line(scene: Scene) -> None:
+    run_id = await scene.start()
+    place = await scene.rows.get(run_id, "place")
+    asked = await scene.store.send(signal(run_id))
+    assert (asked.status, asked.done, asked.lane, asked.running) == ("queued", True, None, False)
+    assert await scene.rows.get(run_id, "place") == place
+    [run] = await scene.claim()
+    assert run.wakes == 1
+
+
+@pytest.mark.parametrize("kind", ["a delayed start", "between two attempts"])
+async def test_a_signal_does_not_hurry_what_is_not_due(scene: Scene, kind: str) -> None:
+    run_id = await scene.start(delay_ms=DAY if kind == "a delayed start" else 0)
+    if kind != "a delayed start":
+        [run] = await scene.claim()
+        await scene.flush(retried(run, DAY))
+    before = await scene.info(run_id)
+    await scene.store.send(signal(run_id))
+    row = await scene.info(run_id)
+    assert (row.status, row.ready, row.visible_at) == ("queued", False, before.visible_at)
+    assert await names(scene, run_id) == ["approved"]
+
+
+async def test_a_signal_does_not_hurry_an_undo(scene: Scene) -> None:
+    await scene.undoing()
+    [run] = await scene.claim()
+    await scene.flush(undo(run, delay_ms=DAY))
+    before = await scene.info(run.id)
+    asked = await scene.store.send(signal(run.id))
+    assert (asked.status, asked.done, asked.lane) == ("compensating", True, None)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.visible_at) == ("compensating", False, before.visible_at)
+
+
+async def test_a_paused_run_collects_its_signals_and_acts_on_them_when_it_goes_on(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, DAY, waiting_for="signal"))
+    await scene.store.pause(run.id)
+    asked = await scene.store.send(signal(run.id))
+    assert (asked.status, asked.done, asked.lane) == ("paused", True, None)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.waiting_for) == ("paused", False, None)
+    assert (await scene.store.resume(run.id)).lane == LANE
+    assert (await scene.info(run.id)).ready
+
+
+async def test_a_paused_run_that_did_not_wait_keeps_its_time_when_a_signal_comes(scene: Scene) -> None:
+    run_id = await scene.start(delay_ms=DAY)
+    due = (await scene.info(run_id)).visible_at
+    await scene.store.pause(run_id)
+    await scene.store.send(signal(run_id))
+    await scene.store.resume(run_id)
+    row = await scene.info(run_id)
+    assert (row.status, row.ready, row.visible_at) == ("queued", False, due)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [(completed, None), (failed, "code"), (lambda run: move(run, "cancelled", reason="cancelled"), "cancelled")],
+)
+async def test_a_signal_to_a_run_that_has_ended_is_refused(scene: Scene, end: Any, reason: str | None) -> None:
+    run = await scene.running()
+    await scene.flush(end(run))
+    before = await scene.rows.dump()
+    asked = await scene.store.send(signal(run.id))
+    assert (asked.status, asked.reason, asked.done) == (end(run).status, reason, False)
+    assert await scene.rows.dump() == before
+
+
+async def test_a_signal_to_a_run_that_does_not_exist_is_refused(scene: Scene) -> None:
+    asked = await scene.store.send(signal(new_id()))
+    assert (asked.status, asked.done) == (None, False)
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+async def test_a_signal_sent_twice_is_one_signal_and_one_wake(scene: Scene) -> None:
+    """Rule 7: the reply to the first may have been lost."""
+    run = await scene.running()
+    mail = signal(run.id)
+    await scene.store.send(mail)
+    before = await scene.rows.dump()
+    assert (await scene.store.send(mail)).done
+    assert await scene.rows.dump() == before
+    assert (await scene.mailbox(run.id)).wakes == run.wakes + 1
+
+
+async def test_a_repeated_signal_does_not_wake_a_run_that_saw_it(scene: Scene) -> None:
+    run = await scene.running()
+    mail = signal(run.id)
+    await scene.store.send(mail)
+    await scene.flush(waiting(run, None, wakes=(await scene.mailbox(run.id)).wakes))
+    asked = await scene.store.send(mail)
+    assert (asked.done, asked.lane) == (True, None)
+    assert (await scene.info(run.id)).status == "waiting"
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+async def test_mail_lies_in_the_order_it_was_sent(scene: Scene) -> None:
+    """W33: first in, first out, by the database's clock and not by the ids that senders made."""
+    run_id = await scene.start()
+    ids = [new_id() for _ in range(3)]
+    for name, mail_id in zip("abc", reversed(ids), strict=True):
+        await scene.store.send(signal(run_id, name, id=mail_id))
+        await scene.rows.fetch("UPDATE [mailbox] SET sent_at = sent_at - ? WHERE id <> ?", MINUTE, mail_id)
+    assert await names(scene, run_id) == ["a", "b", "c"]
+
+
+async def test_mail_of_one_millisecond_lies_in_the_order_of_its_ids(scene: Scene) -> None:
+    run_id = await scene.start()
+    ids = [new_id() for _ in range(3)]
+    for name, mail_id in zip("cab", (ids[2], ids[0], ids[1]), strict=True):
+        await scene.store.send(signal(run_id, name, id=mail_id))
+    await scene.rows.fetch("UPDATE [mailbox] SET sent_at = ?", 1)
+    assert await names(scene, run_id) == ["a", "b", "c"]
+
+
+async def test_one_look_serves_many_runs(scene: Scene) -> None:
+    first, second, empty = await scene.start_many(3)
+    await scene.store.send(signal(first, "a"))
+    await scene.store.send(signal(second, "b"))
+    await scene.store.send(signal(second, "c"))
+    nobody = new_id()
+    boxes = await scene.store.mail([second, empty, first, nobody])
+    assert {run_id: [mail.name for mail in box.mail] for run_id, box in boxes.items()} == {
+        first: ["a"],
+        second: ["b", "c"],
+        empty: [],
+    }
+    assert {run_id: box.wakes for run_id, box in boxes.items()} == {first: 1, second: 2, empty: 0}
+
+
+async def test_looking_for_no_one_finds_nothing(scene: Scene) -> None:
+    assert await scene.store.mail([]) == {}
+
+
+async def test_a_look_sees_what_is_not_delivered_yet_but_no_cancellation(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.post(signal(run_id, "posted"))
+    await scene.post(signal(run_id, "", kind="cancel"))
+    assert await names(scene, run_id) == ["posted"]
+
+
+# -- taking -------------------------------------------------------------------------------------------------
+
+
+async def test_mail_is_taken_with_the_record_that_names_it(scene: Scene) -> None:
+    run = await scene.running()
+    mail, later = signal(run.id, "a"), signal(run.id, "b")
+    await scene.store.send(mail)
+    await scene.store.send(later)
+    answer = await scene.flush(joint(run, 0, "true", takes=[mail.id], kind="signal"))
+    assert answer.lost == set()
+    assert [(record.kind, record.output) for record in await scene.store.steps(run.id)] == [("signal", "true")]
+    assert (await scene.mailbox(run.id)).mail == [later]
+
+
+async def test_one_record_may_take_several(scene: Scene) -> None:
+    run = await scene.running()
+    mails = [signal(run.id, name) for name in "abc"]
+    for mail in mails:
+        await scene.store.send(mail)
+    await scene.flush(joint(run, 0, takes=[mails[0].id, mails[2].id]))
+    assert await names(scene, run.id) == ["b"]
+
+
+async def test_who_lost_the_run_takes_no_mail(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.store.send(mail := signal(run.id))
+    await scene.again(run)
+    before = await scene.rows.dump()
+    answer = await scene.flush(joint(run, 0, takes=[mail.id]))
+    assert answer.lost == {run.id}
+    assert await scene.rows.dump() == before
+
+
+async def test_mail_is_not_taken_by_a_record_that_belongs_to_another_claim(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(joint(run, 0, '"theirs"'))
+    again = await scene.again(run)
+    await scene.store.send(mail := signal(run.id))
+    before = await scene.rows.dump()
+    answer = await scene.flush(joint(again, 0, '"ours"', takes=[mail.id]))
+    assert answer.lost == {run.id}
+    assert await scene.rows.dump() == before
+
+
+async def test_taking_again_after_a_lost_reply_changes_nothing(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.store.send(mail := signal(run.id))
+    await scene.flush(entry := joint(run, 0, takes=[mail.id]))
+    before = await scene.rows.dump()
+    assert (await scene.flush(entry)).lost == set()
+    assert await scene.rows.dump() == before
+
+
+async def test_a_run_takes_no_mail_of_another_run(scene: Scene) -> None:
+    """The same id may lie in two mailboxes: a broadcast."""
+    run, other = await scene.running(), await scene.running()
+    mail_id = new_id()
+    await scene.store.send(signal(run.id, id=mail_id))
+    await scene.store.send(signal(other.id, id=mail_id))
+    await scene.flush(joint(run, 0, takes=[mail_id]))
+    assert (await names(scene, run.id), await names(scene, other.id)) == ([], ["approved"])
+
+
+async def test_taken_mail_and_the_end_of_the_run_go_together(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.store.send(mail := signal(run.id))
+    await scene.flush(joint(run, 0, takes=[mail.id]), completed(run))
+    assert (await scene.info(run.id)).status == "completed"
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+# -- delivering ---------------------------------------------------------------------------------------------
+
+
+async def test_delivering_nothing_is_nothing(scene: Scene) -> None:
+    await scene.start()
+    assert await scene.store.deliver(10) == Delivery(set(), False, False, 0)
+
+
+async def test_posted_mail_wakes_its_run_when_it_is_delivered(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, DAY, waiting_for="signal"))
+    await scene.post(signal(run.id))
+    assert (await scene.info(run.id)).status == "waiting"
+    assert await scene.store.deliver(10) == Delivery({LANE}, False, False, 1)
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.waiting_for, row.visible_at) == ("queued", True, None, None)
+    assert await names(scene, run.id) == ["approved"]
+
+
+async def test_the_tick_tells_of_mail_until_it_is_delivered(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.store.send(signal(run_id))
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
+    await scene.post(signal(run_id))
+    assert (await scene.store.tick(scene.worker, ["order"], True)).mail
+    await scene.store.deliver(10)
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
+
+
+async def test_mail_is_delivered_once(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.post(signal(run.id))
+    await scene.store.deliver(10)
+    before = await scene.rows.dump()
+    assert (await scene.store.deliver(10)).moved == 0
+    assert await scene.rows.dump() == before
+
+
+async def test_every_delivered_signal_counts(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.post(signal(run.id))
+    await scene.post(signal(run.id))
+    assert (await scene.store.deliver(10)).moved == 2
+    assert (await scene.mailbox(run.id)).wakes == run.wakes + 2
+
+
+async def test_mail_for_a_run_that_is_held_is_told_so(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.post(signal(run.id))
+    assert await scene.store.deliver(10) == Delivery(set(), False, True, 1)
+    await scene.flush(waiting(run, None))
+    assert (await scene.info(run.id)).ready, "the wait had not seen it"
+
+
+async def test_delivery_wakes_no_paused_run_but_is_not_forgotten(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, DAY))
+    await scene.store.pause(run.id)
+    await scene.post(signal(run.id))
+    assert await scene.store.deliver(10) == Delivery(set(), False, False, 1)
+    assert (await scene.info(run.id)).status == "paused"
+    await scene.store.resume(run.id)
+    assert (await scene.info(run.id)).ready
+
+
+async def test_delivery_is_bounded_and_takes_the_oldest_first(scene: Scene) -> None:
+    ids = await scene.start_many(5)
+    for run_id in reversed(ids):
+        await scene.post(signal(run_id))
+    assert (await scene.store.deliver(2)).moved == 2
+    boxes = await scene.store.mail(ids)
+    assert [boxes[run_id].wakes for run_id in ids] == [0, 0, 0, 1, 1]
+    assert [(await scene.store.deliver(2)).moved for _ in range(3)] == [2, 1, 0]
+
+
+async def test_mail_to_a_run_that_has_ended_is_thrown_away(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.post(signal(run.id))
+    await scene.flush(completed(run))
+    before = await scene.info(run.id)
+    assert await scene.store.deliver(10) == Delivery(set(), False, False, 1)
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+    assert (await scene.info(run.id)).status == before.status
+
+
+async def test_mail_to_a_run_that_does_not_exist_is_thrown_away(scene: Scene) -> None:
+    await scene.post(signal(new_id()))
+    assert (await scene.store.deliver(10)).moved == 1
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+async def test_mail_that_nobody_can_get_does_not_hold_up_the_rest(scene: Scene) -> None:
+    run_id = await scene.start()
+    for _ in range(3):
+        await scene.post(signal(new_id()))
+    await scene.post(signal(run_id))
+    assert (await scene.deliver(limit=1)).moved == 4
+    assert (await scene.mailbox(run_id)).wakes == 1
+
+
+async def test_mail_taken_before_its_delivery_wakes_nobody(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.post(mail := signal(run.id))
+    await scene.flush(joint(run, 0, takes=[mail.id]), waiting(run, None))
+    assert (await scene.store.deliver(10)).moved == 0
+    assert (await scene.info(run.id)).status == "waiting"
+
+
+async def test_delivery_does_not_wait_for_a_run_that_somebody_holds_locked(scene: Scene, stores: Stores) -> None:
+    """Rule 8. What could not be delivered is delivered later."""
+    if scene.store.dialect == "sqlite":
+        pytest.skip("SQLite locks no rows")
+    locked, free = await scene.start_many(2)
+    await scene.post(signal(locked))
+    await scene.post(signal(free))
+    other = await asyncpg.connect(stores.url.text)
+    try:
+        async with asyncio.timeout(20), other.transaction():
+            await other.execute("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", locked)
+            assert (await scene.store.deliver(10)).moved == 1
+            assert (await scene.mailbox(free)).wakes == 1
+    finally:
+        await other.close()
+    assert (await scene.store.deliver(10)).moved == 1
+    assert (await scene.mailbox(locked)).wakes == 1
+
+
+# -- many at once -------------------------------------------------------------------------------------------
+
+
+async def test_senders_at_once_lose_nothing_and_the_run_stands_in_line_once(scene: Scene, twin: Store) -> None:
+    """W33."""
+    run = await scene.running()
+    await scene.flush(waiting(run, None, waiting_for="signal"))
+    mails = [signal(run.id, str(n)) for n in range(40)]
+    answers = await asyncio.gather(*((scene.store, twin)[n % 2].send(mail) for n, mail in enumerate(mails)))
+    assert all(asked.done for asked in answers)
+    assert [asked.lane for asked in answers if asked.lane] == [LANE]
+    box = await scene.mailbox(run.id)
+    assert {mail.id for mail in box.mail} == {mail.id for mail in mails}
+    assert box.wakes == run.wakes + 40
+    assert [again.id for again in await scene.claim()] == [run.id]
+
+
+async def test_a_signal_sent_while_the_run_lies_down_is_never_slept_over(scene: Scene, twin: Store) -> None:
+    """Rule 6, by trying: whoever is first, the run is ready afterwards."""
+    for _ in range(20):
+        run = await scene.running()
+        look = await scene.mailbox(run.id)
+        await asyncio.gather(
+            scene.flush_through(waiting(run, None, wakes=look.wakes)),
+            twin.send(signal(run.id)),
+        )
+        [again] = await scene.claim()
+        assert again.id == run.id
+        await scene.flush(completed(again))
+
+
+async def test_deliverers_at_once_count_nothing_twice(scene: Scene, twin: Store) -> None:
+    ids = await scene.start_many(10)
+    for _ in range(3):
+        for run_id in ids:
+            await scene.post(signal(run_id))
+    moved = 0
+    while (await scene.store.tick(scene.worker, ["order"], False)).mail:
+        deliveries = await asyncio.gather(*(store.deliver(7) for store in (scene.store, twin, scene.store, twin)))
+        moved += sum(delivery.moved for delivery in deliveries)
+    assert moved == 30
+    assert {box.wakes for box in (await scene.store.mail(ids)).values()} == {3}
+
+
+# -- when a wait is due -------------------------------------------------------------------------------------
+
+
+async def test_a_wait_may_name_the_moment_it_ends(scene: Scene) -> None:
+    """A time of the database, which stays the same however often the run is woken in between."""
+    run = await scene.running()
+    due = (await scene.info(run.id)).now_ms + DAY
+    await scene.flush(waiting(run, None, due_at=due))
+    assert (await scene.info(run.id)).visible_at == due
+    await scene.store.send(signal(run.id))
+    [again] = await scene.claim()
+    await scene.flush(waiting(again, None, due_at=due))
+    assert (await scene.info(run.id)).visible_at == due
+
+
+async def test_a_moment_that_is_past_keeps_nobody_waiting(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, None, due_at=(await scene.info(run.id)).now_ms - MINUTE))
+    await scene.store.promote(10)
+    assert (await scene.info(run.id)).ready
+
+
+async def test_a_moment_after_the_deadline_is_cut_short_by_it(scene: Scene) -> None:
+    run = await scene.running(deadline_ms=MINUTE)
+    row = await scene.info(run.id)
+    await scene.flush(waiting(run, None, due_at=row.now_ms + DAY))
+    assert row.deadline_at is not None and (await scene.info(run.id)).visible_at == row.deadline_at

@@ -1,0 +1,389 @@
+"""Starts and signals in the caller's own transaction: inserts only, and nothing before its commit (rule 10; W7)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from holdfast.errors import ConfigurationError
+from holdfast.model.ids import new_id
+from holdfast.model.records import Lane
+from tests.store.conftest import Stores
+from tests.store.scene import DAY, Scene, child_of, completed, move, new_run, signal, step, waiting
+
+LANE = Lane("order", "order", 0)
+KINDS = ("connection", "pooled", "alchemy connection", "alchemy session")
+
+
+class Caller:
+    """Somebody with a transaction of their own, by way of each library."""
+
+    def __init__(self, kind: str, stores: Stores) -> None:
+        self.kind = kind
+        self.url = stores.url
+        self.connection: Any = None
+        """What is handed to the store."""
+        self._closing: list[Any] = []
+
+    async def open(self) -> None:
+        if self.url.kind == "sqlite":
+            assert self.url.path is not None
+            self.connection = sqlite3.connect(self.url.path, timeout=30)
+        elif self.kind == "connection":
+            self.connection = await asyncpg.connect(self.url.text)
+            self._closing.append(self.connection.close)
+            await self._begin()
+        elif self.kind == "pooled":
+            pool = await asyncpg.create_pool(self.url.text, min_size=1, max_size=1)
+            self.connection = await pool.acquire()
+            self._closing += [pool.close, lambda: pool.release(self.connection)]
+            await self._begin()
+        else:
+            engine = create_async_engine(self.url.text.replace("postgresql://", "postgresql+asyncpg://"))
+            self.connection = AsyncSession(engine) if self.kind == "alchemy session" else engine.connect()
+            if self.kind == "alchemy connection":
+                await self.connection.start()
+            self._closing += [engine.dispose, self.connection.close]
+
+    async def _begin(self) -> None:
+        self._transaction = self.connection.transaction()
+        await self._transaction.start()
+
+    async def note(self, text: str) -> None:
+        """A row of the caller's own."""
+        sql = f"INSERT INTO notes VALUES ('{text}')"
+        if isinstance(self.connection, sqlite3.Connection):
+            self.connection.execute(sql)
+        else:
+            alchemy = self.kind.startswith("alchemy")
+            await self.connection.execute(sqlalchemy.text(sql) if alchemy else sql)
+
+    async def commit(self) -> None:
+        await self._end("commit")
+
+    async def rollback(self) -> None:
+        await self._end("rollback")
+
+    async def _end(self, how: str) -> None:
+        if isinstance(self.connection, sqlite3.Connection):
+            getattr(self.connection, how)()
+        elif self.kind.startswith("alchemy"):
+            await getattr(self.connection, how)()
+        else:
+            await getattr(self._transaction, how)()
+
+    async def close(self) -> None:
+        if isinstance(self.connection, sqlite3.Connection):
+            self.connection.close()
+        for close in reversed(self._closing):
+            await close()
+
+
+@pytest.fixture(params=KINDS)
+async def caller(request: pytest.FixtureRequest, scene: Scene, stores: Stores) -> AsyncIterator[Caller]:
+    """With a table of notes. A transaction is open, or (SQLite, SQLAlchemy) opens with the first statement."""
+    if not stores.shared:
+        pytest.skip("nobody else can connect to a database in memory")
+    if stores.url.kind == "sqlite" and request.param != "connection":
+        pytest.skip("not on SQLite")
+    await scene.rows.fetch("CREATE TABLE notes (text text)")
+    caller = Caller(request.param, stores)
+    await caller.open()
+    yield caller
+    await caller.close()
+
+
+async def notes(scene: Scene) -> list[str]:
+    return [text for (text,) in await scene.rows.fetch("SELECT text FROM notes")]
+
+
+# -- starting -----------------------------------------------------------------------------------------------
+
+
+async def test_a_start_is_committed_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
+    """W7, R12."""
+    run = new_run(input='{"a":1}', tags=("red",), priority=3)
+    await caller.note("order 1")
+    assert await scene.store.start_within(caller.connection, [run]) == [run.id]
+    assert await scene.store.run(run.id) is None, "nobody sees it before the commit"
+    await caller.commit()
+    assert await notes(scene) == ["order 1"]
+    row = await scene.info(run.id)
+    assert (row.status, row.ready, row.input, row.tags, row.priority) == ("queued", True, '{"a":1}', ["red"], 3)
+    assert [tagged.id for tagged in await scene.store.runs(tag="red")] == [run.id]
+    assert [claimed.id for claimed in await scene.claim()] == [run.id]
+
+
+async def test_a_start_is_rolled_back_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
+    before = await scene.rows.dump()
+    await caller.note("order 1")
+    await scene.store.start_within(caller.connection, [new_run(tags=("red",)), new_run(key="k")])
+    await caller.rollback()
+    assert await notes(scene) == []
+    assert await scene.rows.dump() == before
+
+
+async def test_rows_written_after_the_start_belong_to_the_same_transaction(scene: Scene, caller: Caller) -> None:
+    await scene.store.start_within(caller.connection, [new_run()])
+    await caller.note("order 1")
+    await caller.rollback()
+    assert await notes(scene) == []
+    assert await scene.store.runs() == []
+
+
+async def test_many_are_started_in_their_order(scene: Scene, caller: Caller) -> None:
+    runs = [new_run() for _ in range(30)]
+    assert await scene.store.start_within(caller.connection, runs) == [run.id for run in runs]
+    await caller.commit()
+    assert [run.id for run in await scene.claim(50)] == [run.id for run in runs]
+
+
+async def test_one_call_may_start_runs_of_many_kinds(scene: Scene, caller: Caller) -> None:
+    parent = await scene.running()
+    child, later, mail = child_of(parent, 0, "report"), new_run(delay_ms=DAY), new_run("mail")
+    later.origin = parent.id
+    assert await scene.store.start_within(caller.connection, [child, later, mail]) == [child.id, later.id, mail.id]
+    await caller.commit()
+    assert (await scene.info(child.id)).parent_id == parent.id
+    row = await scene.info(later.id)
+    assert (row.ready, row.origin_id) == (False, parent.id)
+    assert (await scene.info(mail.id)).ready
+
+
+async def test_a_key_that_is_taken_names_the_run_that_has_it(scene: Scene, caller: Caller) -> None:
+    """Rule 35."""
+    taken = await scene.start(key="a")
+    runs = [new_run(key="b"), new_run(key="a"), new_run(), new_run(key="b")]
+    answer = await scene.store.start_within(caller.connection, runs)
+    assert answer == [runs[0].id, taken, runs[2].id, runs[0].id]
+    await caller.commit()
+    assert len(await scene.store.runs()) == 3
+
+
+async def test_a_key_may_be_taken_in_the_same_transaction(scene: Scene, caller: Caller) -> None:
+    [first] = await scene.store.start_within(caller.connection, [new_run(key="a")])
+    assert await scene.store.start_within(caller.connection, [new_run(key="a")]) == [first]
+    await caller.commit()
+    assert len(await scene.store.runs()) == 1
+
+
+async def test_starting_nothing_within_is_nothing(scene: Scene, caller: Caller) -> None:
+    assert await scene.store.start_within(caller.connection, []) == []
+    await caller.commit()
+    assert await scene.store.runs() == []
+
+
+# -- sending ------------------------------------------------------------------------------------------------
+
+
+async def test_a_signal_is_delivered_after_the_commit(scene: Scene, caller: Caller) -> None:
+    run = await scene.running()
+    await scene.flush(waiting(run, None, waiting_for="signal"))
+    await caller.note("paid")
+    mail = signal(run.id, "paid", '{"a":1}', format=2)
+    asked = await scene.store.send_within(caller.connection, mail)
+    assert (asked.status, asked.done) == ("waiting", True)
+    assert (await scene.mailbox(run.id)).mail == []
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
+    await caller.commit()
+    assert await notes(scene) == ["paid"]
+    assert (await scene.mailbox(run.id)).mail == [mail]
+    assert (await scene.info(run.id)).status == "waiting", "it wakes nobody by itself"
+    assert (await scene.store.tick(scene.worker, ["order"], True)).mail
+    assert (await scene.deliver()).lanes == {LANE}
+    assert (await scene.info(run.id)).ready
+
+
+async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
+    run = await scene.running()
+    before = await scene.rows.dump()
+    await caller.note("paid")
+    await scene.store.send_within(caller.connection, signal(run.id))
+    await caller.rollback()
+    assert await notes(scene) == []
+    assert await scene.rows.dump() == before
+
+
+async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, caller: Caller) -> None:
+    run_id = await scene.start()
+    mail = signal(run_id)
+    assert (await scene.store.send_within(caller.connection, mail)).done
+    assert (await scene.store.send_within(caller.connection, mail)).done
+    await caller.commit()
+    assert (await scene.mailbox(run_id)).mail == [mail]
+    assert (await scene.deliver()).moved == 1
+    assert (await scene.mailbox(run_id)).wakes == 1
+
+
+async def test_a_signal_within_to_a_run_that_has_ended_is_refused(scene: Scene, caller: Caller) -> None:
+    run = await scene.running()
+    await scene.flush(completed(run))
+    asked = await scene.store.send_within(caller.connection, signal(run.id))
+    assert (asked.status, asked.done) == ("completed", False)
+    await caller.commit()
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+async def test_a_signal_within_to_a_run_that_does_not_exist_is_refused(scene: Scene, caller: Caller) -> None:
+    asked = await scene.store.send_within(caller.connection, signal(new_id()))
+    assert (asked.status, asked.done) == (None, False)
+    await caller.commit()
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+async def test_a_run_may_be_started_and_sent_to_in_one_transaction(scene: Scene, caller: Caller) -> None:
+    run = new_run()
+    await scene.store.start_within(caller.connection, [run])
+    assert (await scene.store.send_within(caller.connection, signal(run.id))).done
+    await caller.commit()
+    assert (await scene.deliver()).moved == 1
+    [claimed] = await scene.claim()
+    assert (claimed.id, claimed.wakes) == (run.id, 1)
+
+
+async def test_a_signal_committed_while_its_run_goes_to_sleep_is_not_slept_over(scene: Scene, caller: Caller) -> None:
+    """It was in nobody's mailbox when the run looked, and its delivery finds the run asleep."""
+    run = await scene.running()
+    if caller.url.kind != "sqlite":
+        await scene.store.send_within(caller.connection, signal(run.id))
+    look = await scene.mailbox(run.id)
+    assert look.mail == []
+    await scene.flush(waiting(run, None, wakes=look.wakes))
+    if caller.url.kind == "sqlite":  # where an open transaction keeps every other writer out
+        await scene.store.send_within(caller.connection, signal(run.id))
+    await caller.commit()
+    await scene.deliver()
+    assert (await scene.info(run.id)).ready
+
+
+# -- locking nothing ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows_are_locked_one_by_one(scene: Scene) -> None:
+    if scene.store.dialect == "sqlite":
+        pytest.skip("SQLite has one lock for all that write")
+
+
+@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+async def test_an_open_transaction_stands_in_nobody_s_way(scene: Scene, caller: Caller) -> None:
+    """A handler that waits for the journal while its own transaction holds its run's row would freeze the worker."""
+    run = await scene.running()
+    taken = await scene.start("mail", key="a")
+    await scene.store.send_within(caller.connection, signal(run.id))
+    await scene.store.start_within(caller.connection, [child_of(run), new_run("mail", key="a")])
+    async with asyncio.timeout(20):
+        answer = await scene.flush(step(run, 0))
+        assert (answer.busy, answer.lost) == (set(), set())
+        assert (await scene.store.send(signal(run.id))).done
+        assert (await scene.store.cancel(taken)).ended
+        assert (await scene.flush(completed(run))).busy == set()
+    await caller.commit()
+    await scene.deliver()
+    assert (await scene.info(run.id)).status == "completed"
+
+
+@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+async def test_a_signal_committed_after_its_run_has_ended_is_thrown_away(scene: Scene, caller: Caller) -> None:
+    run = await scene.running()
+    assert (await scene.store.send_within(caller.connection, signal(run.id))).done
+    await scene.flush(completed(run))
+    await caller.commit()
+    assert (await scene.deliver()).moved == 1
+    assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
+
+
+@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+async def test_a_signal_committed_after_its_run_went_on_as_another_is_for_that_one(
+    scene: Scene, caller: Caller
+) -> None:
+    run = await scene.running()
+    await scene.store.send_within(caller.connection, signal(run.id))
+    successor = new_run()
+    await scene.flush(move(run, "completed", reason="continued", output=f'"{successor.id}"', successor=successor))
+    await caller.commit()
+    await scene.deliver()
+    box = await scene.mailbox(successor.id)
+    assert (box.wakes, [mail.name for mail in box.mail]) == (1, ["approved"])
+
+
+@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Caller, stores: Stores) -> None:
+    run_id = await scene.start(key="a")
+    other = await asyncpg.connect(stores.url.text)
+    try:
+        async with asyncio.timeout(20), other.transaction():
+            await other.execute("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run_id)
+            assert (await scene.store.send_within(caller.connection, signal(run_id))).done
+            assert await scene.store.start_within(caller.connection, [new_run(key="a")]) == [run_id]
+            await caller.commit()
+    finally:
+        await other.close()
+
+
+# -- which connections --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, "postgresql://localhost", object()], ids=["none", "text", "object"])
+async def test_what_is_no_connection_is_refused_by_name(scene: Scene, wrong: Any) -> None:
+    accepted = "sqlite3" if scene.store.dialect == "sqlite" else "asyncpg"
+    with pytest.raises(ConfigurationError, match=accepted):
+        await scene.store.start_within(wrong, [new_run()])
+    with pytest.raises(ConfigurationError, match=accepted):
+        await scene.store.send_within(wrong, signal(await scene.start()))
+
+
+async def test_a_connection_of_another_database_is_refused_by_name(scene: Scene, postgres_url: str) -> None:
+    if scene.store.dialect == "sqlite":
+        connection: Any = await asyncpg.connect(postgres_url)
+        with pytest.raises(ConfigurationError, match="sqlite3"):
+            await scene.store.start_within(connection, [new_run()])
+        await connection.close()
+    else:
+        connection = sqlite3.connect(":memory:")
+        with pytest.raises(ConfigurationError, match="asyncpg"):
+            await scene.store.start_within(connection, [new_run()])
+        connection.close()
+
+
+async def test_a_connection_without_a_transaction_commits_at_once(scene: Scene, stores: Stores) -> None:
+    if not stores.shared:
+        pytest.skip("nobody else can connect to a database in memory")
+    if stores.url.kind == "sqlite":
+        assert stores.url.path is not None
+        connection: Any = sqlite3.connect(stores.url.path, isolation_level=None)
+    else:
+        connection = await asyncpg.connect(stores.url.text)
+    [run_id] = await scene.store.start_within(connection, [run := new_run(tags=("red",))])
+    assert (await scene.store.send_within(connection, signal(run_id))).done
+    assert run_id == run.id
+    assert (await scene.info(run_id)).ready
+    assert [row.id for row in await scene.store.runs(tag="red")] == [run_id]
+    assert len((await scene.mailbox(run_id)).mail) == 1
+    closing = connection.close()
+    if closing is not None:
+        await closing
+
+
+async def test_the_settings_of_the_caller_s_connection_do_not_matter_and_stay(scene: Scene, stores: Stores) -> None:
+    """Rows as dictionaries, text as bytes: the caller's own business."""
+    if not stores.shared or stores.url.kind != "sqlite":
+        pytest.skip("for connections to a file")
+    assert stores.url.path is not None
+    taken = await scene.start(key="a")
+    connection = sqlite3.connect(stores.url.path)
+    factory = lambda cursor, row: dict(zip([column[0] for column in cursor.description], row, strict=True))
+    connection.row_factory = factory
+    assert await scene.store.start_within(connection, [new_run(key="a")]) == [taken]
+    assert (await scene.store.send_within(connection, signal(taken))).status == "queued"
+    assert connection.row_factory is factory
+    assert connection.execute("SELECT 1 AS one").fetchone() == {"one": 1}
+    connection.rollback()
+    connection.close()
