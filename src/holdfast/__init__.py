@@ -1,13 +1,18 @@
 """Holdfast: durable execution for Python on the database you already run."""
 
 from .app import Holdfast
+from .engine.branches import BranchCall, FirstCall, MapCall
+from .engine.call import DurableCall
 from .engine.calls import StepCall
+from .engine.children import ChildRun
 from .engine.context import Context, SyncContext
 from .engine.scope import cancelled
 from .engine.step import step
 from .engine.workflow import Workflow
 from .errors import (
     AttemptTimeout,
+    ChildFailed,
+    CompensationFailed,
     ConfigurationError,
     ContextMisuse,
     DatabaseRefused,
@@ -20,6 +25,7 @@ from .errors import (
     NonDeterminismError,
     NonRetryableError,
     PayloadError,
+    RecordedError,
     Released,
     RetryLater,
     RunCancelled,
@@ -30,9 +36,11 @@ from .errors import (
     StepFailed,
     StepTimeout,
     UnknownWorkflow,
+    WaitTimeout,
 )
 from .model.backoff import Backoff
 from .model.payload import Codec
+from .rehearsal import Rehearsal
 from .run import Activity, ErrorInfo, Run, RunInfo, StepInfo
 from .settings import Settings
 
@@ -42,22 +50,31 @@ __all__ = [
     "Activity",
     "AttemptTimeout",
     "Backoff",
+    "BranchCall",
+    "ChildFailed",
+    "ChildRun",
     "Codec",
+    "CompensationFailed",
     "ConfigurationError",
     "Context",
     "ContextMisuse",
     "DatabaseRefused",
     "DatabaseUnavailable",
     "DeadlineExceeded",
+    "DurableCall",
     "ErrorInfo",
+    "FirstCall",
     "Holdfast",
     "HoldfastError",
     "InvalidInput",
     "InvalidState",
     "LeaseLost",
+    "MapCall",
     "NonDeterminismError",
     "NonRetryableError",
     "PayloadError",
+    "RecordedError",
+    "Rehearsal",
     "Released",
     "RetryLater",
     "Run",
@@ -74,6 +91,7 @@ __all__ = [
     "StepTimeout",
     "SyncContext",
     "UnknownWorkflow",
+    "WaitTimeout",
     "Workflow",
     "__version__",
     "cancelled",

@@ -9,16 +9,17 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
 from .connected import Connected
 from .engine.context import Context, SyncContext
-from .engine.scope import current_call, current_execution
+from .engine.options import Seconds, StartOptions
+from .engine.scope import refuse_in_workflow
 from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, check_attempts, workflow_options
-from .errors import ConfigurationError, ContextMisuse, HoldfastError, InvalidInput, UnknownWorkflow
+from .errors import ConfigurationError, HoldfastError, InvalidInput, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
 from .model.names import check_name, check_namespace
@@ -27,6 +28,7 @@ from .model.records import NewRun, RunShape
 from .model.schema import first_problem
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
+from .rehearsal import Rehearsal, Rehearsals
 from .run import Run, RunInfo, run_info
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
-Seconds = float | timedelta
 
 _MAX_PRIORITY = 2**31 - 1
 
@@ -176,15 +177,8 @@ class Holdfast:
         input: I = ...,
         *,
         key: str | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        expires_in: Seconds | None = None,
-        deadline: Seconds | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        tags: Sequence[str] = (),
+        connection: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Run[O]: ...
     @overload
     async def start(
@@ -193,30 +187,35 @@ class Holdfast:
         input: Any = None,
         *,
         key: str | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        expires_in: Seconds | None = None,
-        deadline: Seconds | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        tags: Sequence[str] = (),
+        connection: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Run[Any]: ...
     async def start(
-        self, workflow: Workflow[Any, Any] | str, input: Any = None, *, key: str | None = None, **options: Any
+        self,
+        workflow: Workflow[Any, Any] | str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        connection: Any = None,
+        **options: Any,
     ) -> Run[Any]:
         """Start a run; when this returns, it is committed and will not be lost.
 
-        With a ``key``, a second start of the same workflow gives the same run, never a second one.
+        With a ``key``, a second start of the same workflow gives the same run, never a second one. With a
+        ``connection`` of your own (asyncpg's, SQLAlchemy's async session or connection, sqlite3's) the start joins its
+        transaction: it is committed, or rolled back, with yours.
         """
-        _refuse_in_workflow("app.start", "ctx.start")
+        refuse_in_workflow("app.start", "ctx.start")
         connected = await self._connect()
-        shape, encode, output_type = await self._shape(connected, workflow, options)
+        shape, encode, output_type = await self._shape(connected, workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
-        run_id = await connected.starter.start(NewRun(new_id(), shape, encode(input), key))
-        return Run(run_id, self._connect, self._payloads, output_type, known=True)
+        run = NewRun(new_id(), shape, encode(input), key)
+        if connection is None:
+            run_id = await connected.starter.start(run)
+        else:
+            (run_id,) = await connected.store.start_within(connection, [run])
+        return Run(run_id, self._connect, self._payloads, output_type, known=connection is None)
 
     @overload
     async def start_many(
@@ -225,15 +224,8 @@ class Holdfast:
         inputs: Sequence[I],
         *,
         keys: Sequence[str] | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        expires_in: Seconds | None = None,
-        deadline: Seconds | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        tags: Sequence[str] = (),
+        connection: Any = None,
+        **options: Unpack[StartOptions],
     ) -> list[Run[O]]: ...
     @overload
     async def start_many(
@@ -242,15 +234,8 @@ class Holdfast:
         inputs: Sequence[Any],
         *,
         keys: Sequence[str] | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Seconds | None = None,
-        at: datetime | None = None,
-        expires_in: Seconds | None = None,
-        deadline: Seconds | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        tags: Sequence[str] = (),
+        connection: Any = None,
+        **options: Unpack[StartOptions],
     ) -> list[Run[Any]]: ...
     async def start_many(
         self,
@@ -258,22 +243,43 @@ class Holdfast:
         inputs: Sequence[Any],
         *,
         keys: Sequence[str] | None = None,
+        connection: Any = None,
         **options: Any,
     ) -> list[Run[Any]]:
         """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
-        _refuse_in_workflow("app.start_many", "ctx.start")
+        refuse_in_workflow("app.start_many", "ctx.start")
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
-        shape, encode, output_type = await self._shape(connected, workflow, options)
+        shape, encode, output_type = await self._shape(connected, workflow, options, joins=connection is not None)
         runs = [NewRun(new_id(), shape, encode(value), key) for value, key in zip(values, names, strict=True)]
-        ids = await connected.starter.start_many(runs) if runs else []
-        return [Run(run_id, self._connect, self._payloads, output_type, known=True) for run_id in ids]
+        if not runs:
+            return []
+        if connection is None:
+            ids = await connected.starter.start_many(runs)
+        else:
+            ids = await connected.store.start_within(connection, runs)
+        known = connection is None
+        return [Run(run_id, self._connect, self._payloads, output_type, known=known) for run_id in ids]
+
+    async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
+        """Send a signal to a run; see ``Run.signal``."""
+        await self.get(run_id).signal(name, value, connection=connection)
+
+    async def _new_child(
+        self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any]
+    ) -> tuple[RunShape, str, Any]:
+        """What a run starts as its child: checked as any start."""
+        shape, encode, output_type = await self._shape(await self._connect(), workflow, options)
+        return shape, encode(input), output_type
 
     async def _shape(
-        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any]
+        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any], joins: bool = False
     ) -> tuple[RunShape, Callable[[Any], str], Any]:
         """What the starts of one call have in common, and how their inputs are checked and encoded."""
+        for name in options:
+            if name not in StartOptions.__annotations__:
+                raise TypeError(f"a start has no option {name!r}; it has {', '.join(StartOptions.__annotations__)}")
         if isinstance(workflow, str):
             code = self.workflows.get(workflow)
         elif isinstance(workflow, Workflow):
@@ -284,7 +290,10 @@ class Holdfast:
             raise ConfigurationError(f"start takes a workflow or its name, not {workflow!r}")
         if code is None:
             return await self._shape_by_name(connected, str(workflow), options)
-        await connected.store_definitions([code])
+        if joins:
+            connected.store_definitions_soon([code])
+        else:
+            await connected.store_definitions([code])
         shape = self._options_to_shape(code.name, code.version, code.queue, code.options.deadline, options)
 
         def encode(value: Any) -> str:
@@ -364,6 +373,33 @@ class Holdfast:
         )
         return [run_info(row, self._payloads) for row in rows]
 
+    async def check(
+        self,
+        *,
+        workflow: str | Workflow[Any, Any] | None = None,
+        limit: int | None = None,
+        timeout: Seconds = 10.0,
+        progress: Callable[[Rehearsal], None] | None = None,
+    ) -> list[Rehearsal]:
+        """Replay what is recorded of unfinished runs against this code, and tell which of them it does not fit. Nothing
+        is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds.
+        ``progress`` is called with each as it is found."""
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        if name is not None and name not in self.workflows:
+            raise UnknownWorkflow(name, list(self.workflows))
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
+        store = await self.store()
+        longest = seconds(timeout, "the timeout of check()")
+        rehearsals = Rehearsals(store, self.workflows, self.settings, self._payloads, self.logger, longest)
+        found = []
+        async with contextlib.aclosing(rehearsals.each(name, limit)) as each:
+            async for rehearsal in each:
+                found.append(rehearsal)
+                if progress is not None:
+                    progress(rehearsal)
+        return found
+
     # -- working -----------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -423,8 +459,9 @@ class Holdfast:
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))
         return Worker(
-            connected.store, settings, self._payloads, self.logger, self.workflows, connected.switchboard, queues
-        )
+            connected.store, settings, self._payloads, self.logger, self.workflows, connected.switchboard, queues,
+            self._new_child,
+        )  # fmt: skip
 
     # -- the database ------------------------------------------------------------------------------------------------
 
@@ -613,16 +650,6 @@ def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) ->
 def _refuse_input(value: Any, name: str) -> None:
     if value is not None:
         raise InvalidInput(f"{name!r} takes no input, but was given a {type(value).__name__}")
-
-
-def _refuse_in_workflow(called: str, instead: str) -> None:
-    """In a workflow's body it would start again on every replay. In a step, or in a plain task, it may."""
-    execution = current_execution.get()
-    if execution is not None and execution.workflow.kind == WORKFLOW and current_call.get() is None:
-        raise ContextMisuse(
-            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call "
-            f"it again. Use {instead}, or call it inside a step"
-        )
 
 
 @contextlib.contextmanager

@@ -24,11 +24,13 @@ class Connected:
 
     def __init__(self, store: Store, settings: Settings, logger: logging.Logger) -> None:
         self.store = store
+        self.logger = logger
         self.loop = asyncio.get_running_loop()
         self.switchboard = Switchboard(store, logger)
         self.starter = Starter(store, settings, logger, self.switchboard)
         self.watcher = Watcher(store, settings, logger, self.switchboard)
         self._stored: set[tuple[str, str]] = set()
+        self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
 
@@ -38,6 +40,20 @@ class Connected:
         if new:
             await self.store.put_definitions([w.definition() for w in new])
             self._stored.update((w.name, w.version) for w in new)
+
+    def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
+        """The same for a caller who has a transaction open, and must not wait for another: on SQLite there is one lock
+        for all who write, and the caller has it."""
+        task = asyncio.create_task(self.store_definitions(workflows))
+        self._storing.add(task)
+        task.add_done_callback(self._stored_soon)
+
+    def _stored_soon(self, task: asyncio.Task[None]) -> None:
+        self._storing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.logger.warning(
+                "a definition could not be stored; the next start tries again", exc_info=task.exception()
+            )
 
     async def definition(self, name: str, also_known: list[str]) -> Definition:
         """The stored definition of a workflow whose code is not here."""
@@ -50,5 +66,6 @@ class Connected:
 
     async def close(self) -> None:
         """Stop watching and listening, in this order; the store is closed by its owner."""
+        await asyncio.gather(*self._storing, return_exceptions=True)
         await self.watcher.close()
         await self.switchboard.close()

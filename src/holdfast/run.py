@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
+from .engine.children import STARTS
 from .engine.failure import decode_error
+from .engine.history import PATCH, UNDO
+from .engine.scope import refuse_in_workflow
+from .engine.sleeping import wakes_at
+from .engine.undo import UNDO_BRANCH
 from .errors import InvalidState, RunCancelled, RunFailed, RunNotFound
 from .model import status
 from .model.backoff import seconds
+from .model.ids import child_id, new_id
+from .model.names import check_name
 from .model.payload import Payloads
-from .model.records import RUN_ITSELF, ActivityRow, Outcome, ProgressRow, RunRow, StepRecord
+from .model.records import (
+    RUN_ITSELF,
+    ActivityRow,
+    Asked,
+    Mail,
+    NewRun,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    RunShape,
+    StepRecord,
+)
+from .worker.patience import patiently
 
 if TYPE_CHECKING:
     from .connected import Connected
 
 O = TypeVar("O", covariant=True)  # noqa: E741
+
+_PATIENCE = 5.0
+"""Seconds a wish rides out trouble before whoever has it hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +90,8 @@ class RunInfo:
     """Whether it stands in line to be claimed."""
     asked: str | None
     """What an operator asks of the worker that executes it."""
+    origin: str | None
+    """The run that this one continues (``ctx.continue_as``) or repeats (``retry(from_start=True)``)."""
     read_at: datetime
     """When this was read, by the database's clock, as all times here."""
 
@@ -84,6 +112,12 @@ class StepInfo:
     started_at: datetime
     completed_at: datetime | None
     line: str | None = None
+    kind: str = "step"
+    """What it is: a step, a sleep, a signal, a child (start, result, call), a transaction, an undo …"""
+    undo: str | None = None
+    """The name of the function that undoes it, if it has one."""
+    child: str | None = None
+    """The id of the run that it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +170,23 @@ class Run(Generic[O]):
         limit = None if timeout is None else seconds(timeout, "the timeout of result()")
         if not self._known:
             await self._row()
-        connected = await self._connect()
-        outcome = await connected.watcher.wait(self.id, limit)
-        if outcome is None:  # the timeout may be shorter than a question takes: ask once all the same
-            outcome = next(iter(await connected.store.outcomes([self.id])), None)
-        if outcome is None:
-            raise TimeoutError(f"run {self.id} has not ended within {limit:g} s; it goes on, and may be asked again")
+        outcome = await self._outcome(limit)
         return self._value(outcome)
+
+    async def _outcome(self, limit: float | None) -> Outcome:
+        """How it ended; a run that goes on as another has not."""
+        connected, run_id = await self._connect(), self.id
+        until = None if limit is None else time.monotonic() + limit
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            outcome = await connected.watcher.wait(run_id, left)
+            if outcome is None:  # the timeout may be shorter than a question takes: ask once all the same
+                outcome = next(iter(await connected.store.outcomes([run_id])), None)
+            if outcome is None:
+                raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; it goes on, and may be asked again")
+            if outcome.reason != status.REASON_CONTINUED:
+                return outcome
+            run_id = msgspec.json.decode(outcome.output or "null")
 
     async def steps(self) -> list[StepInfo]:
         """Its steps: recorded ones in the order they were recorded, then those under way."""
@@ -154,7 +198,7 @@ class Run(Generic[O]):
             records += page
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
-        found = [_step_info(record, self._payloads) for record in records]
+        found = [_step_info(record, row, self._payloads) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
             return found
         found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
@@ -168,14 +212,109 @@ class Run(Generic[O]):
         rows = await (await self._connect()).store.activity(self.id)
         return [_activity(row, self._payloads) for row in rows]
 
-    async def retry(self) -> None:
-        """Queue a failed or cancelled run again: recorded steps are kept, the failed one is made anew."""
+    async def get(self, key: str, default: Any = None) -> Any:
+        """A value that the run has set by ``ctx.set``; the default if it has not."""
+        found = await (await self._connect()).store.value(self.id, key)
+        if found is not None:
+            return self._payloads.plain(*found, f"the value of {key!r}")
+        await self._row()
+        return default
+
+    async def values(self) -> dict[str, Any]:
+        """All that it has set."""
+        await self._row()
+        found = await (await self._connect()).store.values(self.id)
+        return {key: self._payloads.plain(text, format_, f"the value of {key!r}") for key, text, format_ in found}
+
+    # -- asking something of it --------------------------------------------------------------------------------------
+
+    async def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
+        """Send it a signal, kept until it takes it. With a ``connection`` of your own, as part of its transaction."""
+        refuse_in_workflow("run.signal", "a child, or a value by ctx.set")
+        check_name(name, "the name of a signal", self._payloads.settings.max_name)
+        text = self._payloads.encode(value, f"the value of signal {name!r}")
+        mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
         connected = await self._connect()
+        tries = itertools.count()
+        if connection is None:
+            asked = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))
+        else:
+            asked = await connected.store.send_within(connection, mail)
+        if asked.status is None:
+            raise RunNotFound(self.id)
+        if not asked.done:
+            raise InvalidState(f"run {self.id} is {asked.status}; a signal can only be sent to a run that goes on")
+
+    async def cancel(self) -> None:
+        """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
+        completed steps undone where they say how. A run that was cancelled already stays so."""
+        store = (await self._connect()).store
+        asked = await self._ask(lambda: store.cancel(self.id))
+        if not asked.done and asked.status != status.CANCELLED and asked.reason != status.REASON_CANCELLED:
+            raise InvalidState(f"run {self.id} is {asked.status}; it cannot be cancelled any more")
+
+    async def pause(self) -> None:
+        """Hold it, from the next step on, until ``resume``. Signals are kept; a sleep is not made longer or shorter."""
+        store = (await self._connect()).store
+        asked = await self._ask(lambda: store.pause(self.id))
+        if not asked.done:
+            raise InvalidState(f"run {self.id} is {asked.status}; only a run that goes on can be paused")
+
+    async def resume(self) -> None:
+        """Let a paused run go on; for one that waits for a check, make the check due."""
+        store = (await self._connect()).store
+        asked = await self._ask(lambda: store.resume(self.id))
+        if not asked.done:
+            raise InvalidState(f"run {self.id} is {asked.status}; only a paused run can be resumed")
+
+    async def _ask(self, call: Callable[[], Awaitable[Asked]]) -> Asked:
+        """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
+        connected = await self._connect()
+        until = time.monotonic() + _PATIENCE
+        asked = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until)
+        if asked.status is None:
+            raise RunNotFound(self.id)
+        if asked.lane is not None:
+            connected.switchboard.ready([asked.lane])
+        if asked.ended:
+            connected.switchboard.ended()
+        if asked.done:
+            connected.switchboard.look_everywhere()
+        return asked
+
+    async def retry(self, *, from_start: bool = False) -> Run[O]:
+        """Queue a failed or cancelled run again: recorded steps are kept, the failed one is made anew.
+
+        ``from_start=True`` leaves it as it is and starts a new run with the same input, linked to it: for runs whose
+        steps were undone.
+        """
+        connected = await self._connect()
+        if from_start:
+            return await self._start_anew()
         lane = await connected.store.retry(self.id)
         if lane is None:
             row = await self._row()
+            if row.undoing:
+                raise InvalidState(
+                    f"run {self.id} was undone and cannot go on from its records; "
+                    "retry(from_start=True) starts a new run with the same input"
+                )
             raise InvalidState(f"run {self.id} is {row.status}; only failed or cancelled runs can be retried")
         connected.switchboard.ready([lane])
+        return self
+
+    async def _start_anew(self) -> Run[O]:
+        row = await self._row()
+        if row.status not in status.TERMINAL:
+            raise InvalidState(f"run {self.id} is {row.status}; only a run that has ended can be started anew")
+        deadline = None if row.deadline_at is None else row.deadline_at - row.created_at
+        shape = RunShape(
+            row.workflow, row.version, row.queue, row.priority, deadline_ms=deadline, max_attempts=row.max_attempts,
+            tags=tuple(row.tags), format=row.format,
+        )  # fmt: skip
+        run = NewRun(new_id(), shape, row.input, origin=self.id)
+        run_id = await (await self._connect()).starter.start(run)
+        return Run(run_id, self._connect, self._payloads, self._output_type, known=True)
 
     async def _row(self) -> RunRow:
         row = await (await self._connect()).store.run(self.id)
@@ -233,33 +372,49 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         worker=row.worker,
         ready=row.ready,
         asked=row.asked,
+        origin=row.origin_id,
         read_at=_required_time(row.now_ms),
     )
 
 
-def _step_info(row: StepRecord, payloads: Payloads) -> StepInfo:
+_UNDO_WORDS = {status.COMPLETED: status.COMPENSATED, status.FAILED: status.COMPENSATION_FAILED}
+
+
+def _status_of(row: StepRecord, now: int) -> str:
+    """A sleep has one record, made when it began; an undo has words of its own."""
+    if row.kind == "sleep" and row.status == status.WAITING:
+        return status.COMPLETED if wakes_at(row) <= now else status.WAITING
+    return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status
+
+
+def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
+    where = _status_of(row, run.now_ms)
     return StepInfo(
         name=row.name,
+        kind=row.kind,
         branch=row.branch,
         position=row.position,
-        status=row.status,
+        status=where,
         detail=None,
         data=None,
         output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
         error=_error(row.error, row.format, payloads),
         attempts=row.attempts,
         started_at=_required_time(row.started_at),
-        completed_at=_time(row.completed_at),
+        completed_at=None if where == status.WAITING else _time(row.completed_at),
         line=row.line,
+        undo=row.undo,
+        child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
     )
 
 
 def _progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
     return StepInfo(
         name=row.name,
+        kind=_kind_under_way(row.branch),
         branch=row.branch,
         position=row.position,
-        status=status.RUNNING,
+        status=status.COMPENSATING if row.branch == UNDO_BRANCH else status.RUNNING,
         detail=row.detail,
         data=payloads.plain(row.data, row.format, "the data of ctx.progress"),
         output=None,
@@ -270,6 +425,11 @@ def _progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
     )
 
 
+def _kind_under_way(branch: str) -> str:
+    """Of what has no record yet only its place is known; undos have one of their own."""
+    return UNDO if branch == UNDO_BRANCH else "step"
+
+
 def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads) -> list[StepInfo]:
     """Steps that have failed and are to be tried again: all that is known of them is in the log."""
     listed = {(info.branch, info.position) for info in known}
@@ -277,6 +437,7 @@ def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Pay
     return [
         StepInfo(
             name=row.name,
+            kind=_kind_under_way(row.branch),
             branch=row.branch,
             position=row.position,
             status=status.WAITING,

@@ -49,6 +49,10 @@ class SyncApp:
         """A handle for a run, without a query."""
         return SyncRun(self._app.get(run_id), self)
 
+    def signal(self, run_id: str, name: str, value: Any = None) -> None:
+        """Send a signal to a run."""
+        self.call(self._app.signal(run_id, name, value))
+
     def runs(self, **filters: Any) -> list[RunInfo]:
         """A page of runs; the filters are those of ``app.runs``."""
         return self.call(self._app.runs(**filters))
@@ -114,6 +118,26 @@ class SyncRun(Generic[C]):
         """The log of every call."""
         return self._app.call(self._run.activity())
 
-    def retry(self) -> None:
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value that the run has set."""
+        return self._app.call(self._run.get(key, default))
+
+    def signal(self, name: str, value: Any = None) -> None:
+        """Send it a signal."""
+        self._app.call(self._run.signal(name, value))
+
+    def cancel(self) -> None:
+        """End it."""
+        self._app.call(self._run.cancel())
+
+    def pause(self) -> None:
+        """Hold it."""
+        self._app.call(self._run.pause())
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._app.call(self._run.resume())
+
+    def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue it again."""
-        self._app.call(self._run.retry())
+        return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from .errors import DatabaseUnavailable
 from .model.records import Outcome, Transition
+from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store
 from .store.protocol import Wakeups
@@ -69,7 +70,9 @@ class Watcher:
 
     def _ended_here(self, moves: Sequence[Transition]) -> None:
         for move in moves:
-            if move.run_id in self._waiting:
+            if move.status == COMPENSATED:
+                self._look.set()  # the error it had ended with is in its row
+            elif move.run_id in self._waiting:
                 self._resolve(Outcome(move.run_id, move.status, move.reason, move.output, move.error, move.format))
 
     async def _watch(self) -> None:

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .asking import cancel, pause, resume, signal
+from .checking import check
 from .exits import EXPLAINED
 from .health import doctor, workers
 from .reading import runs, show
@@ -37,7 +39,12 @@ add_verb(cli, start)
 add_verb(cli, result)
 add_verb(cli, runs)
 add_verb(cli, show)
+add_verb(cli, signal)
+add_verb(cli, cancel)
+add_verb(cli, pause)
+add_verb(cli, resume)
 add_verb(cli, retry)
+add_verb(cli, check, without={"app"})
 add_verb(cli, workers)
 add_verb(cli, doctor)
 

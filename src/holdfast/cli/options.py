@@ -1,11 +1,14 @@
-"""Options as the verbs declare them, in short."""
+"""Options as the verbs declare them, in short; and arguments that are JSON."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import msgspec
 import typer
 
+from ..errors import InvalidInput
 from .text import moment, span
 
 
@@ -22,3 +25,16 @@ def time_option(*names: str, help: str) -> Any:
 def moment_option(*names: str, help: str) -> Any:
     """A point in time."""
     return option(*names, help=help, parser=moment, metavar="WHEN")
+
+
+def json_argument(text: str | None, what: str) -> Any:
+    """A value given on the command line; ``-`` reads it from stdin, nothing is null."""
+    if text is None:
+        return None
+    piped = text == "-"
+    document = sys.stdin.read() if piped else text
+    try:
+        return msgspec.json.decode(document)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        where, hint = ("stdin", "") if piped else (what, "; a string needs its quotes: '\"text\"'")
+        raise InvalidInput(f"{where} is not JSON: {error}{hint}") from None

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from ..errors import ConfigurationError
+from ..app import Holdfast
+from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
-from ..run import Activity, RunInfo, StepInfo
+from ..run import Activity, RunInfo
 from .options import option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
-from .text import ago, brief, clock, lasting, shortened
+from .steps import outcome_of, status_of, write_children, write_steps
+from .text import ago, brief, clock, lasting, printable, shortened
 from .why import why
+
+_CHILDREN = 20
+"""So many children are looked up; the ids of all are among the steps."""
 
 
 async def runs(
@@ -54,12 +60,7 @@ def _row(run: RunInfo) -> tuple[str, ...]:
     queue = "" if run.queue == run.workflow else run.queue
     attempt = "" if run.attempt == 0 else str(run.attempt)
     created = ago(run.created_at, run.read_at)
-    return run.id, run.workflow, queue, _status(run), attempt, created, _took(run), run.key or "", ", ".join(run.tags)
-
-
-def _status(run: RunInfo) -> str:
-    more = run.reason or run.waiting_for
-    return f"{run.status} ({more})" if more else run.status
+    return run.id, run.workflow, queue, status_of(run), attempt, created, _took(run), run.key or "", ", ".join(run.tags)
 
 
 def _took(run: RunInfo) -> str:
@@ -73,22 +74,27 @@ async def show(
     run: Annotated[str, typer.Argument(help="The run's id.")],
     activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
 ) -> None:
-    """Show one run: where it stands and why, its steps, its error."""
+    """Show one run: where it stands and why, its steps, its children, what it has set, its error."""
     async with session.reading() as app:
         handle = app.get(run)
         info = await handle.info()
         steps = await handle.steps()
+        values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
         calls = await handle.activity() if activity or info.waiting_for == statuses.WAITING_RETRY else []
-        reason = why(info, await (await app.store()).workers(), steps, calls)
+        started = [step.child for step in steps if step.child is not None]
+        children = await _infos(app, started[-_CHILDREN:])
+        reason = why(info, await (await app.store()).workers(), steps, calls, children)
     if session.json:
-        document = msgspec.to_builtins(info) | {"why": reason, "steps": steps}
+        document = msgspec.to_builtins(info) | {"why": reason, "steps": steps, "children": started, "values": values}
         write_json(document | {"activity": [_call(c) for c in calls]} if activity else document)
         return
     write_fields(_fields(info, reason))
-    if steps:
-        write_heading("Steps")
-        write_table(("step", "branch", "status", "tries", "took", "outcome"), [_step(s, info) for s in steps])
+    write_steps(steps, info)
+    write_children(children, len(started) - len(children))
+    if values:
+        write_heading("Values")
+        write_fields([(printable(key), brief(value)) for key, value in values.items()])
     if activity and calls:
         write_heading("Activity")
         columns = ("started", "call", "branch", "try", "status", "took", "parameters", "outcome")
@@ -98,16 +104,29 @@ async def show(
         write_text(info.error.traceback)
 
 
+async def _infos(app: Holdfast, ids: list[str]) -> list[RunInfo]:
+    """Those of the runs that are still kept."""
+    found = []
+    for run_id in ids:
+        with contextlib.suppress(RunNotFound):
+            found.append(await app.get(run_id).info())
+    return found
+
+
 def _fields(run: RunInfo, reason: str) -> list[tuple[str, str]]:
+    continued = run.reason == statuses.REASON_CONTINUED
     return [
         ("run", run.id),
         ("workflow", f"{run.workflow} (version {run.version})"),
-        ("status", _status(run)),
+        ("status", status_of(run)),
         ("why", reason),
         ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
         ("key", run.key or ""),
         ("tags", ", ".join(run.tags)),
+        ("asked", f"to {run.asked}" if run.asked else ""),
         ("parent", run.parent or ""),
+        ("origin", run.origin or ""),
+        ("goes on as", str(run.output) if continued else ""),
         ("attempt", str(run.attempt or "")),
         ("losses", str(run.losses or "")),
         ("worker", run.worker or ""),
@@ -116,7 +135,7 @@ def _fields(run: RunInfo, reason: str) -> list[tuple[str, str]]:
         ("ended", _ended(run)),
         ("deadline", _when(run.deadline, run)),
         ("input", brief(run.input)),
-        ("output", brief(run.output) if run.status == statuses.COMPLETED else ""),
+        ("output", brief(run.output) if run.status == statuses.COMPLETED and not continued else ""),
         ("error", "" if run.error is None else shortened(f"{run.error.type}: {run.error.message}")),
     ]
 
@@ -130,24 +149,12 @@ def _when(time: Any, run: RunInfo) -> str:
     return "" if time is None else f"{clock(time)} ({ago(time, run.read_at)})"
 
 
-def _step(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
-    took = ((step.completed_at or run.read_at) - step.started_at).total_seconds()
-    tries = str(step.attempts or "")
-    return step.name, step.branch, step.status, tries, lasting(took), _outcome(step.error, step.output, step.detail)
-
-
 def _activity(call: Activity) -> tuple[str, ...]:
     name = f"{call.name} (the run itself)" if call.position is None else call.name
     parameters = "" if call.parameters is None else brief(call.parameters)
     took = lasting(call.duration.total_seconds())
-    outcome = _outcome(call.error, call.result)
+    outcome = outcome_of(call.error, call.result)
     return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, parameters, outcome
-
-
-def _outcome(error: Any, value: Any, detail: str | None = None) -> str:
-    if error is not None:
-        return shortened(f"{error.type}: {error.message}")
-    return shortened(detail) if detail else "" if value is None else brief(value)
 
 
 def _call(call: Activity) -> dict[str, Any]:

@@ -1,38 +1,31 @@
-"""``retry``: queueing ended runs again."""
+"""``retry``: queueing ended runs again, or starting them anew."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import HoldfastError, InvalidState, RunNotFound
-from .exits import complain, exit_code
-from .output import write_json
+from ..run import Run
+from .batches import RunsArgument, Told, each_run
 from .session import Session
 
 
 async def retry(
     session: Session,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids.")],
+    runs: RunsArgument,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Leave them as they are, and start new runs with the same input.")
+    ] = False,
 ) -> None:
     """Queue failed or cancelled runs again: recorded steps are kept, the failed one is made anew.
 
-    Dead letters too: holdfast runs --dead lists them. Prints the ids of what was queued.
+    Dead letters too: holdfast runs --dead lists them. Prints the ids of what was queued. Runs whose steps were undone
+    can only be started anew, with --from-start; then the ids of the new runs are printed.
     """
-    told, code = [], 0
-    async with session.writing() as app:
-        handles = [app.get(run_id) for run_id in runs]
-        for run in handles:
-            error: HoldfastError | None = None
-            try:
-                await run.retry()
-            except (RunNotFound, InvalidState) as refused:
-                error, code = refused, max(code, exit_code(refused))
-                complain(refused)
-            told.append({"id": run.id, "retried": error is None, "error": None if error is None else str(error)})
-            if error is None and not session.json:
-                print(run.id)
-    if session.json:
-        write_json(told)
-    raise typer.Exit(code)
+
+    async def ask(run: Run[Any]) -> tuple[str, Told]:
+        queued = await run.retry(from_start=from_start)
+        return queued.id, {"run": queued.id} if from_start else {}
+
+    await each_run(session, runs, "retried", ask)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from ..app import Holdfast
-from ..errors import InvalidInput, RunCancelled, RunFailed
+from ..errors import RunCancelled, RunFailed
 from .exits import FAILED, complain
-from .options import moment_option, option, time_option
+from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_value
 from .session import Session
 
@@ -39,7 +37,7 @@ async def start(
 
     The input is checked against the code (--app) or against what the database knows of the workflow.
     """
-    value = _input(input)
+    value = json_argument(input, "the input")
     async with session.writing() as app:
         run = await app.start(
             name,
@@ -90,15 +88,3 @@ async def _print_result(app: Holdfast, run_id: str, timeout: float | None, as_js
         write_json(outcome)
     else:
         write_value(outcome["output"])
-
-
-def _input(text: str | None) -> Any:
-    if text is None:
-        return None
-    piped = text == "-"
-    document = sys.stdin.read() if piped else text
-    try:
-        return msgspec.json.decode(document)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        where, hint = ("stdin", "") if piped else ("the input", "; a string needs its quotes: '\"text\"'")
-        raise InvalidInput(f"{where} is not JSON: {error}{hint}") from None

@@ -5,31 +5,43 @@ Pure: from what was read of the run, its steps and calls, and the workers there 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
+from ..engine.history import UNDO
+from ..engine.undo import UNDO_BRANCH
 from ..model import status
 from ..model.records import WorkerInfo
 from ..run import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
+from .steps import waited_for
 from .text import ago, clock, count, lasting, listed, shortened
 from .workers import claiming_workers, queues_of, serves, worker_name
 
+_FEW = 3
+"""So many children are named."""
+_UNDER_WAY = (status.RUNNING, status.COMPENSATING)
 
-def why(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], calls: Sequence[Activity]) -> str:
+
+def why(
+    run: RunInfo,
+    workers: Sequence[WorkerInfo],
+    steps: Sequence[StepInfo],
+    calls: Sequence[Activity],
+    children: Sequence[RunInfo] = (),
+) -> str:
     """The sentence."""
     if run.status == status.QUEUED:
         return _ready(run, workers) if run.ready else _put_off(run, workers)
     if run.status == status.RUNNING:
         return _running(run, workers, steps) + _asked(run)
     if run.status == status.WAITING:
-        return _waiting(run, workers, calls)
+        return _waiting(run, steps, calls, children) + _overdue(run, workers)
     if run.status == status.PAUSED:
-        return "An operator holds it."
-    if run.status == status.COMPLETED:
-        return f"It completed {_ago(run.completed_at, run)}."
-    if run.status in (status.COMPENSATING, status.COMPENSATED):
-        return f"Its completed steps {'are being' if run.completed_at is None else 'were'} undone."
+        return _paused(run)
+    if run.status == status.COMPENSATING:
+        return _compensating(run, workers, steps, calls)
     return _ended(run)
 
 
@@ -92,19 +104,11 @@ def _put_off(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     return f"It is queued: {cause} is due {_due(run)}.{_overdue(run, workers)}"
 
 
-def _waiting(run: RunInfo, workers: Sequence[WorkerInfo], calls: Sequence[Activity]) -> str:
-    if run.waiting_for != status.WAITING_RETRY:
-        until = f" until {_due(run)}" if run.due_at is not None else ""
-        return f"It waits for {run.waiting_for or 'something'}{until}.{_overdue(run, workers)}"
-    tries = [call for call in calls if call.status == status.FAILED and call.position is not None]
-    what = "a step"
-    if tries and tries[-1].error is not None:
-        what = f"step {tries[-1].name!r}: try {tries[-1].attempt} failed with {_error(tries[-1].error)}"
-    return f"It waits to retry {what}; the next try is due {_due(run)}.{_overdue(run, workers)}"
-
-
 def _due(run: RunInfo) -> str:
-    return "at no set time" if run.due_at is None else f"{ago(run.due_at, run.read_at)} (at {clock(run.due_at)})"
+    if run.due_at is None:
+        return "at no set time"
+    when = "now" if run.due_at <= run.read_at else ago(run.due_at, run.read_at)
+    return f"{when} (at {clock(run.due_at)})"
 
 
 def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
@@ -113,6 +117,97 @@ def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     if any(serves(worker, run.workflow, run.queue) for worker in live):
         return ""
     return f" But {_nobody(run, live)}"
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------
+
+
+def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
+    what, _, name = (run.waiting_for or "").partition(":")
+    if what == status.WAITING_RETRY:
+        return f"It waits to retry {_last_try(calls)}; the next try is due {_due(run)}."
+    if what == status.WAITING_TIME:
+        return f"It sleeps; it wakes {_due(run)}."
+    if what == status.WAITING_SIGNAL:
+        return f"It waits for signal {name!r}{_at_the_latest(run)}; `{_send(run, name)}` sends it."
+    if what == status.WAITING_CHILD:
+        return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
+    if what == status.WAITING_CHECK:
+        checks = [repr(s.name) for s in steps if s.kind == "wait_until" and s.status == status.WAITING]
+        return (
+            f"It waits until {listed(checks) if checks else 'something outside'} is so, and asks again {_due(run)}; "
+            f"`holdfast resume {run.id}` makes it ask at once."
+        )
+    return f"It waits for {run.waiting_for or 'something'}{_at_the_latest(run)}."
+
+
+def _last_try(calls: Sequence[Activity]) -> str:
+    tries = [call for call in calls if call.status == status.FAILED and call.position is not None]
+    error = tries[-1].error if tries else None
+    if error is None:
+        return "a step"
+    last = tries[-1]
+    what = "undo" if last.branch == UNDO_BRANCH else "step"
+    return f"{what} {last.name!r}: try {last.attempt} failed with {_error(error)}"
+
+
+def _at_the_latest(run: RunInfo) -> str:
+    if run.due_at is None:
+        return ""
+    end = ", its deadline" if run.due_at == run.deadline else ""
+    return f", at the latest until {clock(run.due_at)} ({ago(run.due_at, run.read_at)}{end})"
+
+
+def _send(run: RunInfo, name: str) -> str:
+    return f"holdfast signal {run.id} {shlex.quote(name)} JSON"
+
+
+def _open_children(children: Sequence[RunInfo]) -> str:
+    """Those that have not ended, the first few by name."""
+    waited = [child for child in children if child.completed_at is None]
+    if not waited:
+        return "a child"
+    told = [f"{child.workflow!r} (run {child.id}, {child.status})" for child in waited[:_FEW]]
+    if len(waited) > _FEW:
+        told.append(f"{len(waited) - _FEW} more")
+    return f"its child {told[0]}" if len(waited) == 1 else f"its children {listed(told)}"
+
+
+# -- held --------------------------------------------------------------------------------------------------------
+
+
+def _paused(run: RunInfo) -> str:
+    text = f"An operator holds it; `holdfast resume {run.id}` lets it go on."
+    if run.waiting_for:
+        text += f" Meanwhile it waits for {waited_for(run.waiting_for)}: what comes is kept for it."
+    if run.deadline is not None:
+        text += f" Its deadline counts all the same: {ago(run.deadline, run.read_at)}."
+    return text
+
+
+# -- undoing -----------------------------------------------------------------------------------------------------
+
+
+def _compensating(
+    run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], calls: Sequence[Activity]
+) -> str:
+    """What ended it, how far its undoing is, and who is at it."""
+    can = [step for step in steps if step.undo is not None and step.status == status.COMPLETED]
+    undone = [step for step in steps if step.kind == UNDO and step.completed_at is not None]
+    text = f"{_cause(run)}, and its completed steps are being undone: {len(undone)} of {len(can)} so far."
+    if run.worker is not None:
+        return f"{text} {_running(run, workers, steps)}"
+    if run.ready:
+        return f"{text} {_ready(run, workers)}"
+    return f"{text} It waits to retry {_last_try(calls)}; the next try is due {_due(run)}.{_overdue(run, workers)}"
+
+
+def _cause(run: RunInfo) -> str:
+    if run.reason == status.REASON_CANCELLED:
+        return "It was cancelled"
+    if run.reason == status.REASON_DEADLINE:
+        return "It did not end before its deadline"
+    return "It failed" if run.error is None else f"It failed with {_error(run.error)}"
 
 
 # -- in a worker's hands -------------------------------------------------------------------------------------------
@@ -126,7 +221,7 @@ def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepIn
     if owner.state == "dead":
         lease = lasting(owner.lease_ms / 1000)
         return f"Its worker {name} is dead: silent for {silent}, with a lease of {lease}; {_reaped(workers)}"
-    under_way = [f"{s.name!r} for {_since(s, run)}" for s in steps if s.status == status.RUNNING]
+    under_way = [f"{s.name!r} for {_since(s, run)}" for s in steps if s.status in _UNDER_WAY]
     doing = f", executing {listed(under_way)}" if under_way else ""
     text = f"It runs on {name}{doing}; the last heartbeat was {silent} ago."
     if owner.state == "stopping":
@@ -147,7 +242,9 @@ def _reaped(workers: Sequence[WorkerInfo]) -> str:
 
 
 def _asked(run: RunInfo) -> str:
-    return f" It was asked to {run.asked}." if run.asked else ""
+    if run.asked == status.ASK_CANCEL:
+        return " It was asked to cancel: it will be ended after the step that is being executed."
+    return " It was asked to pause: it will be held after the step that is being executed." if run.asked else ""
 
 
 # -- ended ---------------------------------------------------------------------------------------------------------
@@ -157,6 +254,15 @@ def _ended(run: RunInfo) -> str:
     again = f"`holdfast retry {run.id}`"
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
+    anew = f"`holdfast retry --from-start {run.id}` starts a new run with the same input"
+    if run.reason == status.REASON_CONTINUED:
+        return f"It went on as run {run.output} {when}."
+    if run.status == status.COMPLETED:
+        return f"It completed {when}."
+    if run.status == status.COMPENSATED:
+        return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
+    if run.reason == status.REASON_UNDO:
+        return f"Its completed steps were to be undone, but that failed: {error} ({when}). See to them, then {anew}."
     if run.status == status.CANCELLED:
         return f"It was cancelled {when}; {again} queues it again."
     if run.reason == status.REASON_LOST:

@@ -1,7 +1,4 @@
-"""A step being called: replayed from its record, or tried until it has an outcome, which is then recorded.
-
-The position is taken when the call is made; the work begins when the call is awaited.
-"""
+"""A step being called: replayed from its record, or tried until it has an outcome, which is then recorded."""
 
 from __future__ import annotations
 
@@ -9,20 +6,21 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ContextMisuse, DatabaseRefused, PayloadError, StepTimeout
+from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning, TryFailed
-from .failure import decode_error, encode_error, step_failed
+from .call import DurableCall
+from .failure import encode_error, step_failed
+from .line import Line
 from .scope import abandoned_try, current_call
-from .signature import Shape
-from .step import StepOptions
+from .signature import Shape, name_of
+from .step import StepOptions, Undoable
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -30,77 +28,50 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP = "step"
-_lines: dict[tuple[int, int], tuple[str, Any]] = {}
-"""(id of a code object, line) → "file:line", and the code object itself, so that its id stays its own."""
 
 
-class StepCall(Generic[T]):
-    """An awaitable step. Await it once; where and in which order is up to you."""
+class StepCall(DurableCall[T]):
+    """A step."""
 
-    __slots__ = (
-        "_args", "_arguments", "_awaited", "_began", "_calls", "_execution", "_function", "_kwargs", "_options",
-        "_record", "_shape", "branch", "draws", "kind", "line", "name", "position",
-    )  # fmt: skip
+    __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_options", "_shape", "draws")
 
     def __init__(
         self,
         execution: Execution,
-        branch: str,
-        position: int,
+        line: Line,
         name: str,
         function: Callable[..., Any],
         shape: Shape,
         options: StepOptions,
-        line: str,
+        where: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        kind: str = STEP,
     ) -> None:
-        self._execution = execution
-        self.branch = branch
-        self.position = position
-        self.kind = STEP
-        self.name = name
-        self.line = line
         self._function = function
         self._shape = shape
         self._options = options
         self._args = args
         self._kwargs = kwargs
-        self._awaited = False
         self._calls = 0
-        self._began = 0.0
         self.draws = 0
         """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
         self._arguments: str | None = None
-        self._record: StepRecord | None = execution.take(self)
-
-    @property
-    def step_key(self) -> str:
-        """Stable over every try of this step: use it as an idempotency key."""
-        return step_key(self._execution.run_id, self.branch, self.position)
-
-    def __await__(self) -> Generator[Any, None, T]:
-        execution = self._execution
-        if self._awaited:
-            raise ContextMisuse(f"step {self.name!r} was awaited twice; keep its result in a variable instead")
-        self._awaited = True
-        execution.unawaited.discard(self)
-        if execution.closed is not None:
-            raise execution.closed
-        return (self._perform() if self._record is None else self._replay(self._record)).__await__()
+        super().__init__(execution, line, kind, name, where)
 
     def __str__(self) -> str:
-        return f"the result of step {self.name!r}"
-
-    def __repr__(self) -> str:
-        return f"<step {self.name!r} at position {self.position} of run {self._execution.run_id}>"
+        return f"the result of {self.kind} {self.name!r}"
 
     # -- replay or perform -----------------------------------------------------------------------------------
 
     async def _perform(self) -> T:
         execution = self._execution
+        if execution.replay_only:
+            raise execution.end_of_history(self)
+        execution.begin(self._line)
         execution.active[self] = 0.0
         try:
+            execution.stop_if_late()
             return await self._try_until_done()
         except asyncio.CancelledError:
             if execution.closed is not None:
@@ -109,48 +80,47 @@ class StepCall(Generic[T]):
             raise
         finally:
             del execution.active[self]
-            if execution.active and execution.closed is None:
-                execution.waits.look_soon()
+            execution.end(self._line)
 
-    async def _replay(self, record: StepRecord) -> T:
-        execution = self._execution
-        execution.saw(self.branch, record.completed_at)
-        if record.status == status.COMPLETED:
-            what = f"the recorded result of step {self.name!r}"
-            value: T = execution.recorder.payloads.decode(
-                record.output or "null", self._shape.returns, record.format, what
-            )
-            return value
-        if record.status == status.CANCELLED:
-            # The code's own timeout ended this wait before, and does so again; it only must not call the step.
-            await asyncio.get_running_loop().create_future()
-        error = decode_error(record.error, record.format, execution.recorder.payloads)
-        raise execution.raised(step_failed(self.name, error, (self.branch, self.position)))
+    def _value(self, record: StepRecord) -> T:
+        what = f"the recorded result of {self.kind} {self.name!r}"
+        payloads = self._execution.recorder.payloads
+        value: T = payloads.decode(record.output or "null", self._shape.returns, record.format, what)
+        if self._options.compensate is not None:
+            self._can_be_undone(value, record.seq)
+        return value
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        return step_failed(self.name, error, (self.branch, self.position))
+
+    def _can_be_undone(self, value: Any, seq: int) -> None:
+        undo = self._options.compensate
+        assert undo is not None
+        self._execution.undoable.append(Undoable(seq, self.name, undo, (value, *self._args), self._kwargs, self.line))
 
     async def _try_until_done(self) -> T:
         execution, options = self._execution, self._options
         settings = execution.recorder.settings
-        claimed = execution.claimed
-        failures = claimed.tries.get((self.branch, self.position), 0) if claimed.tries else 0
+        failures = await self._earlier_failures() if execution.claimed.tries else 0
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         while True:
             if execution.closed is not None:
                 raise execution.closed  # the attempt ended while this step waited: no further try
-            began = self._began = execution.active[self] = time.monotonic()
+            self._began = execution.active[self] = time.monotonic()
             self._calls = failures + 1
             self.draws = 0
             token = current_call.set(self)
+            execution.at_work += 1
             try:
                 try:
                     result = await self._call()
                 except SystemExit as error:
                     raise exited(error) from None
                 finally:
+                    execution.at_work -= 1
                     execution.active[self] = 0.0
                     current_call.reset(token)
-                entry, value = self._completed(result, failures + 1, began)
-                await execution.record(entry)
-                return value  # type: ignore[no-any-return]
+                return await self._done(result)
             except (Exception, asyncio.CancelledError) as error:
                 if execution.closed is not None:
                     raise execution.closed from None
@@ -161,9 +131,18 @@ class StepCall(Generic[T]):
                 failures += 1
                 delay = retry_delay(error, failures, allowed, options.backoff or default_backoff(settings))
                 if delay is None:
-                    return await self._record_failed(error, failures, began)
-                await self._record_try(error, failures, began)
-            await execution.waits.wait(delay, status.WAITING_RETRY)
+                    return await self._record_failed(error, failures)
+                due_at = await self._record_try(error, failures, int(delay * 1000))
+            await execution.waits.until(due_at, status.WAITING_RETRY)
+
+    async def _earlier_failures(self) -> int:
+        """Tries that failed before the run came here; the next one is not made before its time."""
+        tries = self._execution.claimed.tries.get((self.branch, self.position))
+        if tries is None:
+            return 0
+        if tries.due_at > self._execution.database_now():
+            await self._execution.waits.until(tries.due_at, status.WAITING_RETRY)
+        return tries.failures
 
     # -- calling the function --------------------------------------------------------------------------------
 
@@ -209,51 +188,49 @@ class StepCall(Generic[T]):
 
     # -- recording -------------------------------------------------------------------------------------------
 
-    def _completed(self, result: Any, calls: int, began: float) -> tuple[StepDone, Any]:
-        """The entry of a result, and the result as a replay will see it."""
-        payloads = self._execution.recorder.payloads
-        output, value = payloads.round_trip(result, self._shape.returns, self)
-        return self._entry(status.COMPLETED, output, None, calls, began), value
+    async def _done(self, result: Any) -> T:
+        """Record a result; the code gets it as a replay will see it."""
+        execution = self._execution
+        output, value = execution.recorder.payloads.round_trip(result, self._shape.returns, self)
+        entry = self._made(status.COMPLETED, output)
+        await execution.record(entry)
+        if self._options.compensate is not None:
+            self._can_be_undone(value, entry.seq)
+        return value  # type: ignore[no-any-return]
 
-    async def _record_failed(self, error: BaseException, calls: int, began: float) -> T:
+    async def _record_failed(self, error: BaseException, calls: int) -> T:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
-        execution.journal_note(self._failed_try(text, calls, began))  # the log keeps it when the record is forgotten
-        await execution.record(self._entry(status.FAILED, None, text, calls, began))
-        found = decode_error(text, execution.recorder.payloads.format, execution.recorder.payloads)
-        raise execution.raised(step_failed(self.name, found, (self.branch, self.position))) from None
+        execution.journal_note(self._failed_try(text, calls, 0))  # the log keeps it when the record is forgotten
+        return await self._settle(self._made(status.FAILED, None, text))
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay."""
-        entry = self._entry(status.CANCELLED, None, None, self._calls, self._began)
+        entry = self._made(status.CANCELLED, None)
         await asyncio.shield(asyncio.ensure_future(self._execution.record(entry)))
 
-    def _entry(self, outcome: str, output: str | None, error: str | None, calls: int, began: float) -> StepDone:
-        execution = self._execution
-        execution.seq = seq = execution.seq + 1  # outcomes are numbered in the order they are recorded
-        return StepDone(
-            execution.run_id,
-            execution.claim,
-            self.branch,
-            self.position,
-            seq,
-            self.name,
-            self.kind,
+    def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
+        undo = self._options.compensate
+        return self._entry(
             outcome,
             output,
             error,
+            self._calls,
             self._encoded_arguments(),
-            calls,
-            int((time.monotonic() - began) * 1000),
-            self.line,
-            execution.recorder.payloads.format,
+            None,
+            None if undo is None or outcome != status.COMPLETED else name_of(undo),
         )
 
-    async def _record_try(self, error: BaseException, failures: int, began: float) -> None:
+    async def _record_try(self, error: BaseException, failures: int, retry_ms: int) -> int:
+        """Journal a failed try before the next one; when that is due."""
         execution = self._execution
-        await execution.journal(self._failed_try(encode_error(error, execution.recorder.payloads), failures, began))
+        text = encode_error(error, execution.recorder.payloads)
+        now = await execution.journal(self._failed_try(text, failures, retry_ms))
+        if execution.asked is not None:
+            await execution.heed()
+        return now + retry_ms
 
-    def _failed_try(self, error: str, number: int, began: float) -> TryFailed:
+    def _failed_try(self, error: str, number: int, retry_ms: int) -> TryFailed:
         execution = self._execution
         return TryFailed(
             execution.run_id,
@@ -265,8 +242,9 @@ class StepCall(Generic[T]):
             self.name,
             error,
             self._encoded_arguments(),
-            int((time.monotonic() - began) * 1000),
+            int((time.monotonic() - self._began) * 1000),
             execution.recorder.payloads.format,
+            retry_ms,
         )
 
     def _encoded_arguments(self) -> str | None:
@@ -282,26 +260,6 @@ class StepCall(Generic[T]):
             except PayloadError:
                 return None
         return self._arguments
-
-
-def step_key(run_id: str, branch: str, position: int) -> str:
-    """The key of the step at a position: the same on every try and every replay."""
-    return f"{run_id}:{branch}:{position}" if branch else f"{run_id}:{position}"
-
-
-def call_line(depth: int) -> str:
-    """File and line of the call being made, for the message of a divergence."""
-    frame = sys._getframe(depth)
-    key = (id(frame.f_code), frame.f_lineno)
-    try:
-        return _lines[key][0]
-    except KeyError:
-        if len(_lines) > 10_000:  # code made at run time; keep it bounded
-            _lines.clear()
-        name = frame.f_code.co_filename.replace("\\", "/").rsplit("/", 1)[-1]
-        line = f"{name}:{frame.f_lineno}"[:200]
-        _lines[key] = (line, frame.f_code)
-        return line
 
 
 @functools.lru_cache(maxsize=16)

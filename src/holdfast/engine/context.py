@@ -5,22 +5,53 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    overload,
+)  # fmt: skip
 
-from ..errors import ContextMisuse
-from ..model.backoff import Backoff
+from ..errors import AttemptEnded, ContextMisuse
+from ..model import status
+from ..model.backoff import Backoff, seconds
+from ..model.ids import child_id
 from ..model.names import check_name
-from ..model.records import RUN_ITSELF, StepRunning
-from .calls import StepCall, call_line, step_key
+from ..model.payload import check_type
+from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
+from .branches import BranchCall, FirstCall, MapCall, check_runners, gather
+from .call import DurableCall, call_line, step_key
+from .calls import StepCall
+from .checking import UntilCall
+from .children import ChildCall, ChildRun, StartCall
 from .execution import Execution
+from .history import PATCH
+from .line import Line
+from .options import StartOptions
 from .scope import current_call
-from .signature import shape_of
+from .signals import SignalCall
+from .signature import Shape, name_of, shape_of
+from .sleeping import SleepCall, moment_of
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
+from .transaction import TransactionCall
+from .workflow import Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 
 class Noted:
@@ -37,11 +68,9 @@ _NOTED = Noted()
 class ContextBase:
     """What the contexts for ``async def`` and for ``def`` have in common: positions, facts about the run."""
 
-    def __init__(self, execution: Execution, branch: str = "") -> None:
+    def __init__(self, execution: Execution, line: Line | None = None) -> None:
         self._execution = execution
-        self._branch = branch
-        self._position = 0
-        self._draws = 0
+        self._line = execution.main if line is None else line
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -66,12 +95,12 @@ class ContextBase:
         call = current_call.get()
         if call is not None and call._execution is self._execution:
             return call.step_key
-        return step_key(self._execution.run_id, self._branch, self._position)
+        return step_key(self._execution.run_id, self._line.branch, self._line.position)
 
     def now(self) -> datetime:
         """The database's time of the newest record seen here; the same on every replay."""
         execution = self._execution
-        milliseconds = execution.newest.get(self._branch) or execution.claimed.started_at
+        milliseconds = execution.newest.get(self._line.branch) or execution.claimed.started_at
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
     def random(self) -> float:
@@ -98,7 +127,7 @@ class ContextBase:
                 StepRunning(
                     execution.run_id,
                     execution.claim,
-                    self._branch,
+                    self._line.branch,
                     RUN_ITSELF,
                     self.workflow,
                     text,
@@ -116,27 +145,92 @@ class ContextBase:
             call.draws += 1
             seed = f"{call.step_key}/step/{call.draws}"
         else:
-            self._draws += 1
-            seed = f"{self._execution.run_id}/{self._branch}/{self._position}/{self._draws}"
+            line = self._line
+            line.draws += 1
+            seed = f"{self._execution.run_id}/{line.branch}/{line.position}/{line.draws}"
         return hashlib.blake2b(seed.encode(), digest_size=16).digest()
+
+    # -- living with changes of the code -----------------------------------------------------------------------
+
+    def patched(self, change: str) -> bool:
+        """Whether a run takes the new way at a change of the code: True for runs that come here for the first time,
+        False for those that went on from here by the old code. It stays what it was on every replay."""
+        execution, line = self._execution, self._line
+        self._check("ctx.patched")
+        check_name(change, "the name of a change", execution.recorder.settings.max_name)
+        place = (f"{PATCH}:{change}@{line.branch}", 0)
+        if place in execution.history.records or place in execution.patches:
+            execution.history.untaken.pop(place, None)
+            return True
+        if execution.history.goes_on(line.branch, line.position):
+            return False
+        execution.patches.add(place)
+        if not execution.replay_only:
+            execution.live = None  # nobody waits for this record, so it would be missing in the cache
+            execution.journal_note(patch_entry(execution, place, change, call_line(2)))
+        return True
+
+    def continue_as(self, input: Any = None) -> NoReturn:
+        """End this run and go on as a new one, with an empty history: for work without an end. Mail that was not taken
+        goes along; ``run.result()`` waits for the last of the chain."""
+        self._check("ctx.continue_as")
+        execution = self._execution
+        workflow, claimed = execution.workflow, execution.claimed
+        text = execution.recorder.payloads.check_input(input, workflow.input_type, workflow.name)
+        options = workflow.options
+        shape = RunShape(
+            workflow.name,
+            workflow.version,
+            claimed.queue,
+            claimed.priority,
+            deadline_ms=None if options.deadline is None else int(options.deadline * 1000),
+            max_attempts=claimed.max_attempts,
+            timeout_ms=claimed.timeout_ms,
+            format=execution.recorder.payloads.format,
+        )
+        execution.successor = NewRun(child_id(execution.run_id, "~next", 0), shape, text, origin=execution.run_id)
+        ended = AttemptEnded(f"run {execution.run_id} goes on as a new one")
+        execution.closed = ended
+        raise ended
 
     # -- making calls ------------------------------------------------------------------------------------------
 
-    def _make_call(
-        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], line: str
-    ) -> StepCall[Any]:
-        execution = self._execution
+    def _check(self, what: str) -> None:
+        """A call belongs to the workflow: to the line it is made in, and to no step."""
         call = current_call.get()
-        if call is not None and call._execution is execution and execution.closed is None:
+        if call is not None and call._execution is self._execution and self._execution.closed is None:
             raise ContextMisuse(
-                f"step {call.name!r} called the context from inside; a step is one piece of work with one record. "
-                "Call ctx.step from the workflow, one step after the other"
+                f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
+                f"Call {what} from the workflow, one step after the other"
             )
-        execution.check_caller()
+        self._execution.check_caller(self._line)
+
+    def _make_call(
+        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+    ) -> StepCall[Any]:
+        name, function, shape, options, args = self._described("ctx.step", options, target, args)
+        return StepCall(self._execution, self._line, name, function, shape, options, where, args, kwargs)
+
+    def _make_transaction(
+        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+    ) -> TransactionCall[Any]:
+        name, function, shape, options, args = self._described("ctx.transaction", options, target, args)
+        return TransactionCall(
+            self._execution, self._line, name, function, shape, options, where, args, kwargs, "transaction"
+        )
+
+    def _described(
+        self, what: str, options: StepOptions, target: Any, args: tuple[Any, ...]
+    ) -> tuple[str, Callable[..., Any], Shape, StepOptions, tuple[Any, ...]]:
+        """What is to be called, under which name, and how."""
+        execution = self._execution
+        if current_call.get() is not None:
+            self._check(what)
+        execution.check_caller(self._line)
         label = options.name
         if isinstance(target, str):
             if not args:
-                raise ContextMisuse(f"ctx.step({target!r}, …) names a step but gives no function to call")
+                raise ContextMisuse(f"{what}({target!r}, …) names a step but gives no function to call")
             label, target, args = target, args[0], args[1:]
         if isinstance(target, StepFunction):
             shape, function = target.shape, target.function
@@ -144,15 +238,83 @@ class ContextBase:
         elif callable(target):
             shape, function = shape_of(target), target
         else:
-            raise ContextMisuse(f"ctx.step takes a function, or a label and a function, not {target!r}")
+            raise ContextMisuse(f"{what} takes a function, or a label and a function, not {target!r}")
         name = label or shape.name
         if label is not None:
             check_name(label, "the label of a step", execution.recorder.settings.max_name)
         elif name == "<lambda>":
-            raise ContextMisuse('a lambda has no name to be recorded under; write ctx.step("a label", lambda: …)')
-        position = self._position
-        self._position = position + 1
-        return StepCall(execution, self._branch, position, name, function, shape, options, line, args, kwargs)
+            raise ContextMisuse(f'a lambda has no name to be recorded under; write {what}("a label", lambda: …)')
+        return name, function, shape, options, args
+
+    def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
+        self._check("ctx.sleep")
+        return SleepCall(self._execution, self._line, int(seconds(duration, "ctx.sleep") * 1000), None, where)
+
+    def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
+        self._check("ctx.sleep_until")
+        return SleepCall(self._execution, self._line, 0, moment_of(when), where)
+
+    def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
+        self._check("ctx.wait_signal")
+        check_name(name, "the name of a signal", self._execution.recorder.settings.max_name)
+        check_type(type_, f"the value of signal {name!r}")
+        return SignalCall(self._execution, self._line, name, type_, _span(timeout, "ctx.wait_signal"), where)
+
+    def _make_until(
+        self,
+        options: StepOptions,
+        check: Callable[..., Any],
+        args: tuple[Any, ...],
+        every: float | timedelta,
+        timeout: float | timedelta | None,
+        where: str,
+    ) -> UntilCall[Any]:
+        name, function, shape, options, args = self._described("ctx.wait_until", options, check, args)
+        every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
+        limit = _span(timeout, "timeout of ctx.wait_until")
+        return UntilCall(self._execution, self._line, name, function, shape, options, where, args, every_ms, limit)
+
+    def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
+        self._check("ctx.start")
+        return StartCall(self._execution, self._line, _target(workflow), input, options, where)
+
+    def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
+        self._check("ctx.call")
+        return ChildCall(self._execution, self._line, _target(workflow), input, options, where)
+
+    async def _set(self, key: str, value: Any) -> None:
+        execution, line = self._execution, self._line
+        check_name(key, "the key of a value", execution.recorder.settings.max_name)
+        payloads = execution.recorder.payloads
+        text = payloads.encode(value, f"the value of {key!r}")
+        if execution.closed is not None:
+            raise execution.closed
+        if execution.replay_only or execution.history.goes_on(line.branch, line.position):
+            return  # the code has been here before, and went on: what it set then may be newer
+        execution.begin(line)
+        try:
+            await execution.journal(ValueSet(execution.run_id, execution.claim, key, text, payloads.format))
+        finally:
+            execution.end(line)
+
+
+def _span(value: float | timedelta | None, what: str) -> int | None:
+    return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _target(workflow: Any) -> Workflow[Any, Any] | str:
+    if not isinstance(workflow, (Workflow, str)):
+        raise ContextMisuse(f"a child is a workflow or the name of one, not {workflow!r}")
+    return workflow
+
+
+def patch_entry(execution: Execution, place: tuple[str, int], change: str, where: str) -> StepDone:
+    """The record that a run took the new way at a change."""
+    execution.seq = seq = execution.seq + 1
+    return StepDone(
+        execution.run_id, execution.claim, place[0], place[1], seq, change, PATCH, status.COMPLETED, None, None, None,
+        1, 0, where,
+    )  # fmt: skip
 
 
 class Context(ContextBase):
@@ -183,10 +345,174 @@ class Context(ContextBase):
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
         record_arguments: bool | None = None,
+        compensate: Callable[..., Any] | None = None,
     ) -> OptionedContext:
         """Options for one call, because every other argument belongs to the function:
         ``await ctx.options(retries=3).step(charge, order)``."""
-        return OptionedContext(self, step_options(name, retries, backoff, timeout, record_arguments))
+        return OptionedContext(self, step_options(name, retries, backoff, timeout, record_arguments, compensate))
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def sleep(self, duration: float | timedelta) -> SleepCall:
+        """Sleep for so many seconds, or a timedelta. The time to wake is decided once; no worker is held until then."""
+        return self._make_sleep(duration, call_line(2))
+
+    def sleep_until(self, when: datetime) -> SleepCall:
+        """Sleep until a point in time (with a time zone)."""
+        return self._make_sleep_until(when, call_line(2))
+
+    @overload
+    def wait_signal(self, name: str, *, type: type[T], timeout: float | timedelta | None = None) -> SignalCall[T]: ...
+    @overload
+    def wait_signal(
+        self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> SignalCall[Any]: ...
+    def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> SignalCall[Any]:
+        """Wait for ``run.signal(name, value)``; one that was sent before counts. SignalTimeout after ``timeout``."""
+        return self._make_signal(name, type, timeout, call_line(2))
+
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., Awaitable[T | None]],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., T | None],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    def wait_until(
+        self,
+        check: Callable[..., Any],
+        *args: Any,
+        every: float | timedelta = timedelta(minutes=1),
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[Any]:
+        """Wait until ``check(*args)`` answers with something true, and get that answer. The slot is free between two
+        checks; a resume or a signal makes the next check due at once. WaitTimeout after ``timeout``."""
+        return self._make_until(NO_OPTIONS, check, args, every, timeout, call_line(2))
+
+    # -- children ------------------------------------------------------------------------------------------------
+
+    @overload
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> StartCall[O]: ...
+    @overload
+    def start(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> StartCall[Any]: ...
+    def start(self, workflow: Any, input: Any = None, **options: Any) -> StartCall[Any]:
+        """Start a child run, exactly once whatever crashes; ``await child.result()`` waits for it."""
+        return self._make_start(workflow, input, options, call_line(2))
+
+    @overload
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> ChildCall[O]: ...
+    @overload
+    def call(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> ChildCall[Any]: ...
+    def call(self, workflow: Any, input: Any = None, **options: Any) -> ChildCall[Any]:
+        """Start a child run and wait for its result. ChildFailed if it has none."""
+        return self._make_child_call(workflow, input, options, call_line(2))
+
+    # -- branches ------------------------------------------------------------------------------------------------
+
+    def branch(
+        self, function: Callable[Concatenate[Context, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> BranchCall[T]:
+        """A line of work of its own, beside this one: ``async def g(ctx, order)`` with steps of its own."""
+        self._check("ctx.branch")
+        execution = self._execution
+        return BranchCall(
+            execution,
+            self._line,
+            name_of(function),
+            lambda line: function(Context(execution, line), *args, **kwargs),
+            call_line(2),
+        )
+
+    @overload
+    def map(
+        self,
+        function: Callable[[Context, A], Awaitable[T]],
+        items: Iterable[A],
+        *,
+        limit: int | None = None,
+        return_errors: Literal[False] = False,
+    ) -> MapCall[T]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[Context, A], Awaitable[T]],
+        items: Iterable[A],
+        *,
+        limit: int | None = None,
+        return_errors: bool,
+    ) -> MapCall[T | Exception]: ...
+    def map(
+        self,
+        function: Callable[[Context, Any], Awaitable[Any]],
+        items: Iterable[Any],
+        *,
+        limit: int | None = None,
+        return_errors: bool = False,
+    ) -> MapCall[Any]:
+        """A branch for each item, at most ``limit`` at once; the results in the order of the items. All are settled
+        before an error surfaces; ``return_errors=True`` gives the errors among the results instead."""
+        self._check("ctx.map")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ContextMisuse(f"the limit of ctx.map must be a whole number of at least 1, not {limit!r}")
+        execution = self._execution
+        return MapCall(
+            execution,
+            self._line,
+            name_of(function),
+            lambda line, item: function(Context(execution, line), item),
+            items,
+            limit,
+            return_errors,
+            call_line(2),
+        )
+
+    @overload
+    async def gather(self, a: Awaitable[T1], /) -> tuple[T1]: ...
+    @overload
+    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], /) -> tuple[T1, T2]: ...
+    @overload
+    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> tuple[T1, T2, T3]: ...
+    @overload
+    async def gather(
+        self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /
+    ) -> tuple[T1, T2, T3, T4]: ...
+    @overload
+    async def gather(self, *calls: Awaitable[T]) -> list[T]: ...
+    @overload
+    async def gather(self, *calls: Awaitable[T], return_errors: bool) -> list[T | Exception]: ...
+    async def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> Any:
+        """All of these at once, their results in the order given. Each is settled before an error surfaces;
+        ``return_errors=True`` gives the errors among the results instead."""
+        self._execution.check_caller(self._line)
+        return await gather(self._execution, self._line, calls, return_errors)
+
+    def first(self, **calls: DurableCall[Any]) -> FirstCall:
+        """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is
+        recorded; the others are given up, and a signal they waited for stays in the mailbox."""
+        self._check("ctx.first")
+        check_runners(calls)
+        return FirstCall(self._execution, self._line, calls, call_line(2))
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> TransactionCall[Any]:
+        """``await ctx.transaction(write_rows, order)`` calls ``write_rows(connection, order)`` inside a transaction
+        that also holds the record of its result: both happen, once, or neither."""
+        return self._make_transaction(NO_OPTIONS, target, args, kwargs, call_line(2))
+
+    async def set(self, key: str, value: Any) -> None:
+        """Let others read a value: ``await run.get(key)``. Committed when this returns; the latest wins."""
+        self._check("ctx.set")
+        await self._set(key, value)
 
 
 class OptionedContext:
@@ -209,6 +535,36 @@ class OptionedContext:
     def step(self, target: Any, /, *args: Any, **kwargs: Any) -> StepCall[Any]:
         """As ``ctx.step``, with the options given."""
         return self._context._make_call(self._options, target, args, kwargs, call_line(2))
+
+    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> TransactionCall[Any]:
+        """As ``ctx.transaction``, with the options given."""
+        return self._context._make_transaction(self._options, target, args, kwargs, call_line(2))
+
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., Awaitable[T | None]],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., T | None],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    def wait_until(
+        self,
+        check: Callable[..., Any],
+        *args: Any,
+        every: float | timedelta = timedelta(minutes=1),
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[Any]:
+        """As ``ctx.wait_until``, with the options given (those of each check)."""
+        return self._context._make_until(self._options, check, args, every, timeout, call_line(2))
 
 
 class SyncContext(ContextBase):
@@ -238,11 +594,79 @@ class SyncContext(ContextBase):
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
         record_arguments: bool | None = None,
+        compensate: Callable[..., Any] | None = None,
     ) -> OptionedSyncContext:
         """Options for one call: ``ctx.options(retries=3).step(charge, order)``."""
-        return OptionedSyncContext(self, step_options(name, retries, backoff, timeout, record_arguments))
+        return OptionedSyncContext(self, step_options(name, retries, backoff, timeout, record_arguments, compensate))
 
-    def _wait(self, call: StepCall[Any]) -> Any:
+    def sleep(self, duration: float | timedelta) -> None:
+        """Sleep for so many seconds, or a timedelta; see ``Context.sleep``."""
+        self._wait(self._make_sleep(duration, call_line(2)))
+
+    def sleep_until(self, when: datetime) -> None:
+        """Sleep until a point in time (with a time zone)."""
+        self._wait(self._make_sleep_until(when, call_line(2)))
+
+    @overload
+    def wait_signal(self, name: str, *, type: type[T], timeout: float | timedelta | None = None) -> T: ...
+    @overload
+    def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> Any: ...
+    def wait_signal(self, name: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> Any:
+        """Wait for a signal; see ``Context.wait_signal``."""
+        return self._wait(self._make_signal(name, type, timeout, call_line(2)))
+
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., Awaitable[T | None]],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., T | None],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    def wait_until(
+        self,
+        check: Callable[..., Any],
+        *args: Any,
+        every: float | timedelta = timedelta(minutes=1),
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """Wait until a check answers with something true; see ``Context.wait_until``."""
+        return self._wait(self._make_until(NO_OPTIONS, check, args, every, timeout, call_line(2)))
+
+    @overload
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> SyncChildRun[O]: ...
+    @overload
+    def start(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> SyncChildRun[Any]: ...
+    def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncChildRun[Any]:
+        """Start a child run; see ``Context.start``."""
+        return SyncChildRun(self._wait(self._make_start(workflow, input, options, call_line(2))), self)
+
+    @overload
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> O: ...
+    @overload
+    def call(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> Any: ...
+    def call(self, workflow: Any, input: Any = None, **options: Any) -> Any:
+        """Start a child run and wait for its result; see ``Context.call``."""
+        return self._wait(self._make_child_call(workflow, input, options, call_line(2)))
+
+    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Rows and record in one commit; see ``Context.transaction``."""
+        return self._wait(self._make_transaction(NO_OPTIONS, target, args, kwargs, call_line(2)))
+
+    def set(self, key: str, value: Any) -> None:
+        """Let others read a value; see ``Context.set``."""
+        self._check("ctx.set")
+        self._wait(self._set(key, value))
+
+    def _wait(self, call: Awaitable[Any]) -> Any:
         execution = self._execution
 
         async def perform() -> Any:
@@ -253,6 +677,23 @@ class SyncContext(ContextBase):
                 execution.performing = None
 
         return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
+
+
+class SyncChildRun(Generic[O]):
+    """The handle of a child in a plain ``def`` workflow."""
+
+    def __init__(self, child: ChildRun[O], context: SyncContext) -> None:
+        self._child = child
+        self._context = context
+        self.id = child.id
+
+    def __repr__(self) -> str:
+        return f"SyncChildRun({self.id!r})"
+
+    def result(self) -> O:
+        """Its result; ChildFailed if it has none."""
+        result: O = self._context._wait(self._child.result())
+        return result
 
 
 class OptionedSyncContext:
@@ -273,3 +714,34 @@ class OptionedSyncContext:
     def step(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """As ``ctx.step``, with the options given."""
         return self._context._wait(self._context._make_call(self._options, target, args, kwargs, call_line(2)))
+
+    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """As ``ctx.transaction``, with the options given."""
+        return self._context._wait(self._context._make_transaction(self._options, target, args, kwargs, call_line(2)))
+
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., Awaitable[T | None]],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self,
+        check: Callable[..., T | None],
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    def wait_until(
+        self,
+        check: Callable[..., Any],
+        *args: Any,
+        every: float | timedelta = timedelta(minutes=1),
+        timeout: float | timedelta | None = None,
+    ) -> Any:
+        """As ``ctx.wait_until``, with the options given (those of each check)."""
+        context = self._context
+        return context._wait(context._make_until(self._options, check, args, every, timeout, call_line(2)))

@@ -5,20 +5,33 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ContextMisuse, LeaseLost, NonDeterminismError, RunSuspended, StepFailed
+from ..errors import (
+    AttemptEnded,
+    ContextMisuse,
+    HistoryEnded,
+    LeaseLost,
+    NonDeterminismError,
+    RecordedError,
+    RunSuspended,
+)
 from ..model import status
-from ..model.records import Claimed, Entry, StepDone, StepRecord, Transition
+from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
+from .call import as_record
+from .failure import ending_record
 from .history import History
+from .inbox import Inbox
+from .line import Line, is_within, places_above
 from .recorder import Recorder
+from .waits import Waits
 from .workflow import Workflow
 
 if TYPE_CHECKING:
-    from .calls import StepCall
+    from .call import DurableCall
+    from .step import Undoable
 
-_CHANCE = 0.01
-"""Seconds the code is given to go on after a step before the run counts as waiting."""
+E = TypeVar("E", bound=RecordedError)
 
 
 class Execution:
@@ -35,8 +48,27 @@ class Execution:
         """Set when the run leaves this handler: every further call raises it again."""
         self.diverged: NonDeterminismError | None = None
         self.task: asyncio.Task[None] | None = None
-        self.owner: asyncio.Task[Any] | int | None = None
-        """The task (or thread, for a plain def) that may call the context."""
+        self.main = Line()
+        self.branches: set[asyncio.Task[Any]] = set()
+        """The tasks of branches that are under way."""
+        self.busy = 1
+        """How many lines and calls are at work rather than waiting; at none, the run may be released."""
+        self.at_work = 0
+        """How many functions of steps are being executed, or their outcomes committed."""
+        self.asked: str | None = None
+        """What an operator asks of the run; heeded between two steps."""
+        self.successor: NewRun | None = None
+        self.patches: set[tuple[str, int]] = set()
+        """Changes of the code that this attempt met first."""
+        self.replay_only = False
+        """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
+        self.beyond: DurableCall[Any] | None = None
+        """The first such call."""
+        self.undoable: list[Undoable] = []
+        """Completed steps that can be undone, as far as the code has come."""
+        self.undo_recorded = False
+        """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
+        self._inbox: Inbox | None = None
         self.performing: asyncio.Task[Any] | None = None
         """For a plain def: the task that performs the step its thread waits for."""
         self.recorded = False
@@ -51,23 +83,25 @@ class Execution:
         self.seq = self.history.last_seq
         self.taken: list[tuple[str, int]] = []
         """The positions taken so far, over all branches, in the order they were taken."""
-        self.unawaited: set[StepCall[Any]] = set()
+        self.unawaited: set[DurableCall[Any]] = set()
+        self.late_stops: set[asyncio.Task[Any] | None] = set()
+        """Tasks that were cancelled when it was too late for the call they were in."""
         self.newest: dict[str, int] = {}
         """The database time of each branch's newest record that the code has seen."""
         self.live: list[tuple[StepDone, int]] | None = []
         """New records, kept for the cache while they are few."""
-        self.active: dict[StepCall[Any], float] = {}
-        """Calls under way, and when their function was called."""
+        self.active: dict[Any, float] = {}
+        """Steps under way, and when their function was called."""
         self._waits: Waits | None = None
 
     # -- who may call ------------------------------------------------------------------------------------------
 
-    def check_caller(self) -> None:
+    def check_caller(self, line: Line) -> None:
         """A context belongs to one task; interleaved steps of two tasks could swap results on replay."""
         if self.closed is not None:
             raise self.closed
-        here = threading.get_ident()
-        if self.owner != here and (here != self._loop_thread or asyncio.current_task(self._loop) is not self.owner):
+        here, owner = threading.get_ident(), line.owner
+        if owner != here and (here != self._loop_thread or asyncio.current_task(self._loop) is not owner):
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
@@ -78,11 +112,24 @@ class Execution:
         """The run leaves: stop the handler, and refuse whatever it still says."""
         if self.closed is None:
             self.closed = why
-            if isinstance(self.owner, asyncio.Task):
-                self.owner.cancel()
+            if isinstance(self.main.owner, asyncio.Task):
+                self.main.owner.cancel()
+            for task in list(self.branches):
+                task.cancel()
             if self.performing is not None:
                 self.performing.cancel()
             self.close_waits()
+
+    @property
+    def inbox(self) -> Inbox:
+        """Its mail, made when first needed."""
+        if self._inbox is None:
+            self._inbox = Inbox(self.claimed.wakes, self.claimed.ends)
+        return self._inbox
+
+    def database_now(self) -> int:
+        """The database's time, as far as it is known here; never ahead of it."""
+        return self.claimed.now_ms + int((time.monotonic() - self.began) * 1000)
 
     @property
     def waits(self) -> Waits:
@@ -104,12 +151,13 @@ class Execution:
 
     # -- positions and records ---------------------------------------------------------------------------------
 
-    def take(self, call: StepCall[Any]) -> StepRecord | None:
+    def take(self, call: DurableCall[Any]) -> StepRecord | None:
         """Take the call's position; its record, if the step was done before."""
         limit = self.recorder.settings.max_records
-        if call.position >= limit:
+        if len(self.taken) >= limit:
             raise ContextMisuse(
-                f"run {self.run_id} has reached {limit} records (setting max_records); let it go on as a new run"
+                f"run {self.run_id} has reached {limit} records (setting max_records); let it go on as a new run with "
+                "ctx.continue_as(input)"
             )
         self.taken.append((call.branch, call.position))
         self.unawaited.add(call)
@@ -139,50 +187,96 @@ class Execution:
         if self.closed is None:
             self.recorder.note(entry)
 
-    async def record(self, entry: StepDone) -> int:
+    async def record(self, entry: StepDone | StepWith) -> int:
         """Journal an outcome and wait for its commit; the database's time of it."""
         if self.closed is not None:
             raise self.closed
+        done = entry if type(entry) is StepDone else entry.step  # type: ignore[union-attr]
+        self.undo_recorded |= done.undo is not None
         receipt = self.recorder.record(entry)
+        self.at_work += 1  # an operator's wish waits for the commit, and until it is noted here
+        now = None
         try:
             now = await receipt
         except asyncio.CancelledError:
             # A receipt cannot be cancelled, so it has come: the outcome is decided, and a timeout of the code around
-            # it is too late. What the code sees now is what a replay will see.
+            # it is too late for this call. What the code sees now is what a replay will see. The next call is stopped.
             if self.closed is not None or not receipt.done():
                 raise
             now = receipt.result()
+            self.late_stops.add(asyncio.current_task())
+        except AttemptEnded:
+            pass  # it was to start a child, but the run is being cancelled
+        finally:
+            self.at_work -= 1
+        if now is None:
+            await self.heed()
+        assert now is not None
+        self.noted(done, now)
+        if self.asked is not None:
+            await self.heed()
+        return now
+
+    def stop_if_late(self) -> None:
+        """Whoever was to be stopped when an outcome was being recorded is stopped here, before it does more."""
+        if self.late_stops and (task := asyncio.current_task()) in self.late_stops:
+            self.late_stops.discard(task)
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError
+
+    def noted(self, entry: StepDone, now: int) -> None:
+        """A record of this run is committed."""
         self.recorded = True
+        self.undo_recorded |= entry.undo is not None
         if now > self.newest.get(entry.branch, 0):
             self.newest[entry.branch] = now
         if self.live is not None:
             self.live.append((entry, now))
             if len(self.live) > self.recorder.settings.history_records:
                 self.live = None
-        return now
 
     def saw(self, branch: str, recorded_at: int) -> None:
         """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
         if recorded_at > self.newest.get(branch, 0):
             self.newest[branch] = recorded_at
 
-    def raised(self, error: StepFailed) -> StepFailed:
+    def raised(self, error: E, line: Line) -> E:
         """Remember how far the code was when it saw this error; what it did after is forgotten on a new attempt."""
-        error.taken = len(self.taken)
+        error.seen = {line.branch: line.position}
         return error
 
-    def to_forget(self, error: StepFailed | None) -> list[tuple[str, int]]:
-        """The records a new attempt makes anew: the failed one, and what was recorded after it was raised."""
+    def surfaced(self, error: BaseException, line: Line) -> None:
+        """An error of a branch is raised in the line that waited for it: what that line does from here on comes of
+        it."""
+        found = ending_record(error)
+        if found is not None:
+            found.seen.setdefault(line.branch, line.position)
+
+    def give_up(self, branch: str) -> None:
+        """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
+        self.history.leave_out(branch)
+        self.unawaited -= {call for call in self.unawaited if is_within(call.branch, branch)}
+
+    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
+        """The records a new attempt makes anew: the failed one, and what was recorded after it was raised, in the lines
+        that saw it. What other branches did meanwhile stays."""
         if error is None:
             return []
-        return [error.place, *(place for place in self.taken[error.taken :] if place != error.place)]
+        seen = error.seen
+        after = [
+            place
+            for place in self.taken
+            if place != error.place
+            and any(position >= seen[branch] for branch, position in (*places_above(place[0]), place) if branch in seen)
+        ]
+        return [error.place, *after]
 
     def cacheable(self) -> list[StepRecord] | None:
         """The whole history as it would be read back, if it is small enough to be kept."""
         if self.live is None:
             return None
         old = list(self.history.records.values())
-        return old + [_as_record(entry, now) for entry, now in self.live]
+        return old + [as_record(entry, now) for entry, now in self.live]
 
     def list_running(self, now: float, after: float) -> None:
         """Tell of steps that have been running for longer than a moment; quick ones cost no write."""
@@ -191,23 +285,101 @@ class Execution:
                 self.active[call] = 0.0  # told
                 call.note_progress(None, None, int((now - began) * 1000))
 
+    # -- who is at work ----------------------------------------------------------------------------------------
+
+    def begin(self, line: Line) -> None:
+        """A call begins its work: the line is at work by it rather than by itself."""
+        if line.calls:
+            self.busy += 1
+        line.calls += 1
+
+    def end(self, line: Line) -> None:
+        """It is done; with others of its line still under way the code may go on, or wait for them."""
+        line.calls -= 1
+        if line.calls:
+            self.busy -= 1
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Something ended; perhaps all the rest is waiting."""
+        if not self.busy and self._waits is not None and self.closed is None:
+            self._waits.look_soon()
+
+    def hold(self, line: Line) -> None:
+        """A line waits for others of the run, which are counted themselves."""
+        if not line.calls:
+            self.busy -= 1
+        line.calls += 1
+
+    def release(self, line: Line) -> None:
+        """It goes on."""
+        line.calls -= 1
+        if not line.calls:
+            self.busy += 1
+
     # -- leaving -----------------------------------------------------------------------------------------------
 
-    def suspend(self, delay_ms: int | None, waiting_for: str) -> None:
+    async def heed(self) -> None:
+        """Between two steps: do what an operator asks, as soon as no other step is being executed."""
+        if self.at_work == 0:
+            self.obey()
+        if self.closed is None:
+            await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
+        assert self.closed is not None
+        raise self.closed
+
+    def obey(self) -> None:
+        """An operator's wish is carried out: the run leaves this worker."""
+        if self.closed is not None or self.leaving:
+            return
+        if self.asked == status.ASK_PAUSE:
+            # With the count of wakes: a resume that came meanwhile has taken the wish back, and moved it on.
+            wakes = self.inbox.wakes
+            self.leave(Transition(self.run_id, self.claim, status.PAUSED, wakes=wakes, recorded=self.recorded))
+            self.close(RunSuspended(f"run {self.run_id} is paused"))
+        elif self.asked == status.ASK_CANCEL:
+            self.leave(self.cancelled())
+            self.close(AttemptEnded(f"run {self.run_id} is cancelled"))
+
+    def cancelled(self) -> Transition:
+        """The end of a cancelled run, or the beginning of its undoing."""
+        return Transition(
+            self.run_id,
+            self.claim,
+            status.COMPENSATING if self.has_undos() else status.CANCELLED,
+            reason=status.REASON_CANCELLED,
+            recorded=self.recorded,
+            child=self.claimed.parent_id is not None,
+        )
+
+    def has_undos(self) -> bool:
+        """Whether something that was done can be undone."""
+        return self.undo_recorded or any(
+            record.undo is not None and record.status == status.COMPLETED for record in self.history.records.values()
+        )
+
+    def suspend(self, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0) -> None:
         """Give the slot back until the wait is over."""
         if self.closed is None:
             self.leave(
                 Transition(
                     self.run_id,
                     self.claim,
-                    status.WAITING,
-                    delay_ms=delay_ms,
+                    status.COMPENSATING if self.claimed.undoing else status.WAITING,
                     waiting_for=waiting_for,
-                    wakes=self.claimed.wakes,
+                    wakes=self.inbox.wakes,
                     recorded=self.recorded,
+                    due_at=due_at,
+                    awaits=awaits,
+                    linger_ms=linger_ms,
                 )
             )
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
+
+    def end_of_history(self, call: DurableCall[Any]) -> HistoryEnded:
+        """A replay that does nothing new stops here."""
+        self.beyond = self.beyond or call
+        return HistoryEnded(f"run {self.run_id}: nothing is recorded of {call.kind} {call.name!r} (at {call.line})")
 
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
@@ -217,83 +389,3 @@ class Execution:
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""
         self.close(LeaseLost(f"run {self.run_id} is no longer this worker's (claim {self.claim})"))
-
-
-class Waits:
-    """The waits of one run that are kept in memory; when nothing else is under way, the run is released instead."""
-
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
-        self._due: dict[asyncio.Future[None], tuple[float, str]] = {}
-        self._since: float | None = None
-        """Since when everything under way has been waiting."""
-        self._waited = 0.0
-
-    async def wait(self, seconds: float, waiting_for: str) -> None:
-        """Wait for a time: in memory if it is a moment, else by giving the slot back."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._due[future] = (loop.time() + seconds, waiting_for)
-        timer = loop.call_later(seconds, _wake, future)
-        self.look()
-        try:
-            await future
-        finally:
-            timer.cancel()
-            self._due.pop(future, None)
-            self._waited, self._since = self.take_waited(), None
-
-    def take_waited(self) -> float:
-        """Seconds spent only waiting since this was last asked: they do not count for the timeout of an attempt."""
-        now = time.monotonic()
-        waited, self._waited = self._waited, 0.0
-        if self._since is not None:
-            waited, self._since = waited + now - self._since, now
-        return waited
-
-    def look_soon(self) -> None:
-        """Look when the code has had a chance to go on: a step that just ended may be followed by another."""
-        if self._due:
-            asyncio.get_running_loop().call_later(_CHANCE, self.look)
-
-    def look(self) -> None:
-        """Release the run if all that is under way is waiting, and longer than a moment."""
-        if not self._due or len(self._due) < len(self._execution.active) or self._execution.closed is not None:
-            return
-        due, waiting_for = min(self._due.values())
-        left = due - asyncio.get_running_loop().time()
-        recorder = self._execution.recorder
-        if left > recorder.settings.moment or not recorder.has_free_slots():
-            self._execution.suspend(max(0, int(left * 1000)), waiting_for)
-        elif self._since is None:
-            self._since = time.monotonic()
-
-    def close(self) -> None:
-        """Nothing is waited for any more."""
-        for future in list(self._due):
-            if not future.done():
-                future.cancel()
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _as_record(entry: StepDone, now: int) -> StepRecord:
-    return StepRecord(
-        entry.branch,
-        entry.position,
-        entry.seq,
-        entry.name,
-        entry.kind,
-        entry.status,
-        entry.output,
-        entry.error,
-        entry.arguments,
-        entry.attempts,
-        now - entry.duration_ms,
-        now,
-        entry.line,
-        entry.format,
-    )

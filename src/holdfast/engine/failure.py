@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import StepFailed
+from ..errors import RecordedError, StepFailed
 from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
@@ -62,16 +62,16 @@ def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> Ste
     )
 
 
-def ending_step(error: BaseException) -> StepFailed | None:
-    """The failed step behind an error that ended an attempt: the error itself, or what it was raised from."""
+def ending_record(error: BaseException) -> RecordedError | None:
+    """The failed record behind an error that ended an attempt: the error itself, or what it was raised from."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
-        if isinstance(link, StepFailed):
+        if isinstance(link, RecordedError):
             return link
         seen.add(id(link))
         if isinstance(link, BaseExceptionGroup):
-            inner = [found for part in link.exceptions if (found := ending_step(part))]
+            inner = [found for part in link.exceptions if (found := ending_record(part))]
             return inner[0] if inner else None
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return None

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import NonDeterminismError
 from ..model.records import StepRecord
+from ..model.status import CANCELLED
+from .line import is_within, places_above
+
+PATCH = "patch"
+UNDO = "undo"
+_ASIDE = (PATCH, UNDO)
+"""Kinds of records that are no calls of the code at a position."""
 
 
 class History:
@@ -13,6 +22,7 @@ class History:
         self.records = {(record.branch, record.position): record for record in records}
         self.untaken = dict(self.records)
         """What the code has not asked for yet."""
+        self._reached: dict[str, int] | None = None
         self.last_seq = max(record.seq for record in records) if records else 0
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
@@ -23,23 +33,56 @@ class History:
         if record.name != name or record.kind != kind:
             self.untaken[branch, position] = record
             raise NonDeterminismError(
-                f"position {position}{_of(branch)} is recorded as {record.kind} {record.name!r} (called at "
-                f"{record.line or 'an unknown line'}), but the code now calls {kind} {name!r} (at {line}). The code "
-                "was changed while this run was under way; put the old order back, or give the new code a new name"
+                f"{recorded_as(record)}, but the code now calls {kind} {name!r} (at {line}). The code was changed "
+                "while this run was under way; put the old order back, or give the new code a new name"
             )
         return record
 
-    def check_all_taken(self) -> None:
-        """At the end of the code, every record must have been asked for."""
-        if not self.untaken:
-            return
-        record = min(self.untaken.values(), key=lambda r: r.seq)
-        raise NonDeterminismError(
-            f"position {record.position}{_of(record.branch)} is recorded as {record.kind} {record.name!r} (called at "
-            f"{record.line or 'an unknown line'}), but the code returned without calling it (end of the function). A "
-            "step was removed while this run was under way; put it back, or give the new code a new name"
+    def leave_out(self, branch: str) -> None:
+        """What is recorded of a branch does not count: it lost a race."""
+        self.untaken = {place: record for place, record in self.untaken.items() if not is_within(place[0], branch)}
+
+    def ends_with(self, record: StepRecord) -> bool:
+        """Whether the code of a branch came no further than this record, made when it was stopped."""
+        return not any(
+            other.seq > record.seq and other.status != CANCELLED and is_within(other.branch, record.branch)
+            for other in self.records.values()
+            if other.kind not in _ASIDE
         )
 
+    def goes_on(self, branch: str, position: int) -> bool:
+        """Whether something is recorded of this branch at the position or after it: the code has been here before."""
+        if self._reached is None:
+            self._reached = _furthest(self.records)
+        return self._reached.get(branch, -1) >= position
 
-def _of(branch: str) -> str:
-    return f" of branch {branch!r}" if branch else ""
+    def check_all_taken(self) -> None:
+        """At the end of the code, every record must have been asked for."""
+        record = self.first_left()
+        if record is not None:
+            raise NonDeterminismError(
+                f"{recorded_as(record)}, but the code returned without calling it (end of the function). A "
+                "step was removed while this run was under way; put it back, or give the new code a new name"
+            )
+
+    def first_left(self) -> StepRecord | None:
+        """The oldest record that the code has not asked for."""
+        left = [record for record in self.untaken.values() if record.kind not in _ASIDE]
+        return min(left, key=lambda record: record.seq) if left else None
+
+
+def _furthest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Per branch the last position that something is recorded of: a call, or a branch that began there."""
+    furthest: dict[str, int] = {}
+    for branch, position in places:
+        for outer, at in (*places_above(branch), (branch, position)):
+            if at > furthest.get(outer, -1):
+                furthest[outer] = at
+    return furthest
+
+
+def recorded_as(record: StepRecord) -> str:
+    """How the message of a divergence begins: what is recorded, and where it was called."""
+    of = f" of branch {record.branch!r}" if record.branch else ""
+    line = record.line or "an unknown line"
+    return f"position {record.position}{of} is recorded as {record.kind} {record.name!r} (called at {line})"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model.payload import Payloads
-from ..model.records import Entry
+from ..model.records import Entry, Outcome, RunShape, StepDone, StepRecord
 from ..settings import Settings
+
+if TYPE_CHECKING:
+    from .execution import Execution
 
 
 class Recorder(Protocol):
@@ -32,6 +35,39 @@ class Recorder(Protocol):
 
     def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
+        ...
+
+    async def look_into_mailbox(self, execution: Execution) -> None:
+        """Ask for the mail of a run, and put it into its inbox."""
+
+    def watch_mail(self, execution: Execution) -> None:
+        """From now on look into the mailbox of this run again whenever there may be something new."""
+
+    def lingers(self, execution: Execution) -> None:
+        """The run waits in memory; release it when its slot is wanted."""
+
+    @property
+    def new_child(self) -> Callable[[Any, Any, dict[str, Any]], Coroutine[Any, Any, tuple[RunShape, str, Any]]]:
+        """Tells what a child is started with: its shape, its encoded input, the type of its result."""
+        ...
+
+    async def outcome(self, run_id: str) -> Outcome | None:
+        """How a run ended, if it has."""
+        ...
+
+    async def retry(self, run_id: str) -> bool:
+        """Queue a failed run again, if it can go on."""
+        ...
+
+    async def transact(
+        self,
+        execution: Execution,
+        place: tuple[str, int],
+        call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone],
+        timeout: float | None,
+    ) -> StepRecord:
+        """Call a function inside a transaction that also holds the record of its result."""
         ...
 
     def has_free_slots(self) -> bool:

@@ -6,20 +6,26 @@ from contextvars import ContextVar
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ContextMisuse
+from ..model.status import ASK_CANCEL
+
 if TYPE_CHECKING:
     from .calls import StepCall
     from .execution import Execution
+    from .line import Line
 
 current_execution: ContextVar[Execution | None] = ContextVar("holdfast_execution", default=None)
 """The run whose handler is executing here; set once per attempt, carried into its tasks and threads."""
 current_call: ContextVar[StepCall[Any] | None] = ContextVar("holdfast_call", default=None)
 """The step whose function is executing here."""
+current_line: ContextVar[Line | None] = ContextVar("holdfast_line", default=None)
+"""The branch whose code is executing here; None: the main line."""
 abandoned_try: ContextVar[Event | None] = ContextVar("holdfast_abandoned_try", default=None)
 """In the thread of a blocking step: set when nobody waits for this try any more."""
 
 
 def cancelled() -> bool:
-    """Whether the handler around this call should stop: its run was lost, timed out, or the worker stops.
+    """Whether the handler around this call should stop: its run was lost, timed out or cancelled, or the worker stops.
 
     For plain ``def`` handlers, which cannot be interrupted: ask it in long loops and return when it says True.
     """
@@ -27,4 +33,14 @@ def cancelled() -> bool:
     if abandoned is not None and abandoned.is_set():
         return True
     execution = current_execution.get()
-    return execution is not None and execution.closed is not None
+    return execution is not None and (execution.closed is not None or execution.asked == ASK_CANCEL)
+
+
+def refuse_in_workflow(called: str, instead: str) -> None:
+    """In a workflow's body every replay would call it again. In a step, or in a plain task, it may be called."""
+    execution = current_execution.get()
+    if execution is not None and execution.workflow.kind == "workflow" and current_call.get() is None:
+        raise ContextMisuse(
+            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call "
+            f"it again. Use {instead}, or call it inside a step"
+        )

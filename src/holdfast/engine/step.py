@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from ..errors import ConfigurationError
 from ..model.backoff import Backoff, seconds
@@ -27,6 +27,8 @@ class StepOptions:
     backoff: Backoff | None = None
     timeout: float | None = None
     record_arguments: bool | None = None
+    compensate: Callable[..., Any] | None = None
+    """What undoes the step when the run fails for good or is cancelled: called with the output and the arguments."""
 
     def over(self, other: StepOptions) -> StepOptions:
         """These, and where they are silent the other's."""
@@ -38,12 +40,25 @@ class StepOptions:
 NO_OPTIONS = StepOptions()
 
 
+class Undoable(NamedTuple):
+    """A completed step that can be undone."""
+
+    seq: int
+    step: str
+    undo: Callable[..., Any]
+    args: tuple[Any, ...]
+    """The step's output, then its arguments."""
+    kwargs: dict[str, Any]
+    line: str
+
+
 def step_options(
     name: str | None = None,
     retries: int | None = None,
     backoff: Backoff | None = None,
     timeout: float | timedelta | None = None,
     record_arguments: bool | None = None,
+    compensate: Callable[..., Any] | None = None,
 ) -> StepOptions:
     """Checked options."""
     if name is not None:
@@ -53,7 +68,9 @@ def step_options(
     if backoff is not None and not isinstance(backoff, Backoff):
         raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")
     limit = None if timeout is None else seconds(timeout, "the timeout of a step")
-    return StepOptions(name, retries, backoff, limit, record_arguments)
+    if compensate is not None and not callable(compensate):
+        raise ConfigurationError(f"compensate must be a function, not {compensate!r}")
+    return StepOptions(name, retries, backoff, limit, record_arguments, compensate)
 
 
 class StepFunction(Generic[P, R]):
@@ -82,6 +99,7 @@ def step(
     backoff: Backoff | None = None,
     timeout: float | timedelta | None = None,
     record_arguments: bool | None = None,
+    compensate: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], StepFunction[P, R]]: ...
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""

@@ -9,22 +9,26 @@ what it left to the journal is committed while the next claim is under way, up t
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from ..engine.calls import default_backoff
-from ..engine.context import Context, SyncContext
 from ..engine.execution import Execution
-from ..engine.failure import encode_error, ending_step
+from ..engine.failure import encode_error, ending_record
+from ..engine.handler import call_handler
+from ..engine.replay import replay
 from ..engine.scope import current_execution
+from ..engine.undo import undo_all
 from ..engine.workflow import WORKFLOW, Workflow
 from ..errors import (
     AttemptEnded,
     AttemptTimeout,
+    CompensationFailed,
     ContextMisuse,
     DatabaseRefused,
     DeadlineExceeded,
@@ -39,10 +43,12 @@ from ..errors import (
 from ..model import status
 from ..model.backoff import retry_delay
 from ..model.payload import Payloads
-from ..model.records import RUN_ITSELF, Claimed, Entry, Transition, TryFailed
-from ..settings import SUSPECT_LOSSES, Settings
+from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, Transition, TryFailed
+from ..settings import FORMAT, SUSPECT_LOSSES, Settings
 from .cache import HistoryCache
+from .errands import Errands
 from .journal import Journal
+from .mailman import Mailman
 from .threads import Threads
 
 _OVER = AttemptEnded("the attempt is over")
@@ -62,6 +68,8 @@ class Executor:
         slots_freed: Callable[[], None],
         fetch_history: Callable[[Claimed], Awaitable[None]],
         has_code: Callable[[str, str], Awaitable[bool]],
+        mailman: Mailman,
+        errands: Errands,
     ) -> None:
         self.settings = settings
         self.concurrency = concurrency
@@ -73,6 +81,15 @@ class Executor:
         self._slots_freed = slots_freed
         self._fetch_history = fetch_history
         self._has_code = has_code
+        self._mailman = mailman
+        self._errands = errands
+        self.new_child = errands.new_child
+        self.outcome = errands.outcome
+        self.retry = errands.retry
+        self.transact = errands.transact
+        self.watch_mail: Callable[[Execution], None] = mailman.watch
+        self._lingering: set[Execution] = set()
+        """Runs that wait in memory because slots are free."""
         self._handlers = Threads("handler")
         self._steps = Threads("step")
         self.loop = asyncio.get_running_loop()
@@ -102,6 +119,20 @@ class Executor:
     def has_free_slots(self) -> bool:
         """Whether a moment's wait may stay in memory."""
         return len(self.running) - self._leaving < self.concurrency
+
+    async def look_into_mailbox(self, execution: Execution) -> None:
+        """Ask for the mail of a run."""
+        await self._mailman.look(execution)
+
+    def lingers(self, execution: Execution) -> None:
+        """A run waits in memory, for as long as its slot is not wanted."""
+        self._lingering.add(execution)
+
+    def _release_lingering(self) -> None:
+        lingering, self._lingering = self._lingering, set()
+        for execution in lingering:
+            if execution.closed is None:
+                execution.waits.release()
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +167,8 @@ class Executor:
             self.running[claimed.id] = execution
             self._begin(execution)
         self.idle.clear()
+        if self._lingering and not self.has_free_slots():
+            self._release_lingering()
 
     def _remember(self, claimed: Claimed) -> None:
         """A run that was here before may have its records here still."""
@@ -144,7 +177,7 @@ class Executor:
             claimed.records, claimed.complete = records, True
 
     def _begin(self, execution: Execution) -> None:
-        execution.owner = execution.task = self.loop.create_task(self._drive(execution))
+        execution.main.owner = execution.task = self.loop.create_task(self._drive(execution))
         limit = self._time_limit(execution)
         if limit is not None:
             self._timers[execution.run_id] = self.loop.call_later(limit[0], self._time_is_up, execution, limit[1])
@@ -155,7 +188,8 @@ class Executor:
             del self.running[execution.run_id]
             self._leaving -= execution.handler_done
             # They know each other through the task's context; let go, or only the garbage collector could free them.
-            execution.owner = execution.task = None
+            execution.main.owner = execution.task = None
+            self._lingering.discard(execution)
             timer = self._timers.pop(execution.run_id, None)
             if timer is not None:
                 timer.cancel()
@@ -168,19 +202,19 @@ class Executor:
     async def _drive(self, execution: Execution) -> None:
         current_execution.set(execution)
         try:
-            result = await self._call_handler(execution)
+            result = await self._work(execution)
         except asyncio.CancelledError:
             if execution.closed is None and not _being_cancelled():
                 await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
                 return
             if execution.closed is None:
                 execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
-            self._released(execution)
+            await self._closed(execution)
         except Released as error:
             if execution.closed is None:
                 await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
                 return
-            self._released(execution)
+            await self._closed(execution)
         except Exception as error:
             await self._failed(execution, error)
         except BaseException as error:
@@ -189,37 +223,27 @@ class Executor:
         else:
             await self._returned(execution, result)
 
-    async def _call_handler(self, execution: Execution) -> Any:
-        workflow, claimed = execution.workflow, execution.claimed
+    async def _work(self, execution: Execution) -> Any:
+        """Heed what was asked while nobody held the run; then its code, or its undos."""
+        claimed = execution.claimed
         if not claimed.complete:
             await self._fetch_history(claimed)
             execution.load(claimed.records)
-        args: list[Any] = []
-        if workflow.kind == WORKFLOW:
-            args.append(Context(execution) if workflow.is_async else SyncContext(execution, self.loop))
-        if workflow.takes_input:
-            args.append(self._decode_input(execution))
-        if workflow.is_async:
-            return await workflow.function(*args)
-        return await self._call_in_thread(execution, workflow, args)
+            claimed.complete = True
+        execution.asked = execution.asked or claimed.asked
+        if execution.asked is not None and not claimed.undoing:
+            execution.obey()
+            raise execution.closed or _OVER
+        if claimed.undoing:
+            return await self._undo(execution)
+        return await call_handler(execution, self._handlers.submit)
 
-    async def _call_in_thread(self, execution: Execution, workflow: Workflow[Any, Any], args: list[Any]) -> Any:
-        context = contextvars.copy_context()
-
-        def call() -> Any:
-            execution.owner = threading.get_ident()
-            return context.run(workflow.function, *args)
-
-        return await self._handlers.submit(call)
-
-    def _decode_input(self, execution: Execution) -> Any:
-        workflow, claimed = execution.workflow, execution.claimed
-        try:
-            return self.payloads.decode(
-                claimed.input, workflow.input_type, claimed.format, f"the input of {workflow.name!r}"
-            )
-        except PayloadError as error:
-            raise InvalidInput(str(error)) from None
+    async def _undo(self, execution: Execution) -> list[str]:
+        """Undo what the code did, in reverse; what failed, in words."""
+        ghost, end = await replay(execution.claimed, execution.workflow, self, self._handlers.submit)
+        if ghost.diverged is not None:
+            self.logger.error("run %s: its code was changed; some undos may be out of reach: %s", ghost.run_id, end)
+        return await undo_all(execution, ghost.undoable)
 
     # -- outcomes ------------------------------------------------------------------------------------------------
 
@@ -227,6 +251,9 @@ class Executor:
         """The handler came to its end: check that it left nothing behind, then record the result."""
         if execution.closed is not None:
             await self._closed(execution)
+            return
+        if execution.claimed.undoing:
+            await self._undone(execution, result)
             return
         try:
             self._check_nothing_left(execution)
@@ -243,7 +270,42 @@ class Executor:
             await self._attempt_failed(execution, error, status.REASON_CODE)
             return
         move = Transition(
-            execution.run_id, execution.claim, status.COMPLETED, output=output, format=self.payloads.format
+            execution.run_id,
+            execution.claim,
+            status.COMPLETED,
+            output=output,
+            format=self.payloads.format,
+            child=execution.claimed.parent_id is not None,
+        )
+        await self._leave(execution, move)
+
+    async def _undone(self, execution: Execution, failed: list[str]) -> None:
+        """Every undo was called. The run keeps the error that it had ended with, unless one of them failed."""
+        move = Transition(
+            execution.run_id,
+            execution.claim,
+            status.COMPENSATED,
+            recorded=execution.recorded,
+            child=execution.claimed.parent_id is not None,
+            format=self.payloads.format,
+        )
+        if failed:
+            move.status, move.reason = status.FAILED, status.REASON_UNDO
+            move.error = encode_error(CompensationFailed("; ".join(failed)), self.payloads)
+            self.logger.error("run %s: %d undos failed", execution.run_id, len(failed))
+        await self._leave(execution, move)
+
+    async def _continued(self, execution: Execution, successor: NewRun) -> None:
+        """The run ends, and goes on as another."""
+        move = Transition(
+            execution.run_id,
+            execution.claim,
+            status.COMPLETED,
+            reason=status.REASON_CONTINUED,
+            output=msgspec.json.encode(successor.id).decode(),
+            format=FORMAT,
+            child=execution.claimed.parent_id is not None,
+            successor=successor,
         )
         await self._leave(execution, move)
 
@@ -251,7 +313,7 @@ class Executor:
         if execution.unawaited:
             names = ", ".join(repr(call.name) for call in sorted(execution.unawaited, key=lambda call: call.position))
             raise ContextMisuse(
-                f"the workflow returned without awaiting {names}: the step never began. Await every ctx.step(…)"
+                f"the workflow returned without awaiting {names}: it never began. Await every call of the context"
             )
         execution.history.check_all_taken()
 
@@ -264,6 +326,10 @@ class Executor:
 
     async def _attempt_failed(self, execution: Execution, error: Exception, reason: str) -> None:
         claimed, workflow = execution.claimed, execution.workflow
+        if execution.asked == status.ASK_CANCEL and not claimed.undoing:
+            self._note_attempt(execution, encode_error(error, self.payloads))
+            await self._leave(execution, execution.cancelled())
+            return
         allowed = claimed.max_attempts or workflow.options.max_attempts or self.settings.max_attempts
         failures = claimed.attempt - claimed.first_attempt + 1
         backoff = workflow.options.backoff or default_backoff(self.settings)
@@ -287,7 +353,7 @@ class Executor:
             delay_ms=max(1, int(delay * 1000)),
             next_attempt=True,
             recorded=execution.recorded,
-            forget=execution.to_forget(ending_step(error)),
+            forget=execution.to_forget(ending_record(error)),
             format=self.payloads.format,
         )
         await self._leave(execution, move)
@@ -303,15 +369,17 @@ class Executor:
             type(error).__name__,
             extra={"run_id": execution.run_id},
         )
+        undo = reason != status.REASON_NON_DETERMINISM and not execution.claimed.undoing and execution.has_undos()
         move = Transition(
             execution.run_id,
             execution.claim,
-            status.FAILED,
+            status.COMPENSATING if undo else status.FAILED,
             reason=reason,
             error=text,
             recorded=execution.recorded,
-            forget=execution.to_forget(ending_step(error)),
+            forget=[] if undo else execution.to_forget(ending_record(error)),
             format=self.payloads.format,
+            child=execution.claimed.parent_id is not None,
         )
         await self._leave(execution, move)
 
@@ -362,6 +430,7 @@ class Executor:
             reason=status.REASON_CODE,
             error=text,
             format=self.payloads.format,
+            child=execution.claimed.parent_id is not None,
         )
         try:
             await execution.leave(move)
@@ -371,6 +440,9 @@ class Executor:
     async def _closed(self, execution: Execution) -> None:
         """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
         error = execution.diverged
+        if execution.successor is not None and not execution.leaving and error is None:
+            await self._continued(execution, execution.successor)
+            return
         if error is None or execution.leaving:
             self._released(execution)
             return
@@ -398,8 +470,10 @@ class Executor:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _time_limit(self, execution: Execution) -> tuple[float, str] | None:
-        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run."""
+        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run. Undos have neither."""
         claimed = execution.claimed
+        if claimed.undoing:
+            return None
         timeout = claimed.timeout_ms / 1000 if claimed.timeout_ms is not None else execution.workflow.options.timeout
         return self._earlier(execution, timeout)
 
@@ -440,6 +514,19 @@ class Executor:
         for execution in list(self.running.values()):
             if execution.active and execution.closed is None:
                 execution.list_running(now, self.settings.running_after)
+
+    # -- what operators ask ----------------------------------------------------------------------------------------
+
+    def ask(self, run_id: str, what: str, claim: int | None = None) -> None:
+        """An operator wants a run cancelled or paused: at once if no step is being executed, else after it. A task is
+        one piece of work: it is told, and may finish."""
+        execution = self.running.get(run_id)
+        if execution is None or (claim is not None and execution.claim != claim) or execution.claimed.undoing:
+            return
+        execution.asked = what
+        known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
+        if execution.closed is None and execution.at_work == 0 and execution.workflow.kind == WORKFLOW and known:
+            execution.obey()
 
     # -- losing and giving back ----------------------------------------------------------------------------------
 

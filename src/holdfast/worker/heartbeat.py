@@ -17,6 +17,9 @@ from ..model.records import BeatAnswer
 from ..store import Store
 from ..store.protocol import Pulse
 
+_HURRY = 0.2
+"""Seconds between two beats at least, however much one is hurried."""
+
 
 class Heartbeat:
     """Beats until stopped; reports to the event loop."""
@@ -42,6 +45,7 @@ class Heartbeat:
         self._expired = expired
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
+        self._hurried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
         self.unbroken_since = time.monotonic()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
@@ -57,9 +61,15 @@ class Heartbeat:
         """Begin."""
         self._thread.start()
 
+    def hurry(self) -> None:
+        """An operator may have asked something of what we hold: do not wait for the next beat to hear of it."""
+        if time.monotonic() - self._last > _HURRY:
+            self._hurried.set()
+
     async def stop(self) -> None:
         """End, and wait for the thread."""
         self._stop.set()
+        self._hurried.set()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
 
     def _run(self) -> None:
@@ -67,8 +77,11 @@ class Heartbeat:
         # must be time for others, over a new one.
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
         try:
-            while not self._stop.wait(self._pause()):
-                self._beat_once(pulse)
+            while not self._stop.is_set():
+                self._hurried.wait(self._pause())
+                self._hurried.clear()
+                if not self._stop.is_set():
+                    self._beat_once(pulse)
         finally:
             pulse.close()
 
@@ -100,4 +113,5 @@ class Heartbeat:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
-            self._stop.set()  # the loop is gone, and the worker with it
+            self._stop.set()
+            self._hurried.set()  # the loop is gone, and the worker with it

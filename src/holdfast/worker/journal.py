@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..errors import DatabaseRefused, LeaseLost
-from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, Transition
+from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
+from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..settings import Settings
 from ..store import Store
 from .patience import patiently
@@ -44,6 +44,7 @@ class Journal:
         worker_id: Callable[[], str],
         heard: Callable[[dict[str, int], dict[str, str]], None],
         flushed: Callable[[list[Transition]], None],
+        joined: Callable[[list[StepWith], bool], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -51,6 +52,7 @@ class Journal:
         self._worker_id = worker_id
         self._heard = heard
         self._flushed = flushed
+        self._joined = joined
         self._waiting: list[Item] = []
         self._under_way: list[Item] = []
         """What the flush that is under way carries."""
@@ -121,7 +123,8 @@ class Journal:
     def _take(self) -> list[Item]:
         """The next batch. A large crowd goes in two halves, so that one half computes while the other commits."""
         waiting = self._waiting
-        limit = min(self._settings.flush_records, max(_HALF_FROM, self._settings.concurrency // 2))
+        crowd = max(self._settings.concurrency, len(waiting))
+        limit = min(self._settings.flush_records, max(_HALF_FROM, crowd // 2))
         if len(waiting) <= limit:
             items, self._waiting = waiting, []
         else:
@@ -202,13 +205,16 @@ class Journal:
             receipt.set_exception(error)
 
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
-        if not (answer.lost or answer.busy):
+        if not (answer.lost or answer.busy or answer.barred):
             for _, receipt in items:
                 if receipt is not None:
                     receipt.set_result(answer.now_ms)
             self._flushed(batch.transitions)
         else:
             self._deliver_some(items, batch, answer)
+        if batch.joint or answer.undelivered:
+            refused = answer.lost | answer.busy | answer.barred
+            self._joined([entry for entry in batch.joint if entry.run_id not in refused], answer.undelivered)
         if answer.lost or answer.asked:
             self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer.asked)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
@@ -221,6 +227,8 @@ class Journal:
                 again.append((entry, receipt))
             elif entry.run_id in answer.lost:
                 _refuse((entry, receipt))
+            elif entry.run_id in answer.barred and isinstance(entry, StepWith) and entry.starts:
+                _bar((entry, receipt))
             elif receipt is not None and not receipt.done():
                 receipt.set_result(answer.now_ms)
         self._waiting = again + self._waiting
@@ -247,10 +255,21 @@ def _refuse(item: Item) -> None:
         receipt.exception()  # seen: the handler may be gone already
 
 
+def _bar(item: Item) -> None:
+    """The run is being cancelled: it starts no children any more."""
+    entry, receipt = item
+    if receipt is not None and not receipt.done():
+        receipt.set_exception(AttemptEnded(f"run {entry.run_id} is being cancelled"))
+
+
 def _size(entry: Entry) -> int:
     """About how many bytes an entry brings along."""
     if isinstance(entry, Transition):
         return len(entry.output or "") + len(entry.error or "")
     if isinstance(entry, StepRunning):
         return len(entry.data or "")
+    if isinstance(entry, StepWith):
+        return len(entry.step.output or "") + sum(len(run.input) for run in entry.starts)
+    if isinstance(entry, ValueSet):
+        return len(entry.value)
     return len(entry.error or "")

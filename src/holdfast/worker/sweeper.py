@@ -43,6 +43,7 @@ class Sweeper:
         ready: Callable[[Iterable[Lane]], None],
         ended: Callable[[], None],
         each_tick: Callable[[], None],
+        mail_came: Callable[[], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -55,13 +56,14 @@ class Sweeper:
         self._ready = ready
         self._ended = ended
         self._each_tick = each_tick
+        self._mail_came = mail_came
         self._look = asyncio.Event()
         self._next_sweep = 0.0
         self._next_look = 0.0
         self._slow_before = False
         self._wait = settings.busy_poll
         self._stuck = False
-        """Whether something is due that could not be moved: somebody holds its row."""
+        """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
         self.ticks = 0
 
     def look_now(self) -> None:
@@ -86,6 +88,8 @@ class Sweeper:
         lanes = look_for_lanes or time.monotonic() >= self._next_look
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._stuck = tick.due and not await self._promote()
+        if tick.mail and not await self._deliver():
+            self._stuck = True
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
         await self._sweep()
@@ -119,6 +123,21 @@ class Sweeper:
             if done.moved < _BATCH:
                 return moved
 
+    async def _deliver(self) -> int:
+        """Take mail to its runs; how much there was."""
+        moved = 0
+        while True:
+            done = await self._ask(lambda: self._store.deliver(_BATCH))
+            if done.lanes:
+                self._ready(done.lanes)
+            if done.running:
+                self._mail_came()
+            if done.ended:
+                self._ended()
+            moved += done.moved
+            if done.moved < _BATCH and not done.ended:  # who was cancelled may have children
+                return moved
+
     async def _sweep(self) -> None:
         now = time.monotonic()
         if now < self._next_sweep or not self._may_reap():
@@ -148,6 +167,8 @@ class Sweeper:
             busy = time.monotonic() - self._claimer.last_found < longest
             self._wait = self._settings.busy_poll if busy else min(self._wait * 2, longest)
             longest = self._wait
+        if self._stuck:
+            longest = min(longest, self._settings.busy_poll)
         if tick.next_due_ms is not None:
             soonest = self._settings.busy_poll if self._stuck else 0.001
             longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)

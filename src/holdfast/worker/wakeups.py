@@ -27,6 +27,7 @@ class Switchboard:
         self._listeners: list[Listener] = []
         self._lanes: set[Lane] = set()
         self._ended = False
+        self._look = False
         self._sender: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
         self.outcomes: Callable[[Sequence[Transition]], None] | None = None
@@ -53,6 +54,16 @@ class Switchboard:
     def look(self) -> None:
         """Something has a time that may come before the next tick."""
         self._heard(Wakeups(frozenset(), False, True))
+
+    def look_everywhere(self) -> None:
+        """Something is asked of, or sent to, a run that a worker holds, here or elsewhere."""
+        self.look()
+        self.tell_others()
+
+    def tell_others(self) -> None:
+        """The same for other processes alone."""
+        self._look = True
+        self._send_soon()
 
     def ended(self, moves: Sequence[Transition] = ()) -> None:
         """Runs have ended; how, where it is known here."""
@@ -81,9 +92,9 @@ class Switchboard:
             self._sender = asyncio.create_task(self._send(), name="holdfast-notify")
 
     async def _send(self) -> None:
-        while self._lanes or self._ended:
-            wakeups = Wakeups(frozenset(self._lanes), self._ended)
-            self._lanes, self._ended = set(), False
+        while self._lanes or self._ended or self._look:
+            wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look)
+            self._lanes, self._ended, self._look = set(), False, False
             try:
                 await self._store.notify(wakeups)
             except HoldfastError as error:

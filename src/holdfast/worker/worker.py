@@ -14,15 +14,17 @@ from ..engine.workflow import Workflow
 from ..errors import DatabaseUnavailable
 from ..model.ids import new_id
 from ..model.payload import Payloads
-from ..model.records import BeatAnswer, Claimed, Transition, WorkerInfo
-from ..model.status import TERMINAL
+from ..model.records import BeatAnswer, Claimed, Lane, StepWith, Transition, WorkerInfo
+from ..model.status import COMPENSATING, TERMINAL
 from ..settings import Settings
 from ..store import Store
 from ..store.protocol import Wakeups
 from .claimer import Claimer
+from .errands import Errands, NewChild
 from .executor import Executor
 from .heartbeat import Heartbeat
 from .journal import Journal
+from .mailman import Mailman
 from .patience import patiently
 from .sweeper import Sweeper
 from .wakeups import Switchboard
@@ -43,6 +45,7 @@ class Worker:
         workflows: dict[str, Workflow[Any, Any]],
         switchboard: Switchboard,
         queues: Sequence[str] | None,
+        new_child: NewChild,
     ) -> None:
         self.id = new_id()
         self._store = store
@@ -59,10 +62,12 @@ class Worker:
         self._hurried = asyncio.Event()
         self.broken = asyncio.Event()
         """Set if a duty ended by an error, which is a bug: the worker is of no use any more."""
-        self._journal = Journal(store, settings, logger, self._my_id, self._flush_answered, self._flushed)
+        self._journal = Journal(store, settings, logger, self._my_id, self._flush_answered, self._flushed, self._joined)
+        self._mailman = Mailman(store, settings, logger)
+        self._errands = Errands(store, settings, logger, self._my_id, new_child, switchboard.ready)
         self._executor = Executor(
             settings, settings.concurrency, payloads, logger, self._workflows, self._journal,
-            self._slots_freed, self._fetch_history, self._has_code,
+            self._slots_freed, self._fetch_history, self._has_code, self._mailman, self._errands,
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
@@ -71,7 +76,7 @@ class Worker:
         )  # fmt: skip
         self._sweeper = Sweeper(
             store, settings, logger, self._my_id, list(workflows), self._queues, self._claimer,
-            self._may_reap, switchboard.ready, switchboard.ended, self._executor.list_running_steps,
+            self._may_reap, switchboard.ready, switchboard.ended, self._each_tick, self._mail_came,
         )  # fmt: skip
         self._heartbeat = Heartbeat(
             store, settings.beat, settings.lease, logger, self._my_id,
@@ -115,6 +120,7 @@ class Worker:
             for task in self._duties:
                 task.cancel()
             await asyncio.gather(*self._duties, return_exceptions=True)
+            await self._mailman.close()
             await self._executor.close()
             await self._heartbeat.stop()
             await self._unregister()
@@ -168,7 +174,7 @@ class Worker:
             soon = tick.next_due_ms is not None and tick.next_due_ms <= self._settings.moment * 1000
             served = any(self._claimer.serves(lane) for lane in tick.lanes)
             quiet = self._executor.idle.is_set() and self._claimer.idle and self._claimer.last_found == before
-            if quiet and not (served or soon or tick.suspects):
+            if quiet and not (served or soon or tick.suspects or tick.mail):
                 return
             await asyncio.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 
@@ -222,6 +228,17 @@ class Worker:
             self._claimer.woken(wakeups.lanes)
         if wakeups.look:
             self._sweeper.look_now()
+            self._mailman.told()
+            self._heartbeat.hurry()
+
+    def _each_tick(self) -> None:
+        self._executor.list_running_steps()
+        self._mailman.look_again()
+
+    def _mail_came(self) -> None:
+        """Mail was delivered to runs that workers hold: to ours, or to those of others."""
+        self._mailman.told()
+        self._switchboard.tell_others()
 
     def _accept(self, runs: list[Claimed]) -> None:
         """Into the slots with them; or back in line, if we stopped while the claim was under way."""
@@ -242,10 +259,25 @@ class Worker:
             self._switchboard.ended(ended)
         if len(ended) < len(moves):
             self._sweeper.look_now()  # something has a time now; it may come before the next tick
+        for move in moves:
+            if move.status == COMPENSATING or move.successor is not None:
+                self._sweeper.look_for_lanes()
+                break
 
-    def _flush_answered(self, lost: dict[str, int], _asked: dict[str, str]) -> None:
+    def _joined(self, entries: list[StepWith], mail_left: bool) -> None:
+        """Children were started, mail was left: both are committed."""
+        shapes = {run.shape for entry in entries for run in entry.starts}
+        ready = {Lane(s.queue, s.workflow, s.priority) for s in shapes if not s.delay_ms and s.at_ms is None}
+        if ready:
+            self._switchboard.ready(ready)
+        if mail_left or len(ready) < len(shapes):
+            self._sweeper.look_now()
+
+    def _flush_answered(self, lost: dict[str, int], asked: dict[str, str]) -> None:
         for run_id, claim in lost.items():
             self._executor.lose(run_id, claim)
+        for run_id, what in asked.items():
+            self._executor.ask(run_id, what)
         if lost:
             # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
             # waiting for it, or a retry may be due sooner than the next tick.
@@ -267,6 +299,9 @@ class Worker:
                 and not execution.leaving
             ):
                 self._executor.lose(run_id, claim)
+        for run in answer.held:
+            if run.asked is not None:
+                self._executor.ask(run.id, run.asked, run.claim)
         strays = self._find_strays(held)
         if strays and not self._stopping:
             self._logger.warning("giving back %d runs that name this worker without its knowledge", len(strays))

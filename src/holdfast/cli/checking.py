@@ -1,0 +1,84 @@
+"""``check``: whether today's code fits what is recorded of unfinished runs, asked before it is deployed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ..rehearsal import DIVERGES, FITS, TOO_LONG, UNKNOWN, Rehearsal
+from .exits import FAILED, OK, TIMEOUT
+from .options import option, time_option
+from .output import say, write_json, write_table
+from .session import Session
+from .text import count, listed
+
+_NEWS_EVERY = 5.0
+"""Seconds between two words on how far it is."""
+_SHOWN = {DIVERGES: "would diverge", TOO_LONG: "took too long", UNKNOWN: "code unknown here"}
+
+
+async def check(
+    session: Session,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, as in orders:app.")],
+    workflow: Annotated[str | None, option("--workflow", "-w", help="Only runs of this workflow.")] = None,
+    limit: Annotated[int | None, option("--limit", "-n", min=1, help="At most so many runs, the newest.")] = None,
+    timeout: Annotated[float, time_option("--timeout", "-t", help="For each run. (10)")] = 10.0,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List those that fit, too.")] = False,
+) -> None:
+    """Replay what is recorded of unfinished runs against this code, and list which would diverge, and where.
+
+    Nothing is written and no step is called; only the code between the steps is executed. Ask before a deploy, with
+    the code that is to be deployed, while workers run. Exits with 1 if a run would diverge, with 4 if none would but
+    some took too long to tell.
+    """
+    async with session.with_options(None, None, app, False).reading() as application:
+        # What the code prints between its steps must not get among the data.
+        with contextlib.redirect_stdout(sys.stderr):
+            found = await application.check(workflow=workflow, limit=limit, timeout=timeout, progress=News())
+    if session.json:
+        write_json(found)
+    else:
+        _write(found, everything)
+    verdicts = {rehearsal.verdict for rehearsal in found}
+    raise typer.Exit(FAILED if DIVERGES in verdicts else TIMEOUT if TOO_LONG in verdicts else OK)
+
+
+class News:
+    """Says how far it is, if that takes a while."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._said = time.monotonic()
+
+    def __call__(self, rehearsal: Rehearsal) -> None:
+        self._counts[rehearsal.verdict] += 1
+        if time.monotonic() - self._said >= _NEWS_EVERY:
+            self._said = time.monotonic()
+            say(f"{count(self._counts.total(), 'run')} so far, {self._counts[DIVERGES]} would diverge …")
+
+
+def _write(found: Sequence[Rehearsal], everything: bool) -> None:
+    shown = [r for r in found if everything or r.verdict in (DIVERGES, TOO_LONG)]
+    if shown:
+        rows = [(r.id, r.workflow, r.status, _SHOWN.get(r.verdict, r.verdict), r.detail) for r in shown]
+        write_table(("id", "workflow", "status", "verdict", "where"), rows)
+    say(_summary(found))
+
+
+def _summary(found: Sequence[Rehearsal]) -> str:
+    counts = Counter(rehearsal.verdict for rehearsal in found)
+    if not found:
+        return "nothing is recorded of unfinished runs: any code fits"
+    parts = [f"{counts[FITS]} fit", f"{counts[DIVERGES]} would diverge"]
+    if counts[TOO_LONG]:
+        parts.append(f"{counts[TOO_LONG]} took too long")
+    if counts[UNKNOWN]:
+        unknown = Counter(rehearsal.workflow for rehearsal in found if rehearsal.verdict == UNKNOWN)
+        parts.append(f"{counts[UNKNOWN]} of workflows whose code is not here ({', '.join(sorted(unknown))})")
+    return f"{count(len(found), 'unfinished run')}: {listed(parts)}"

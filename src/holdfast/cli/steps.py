@@ -1,0 +1,82 @@
+"""The steps of one run, as ``show`` lists them: what each is, how it stands, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..engine.undo import UNDO_BRANCH
+from ..model import status
+from ..run import ErrorInfo, RunInfo, StepInfo
+from .output import write_heading, write_table
+from .text import ago, brief, clock, lasting, shortened
+
+_COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "outcome")
+
+
+def write_steps(steps: Sequence[StepInfo], run: RunInfo) -> None:
+    """The table."""
+    if steps:
+        write_heading("Steps")
+        write_table(_COLUMNS, [_row(step, run) for step in steps])
+
+
+def write_children(children: Sequence[RunInfo], more: int) -> None:
+    """The runs that it started."""
+    if children:
+        write_heading(f"Children (the last {len(children)} of {len(children) + more})" if more else "Children")
+        rows = [
+            (child.id, child.workflow, status_of(child), ago(child.created_at, child.read_at)) for child in children
+        ]
+        write_table(("id", "workflow", "status", "created"), rows)
+
+
+def status_of(run: RunInfo) -> str:
+    """Where a run stands, with what it waits for or why it ended."""
+    more = run.reason or (run.waiting_for and waited_for(run.waiting_for))
+    return f"{run.status} ({more})" if more else run.status
+
+
+def waited_for(what: str) -> str:
+    """``signal:approved`` as people say it."""
+    kind, colon, name = what.partition(":")
+    return f"{kind} {name!r}" if colon else what
+
+
+def due_at(step: StepInfo) -> datetime | None:
+    """When an open sleep, or the timeout of an open wait, is over: it was decided when it began."""
+    plan = step.output
+    if isinstance(plan, dict) and isinstance(plan.get("until"), int):
+        return datetime.fromtimestamp(plan["until"] / 1000, step.started_at.tzinfo)
+    if isinstance(plan, dict) and isinstance(plan.get("for"), int):
+        return step.started_at + timedelta(milliseconds=plan["for"])
+    return None
+
+
+def outcome_of(error: ErrorInfo | None, value: Any, detail: str | None = None) -> str:
+    """An error, or what the step says of itself, or a value."""
+    if error is not None:
+        return shortened(f"{error.type}: {error.message}")
+    return shortened(detail) if detail else "" if value is None else brief(value)
+
+
+def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
+    took = ((step.completed_at or run.read_at) - step.started_at).total_seconds()
+    kind = "" if step.kind == "step" else step.kind
+    branch = "" if step.branch == UNDO_BRANCH else step.branch
+    tries = str(step.attempts or "")
+    return step.name, kind, branch, step.status, tries, lasting(took), step.undo or "", _outcome(step, run)
+
+
+def _outcome(step: StepInfo, run: RunInfo) -> str:
+    is_open = step.status == status.WAITING and step.error is None
+    due = due_at(step) if is_open or step.kind == "sleep" else None
+    if step.kind == "sleep" and due is not None:
+        return f"until {clock(due)} ({ago(due, run.read_at)})"
+    if is_open and due is not None:
+        return f"until {clock(due)} at the latest ({ago(due, run.read_at)})"
+    if step.kind == "first" and step.error is None:
+        return f"won by {brief(step.output)}"
+    text = "" if is_open or step.kind == "start" else outcome_of(step.error, step.output, step.detail)
+    return f"child {step.child}" + (f": {text}" if text else "") if step.child else text

@@ -1,0 +1,383 @@
+"""Several lines of work in one run. Each branch counts its own positions, so that all replay the same whatever finished
+first; and whoever waits for several gets them in the order of the code, not of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ..errors import ContextMisuse, HistoryEnded, NonDeterminismError, Released
+from ..model import status
+from ..model.records import StepRecord
+from ..settings import FORMAT
+from .call import DurableCall, Race
+from .calls import exited
+from .children import ResultCall
+from .line import Line, sub_branch
+from .scope import current_line
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+T = TypeVar("T")
+Body = Callable[[Line], Awaitable[Any]]
+
+
+class BranchCall(DurableCall[T]):
+    """``ctx.branch``: a function with a context of its own. It leaves no record itself; its steps do."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, execution: Execution, line: Line, name: str, body: Body, where: str) -> None:
+        self._body = body
+        super().__init__(execution, line, "branch", name, where)
+
+    async def _perform(self) -> T:
+        execution, line = self._execution, Line(sub_branch(self.branch, self.position))
+        try:
+            (outcome,) = await settle(execution, self._line, [run_branch(execution, line, self._body)])
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+        if isinstance(outcome, BaseException):
+            self._execution.surfaced(outcome, self._line)
+            raise outcome
+        return outcome  # type: ignore[no-any-return]
+
+    def give_up(self) -> None:
+        """It lost a race or its time was up, and all that belongs to it goes with it."""
+        super().give_up()
+        self._execution.give_up(sub_branch(self.branch, self.position))
+
+
+class MapCall(DurableCall[list[T]]):
+    """``ctx.map``: a branch for each item, at most ``limit`` of them at once."""
+
+    __slots__ = ("_body", "_items", "_limit", "_return_errors")
+
+    def __init__(
+        self,
+        execution: Execution,
+        line: Line,
+        name: str,
+        body: Callable[[Line, Any], Awaitable[Any]],
+        items: Iterable[Any],
+        limit: int | None,
+        return_errors: bool,
+        where: str,
+    ) -> None:
+        self._body = body
+        self._items = list(items)
+        self._limit = limit
+        self._return_errors = return_errors
+        super().__init__(execution, line, "map", name, where)
+
+    async def _perform(self) -> list[T]:
+        execution, results = self._execution, [None] * len(self._items)
+        todo = iter(enumerate(self._items))
+        width = min(len(self._items), self._limit or len(self._items))
+        try:
+            ends = await settle(execution, self._line, [self._work(todo, results) for _ in range(width)])
+        except asyncio.CancelledError:
+            self.give_up()
+            raise
+        released = [end for end in ends if isinstance(end, BaseException)]
+        if released:
+            raise released[0]
+        return given(execution, self._line, results, self._return_errors)
+
+    def give_up(self) -> None:
+        """It lost a race or its time was up, and all that belongs to it goes with it."""
+        super().give_up()
+        self._execution.give_up(sub_branch(self.branch, self.position))
+
+    async def _work(self, todo: Iterator[tuple[int, Any]], results: list[Any]) -> None:
+        """One of those who take item after item. All items are done even if one fails: which of them had begun by then
+        depends on the clock, and a replay must find the same."""
+        stopped: HistoryEnded | None = None
+        for index, item in todo:
+            line = Line(sub_branch(self.branch, self.position, index))
+            try:
+                results[index] = await run_branch(self._execution, line, lambda line: self._body(line, item))  # noqa: B023
+            except Exception as error:
+                results[index] = Failed(error)
+            except HistoryEnded as error:
+                stopped = error
+        if stopped is not None:
+            raise stopped
+
+
+class FirstCall(DurableCall[tuple[str, Any]]):
+    """``ctx.first``: a race, whose winner is recorded. What lost is given up."""
+
+    __slots__ = ("_runners",)
+
+    def __init__(self, execution: Execution, line: Line, runners: dict[str, DurableCall[Any]], where: str) -> None:
+        self._runners = runners
+        super().__init__(execution, line, "first", "first", where)
+
+    async def _replay(self, record: StepRecord) -> tuple[str, Any]:
+        if record.status == status.CANCELLED:
+            await self._show(self._runners.values())
+            self._give_up_all_but("")
+            await super()._replay(record)
+        self._execution.saw(self.branch, record.completed_at)
+        winner = msgspec.json.decode(record.output or "null")
+        if winner not in self._runners:
+            raise ContextMisuse(
+                f"the race was won by {winner!r}, which is not among {', '.join(self._runners)} any more"
+            )
+        await self._show(call for name, call in self._runners.items() if name != winner)
+        self._give_up_all_but(winner)
+        return winner, await self._runners[winner]
+
+    async def _perform(self) -> tuple[str, Any]:
+        if self._execution.replay_only:
+            await self._show(self._runners.values())
+            raise self._execution.end_of_history(self)
+        return await super()._perform()
+
+    async def _show(self, calls: Iterable[DurableCall[Any]]) -> None:
+        """A replay that does nothing new is to meet all that is recorded: also of those who lost, or have not won
+        yet."""
+        execution = self._execution
+        if execution.replay_only:
+            beyond = execution.beyond
+            known = [call for call in calls if call.settled or isinstance(call, (BranchCall, MapCall, FirstCall))]
+            try:
+                await settle(execution, self._line, [as_coroutine(call) for call in known])
+            except NonDeterminismError:
+                if self._record is None:
+                    raise
+                execution.diverged = execution.closed = None  # what lost is compared by nobody: it is not called again
+            execution.beyond = beyond
+
+    async def _go(self) -> tuple[str, Any]:
+        recorded = [name for name, call in self._runners.items() if call.settled]
+        if recorded:  # the race was over when the worker died, only who won was not recorded yet
+            winner = min(recorded, key=lambda name: self._runners[name]._record.seq)  # type: ignore[union-attr]
+            self._give_up_all_but(winner)
+            await self._record_winner(winner)
+            return winner, await self._runners[winner]
+        race, party = Race(), Party(self._execution, 1)
+        tasks = {name: self._send_off(call, race, party) for name, call in self._runners.items()}
+        await self._watch(list(tasks.values()), party)
+        winner = next(name for name, call in self._runners.items() if call is race.winner)
+        if isinstance(error := tasks[winner].exception(), Released):
+            raise error
+        self._give_up_all_but(winner)
+        await self._record_winner(winner)
+        if error is not None:
+            self._execution.surfaced(error, self._line)
+        return winner, tasks[winner].result()
+
+    def _send_off(self, call: DurableCall[Any], race: Race, party: Party) -> asyncio.Task[Any]:
+        call.race = race
+
+        async def run() -> Any:
+            try:
+                return await as_coroutine(call)
+            finally:
+                race.won_by(call)
+
+        return spawn(self._execution, run(), party)
+
+    async def _watch(self, tasks: list[asyncio.Task[Any]], party: Party) -> None:
+        """Until one has won and the others have stopped."""
+        execution = self._execution
+        execution.busy -= 1
+        try:
+            done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                _seen(task)
+            await self._stop(running)
+        except asyncio.CancelledError:
+            await self._stop(tasks)
+            if execution.closed is None:
+                raise
+        finally:
+            execution.busy += 1
+            party.over()
+        if execution.closed is not None:
+            raise execution.closed
+
+    async def _stop(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        for task in (stopped := list(tasks)):
+            task.cancel()
+        if stopped and self._execution.closed is None:
+            await asyncio.wait(stopped)
+        for task in stopped:
+            task.add_done_callback(_seen)
+
+    async def _record_winner(self, name: str) -> None:
+        await self._execution.record(self._entry(status.COMPLETED, msgspec.json.encode(name).decode(), format_=FORMAT))
+
+    def _give_up_all_but(self, winner: str) -> None:
+        for name, call in self._runners.items():
+            if name != winner:
+                call.give_up()
+
+
+class Failed:
+    """An error among results."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], ...], return_errors: bool) -> list[Any]:
+    """``ctx.gather``: all of them, in the order they were given. Each is settled before an error surfaces."""
+    group = object()
+    for call in calls:
+        if isinstance(call, ResultCall):
+            call.group = group
+    try:
+        outcomes = await settle(execution, line, [as_coroutine(call) for call in calls])
+    except asyncio.CancelledError:
+        for call in calls:
+            if isinstance(call, DurableCall):
+                call.give_up()  # it may not have begun
+        raise
+    released = [end for end in outcomes if isinstance(end, BaseException) and not isinstance(end, Exception)]
+    if released:
+        raise released[0]
+    results = [Failed(end) if isinstance(end, Exception) else end for end in outcomes]
+    return given(execution, line, results, return_errors)
+
+
+def given(execution: Execution, line: Line, results: list[Any], return_errors: bool) -> list[Any]:
+    """The results; the first error in the order of the code is raised, unless errors are wanted as results."""
+    for result in results:
+        if isinstance(result, Failed):
+            execution.surfaced(result.error, line)
+            if not return_errors:
+                raise result.error
+    return [result.error if isinstance(result, Failed) else result for result in results]
+
+
+async def run_branch(execution: Execution, line: Line, body: Body) -> Any:
+    """The code of a branch, counted as at work whenever none of its calls is."""
+    line.owner = asyncio.current_task()
+    current_line.set(line)
+    if execution.closed is not None:
+        raise execution.closed
+    execution.busy += 1
+    try:
+        return await body(line)
+    except SystemExit as error:
+        raise exited(error) from None
+    finally:
+        line.owner = None
+        execution.busy -= 1
+        execution.look_soon()
+
+
+class Party:
+    """Those whom a line waits for: all of them, or only so many. The one that ends the wait hands over before it is
+    gone: until the line goes on, the run must not look as if it only waited."""
+
+    def __init__(self, execution: Execution, left: int) -> None:
+        self._execution = execution
+        self._left = left
+        self._handed_over = False
+
+    def ended(self) -> None:
+        """One of them is done."""
+        self._left -= 1
+        if self._left == 0:
+            self._handed_over = True
+            self._execution.busy += 1
+
+    def over(self) -> None:
+        """The line goes on, and is counted itself."""
+        self._left = 0
+        if self._handed_over:
+            self._execution.busy -= 1
+            self._execution.look_soon()
+
+
+def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> asyncio.Task[T]:
+    """A task that ends with its run. It is at work from now on, not only when the loop comes to it: until then another
+    that waits must not take the run for one in which all wait."""
+
+    async def run() -> T:
+        try:
+            return await work
+        finally:
+            party.ended()
+
+    execution.busy += 1
+    task = execution.recorder.loop.create_task(run())
+    task.add_done_callback(lambda _: work.close())  # if it was cancelled before it began
+    execution.recorder.loop.call_soon(_has_begun, execution)  # right after the task's first step
+    execution.branches.add(task)
+    task.add_done_callback(execution.branches.discard)
+    return task
+
+
+def _has_begun(execution: Execution) -> None:
+    execution.busy -= 1
+    execution.look_soon()
+
+
+async def settle(execution: Execution, line: Line, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Do all of them at once: their results or errors, in order."""
+    party = Party(execution, len(works))
+    tasks = [spawn(execution, work, party) for work in works]
+    execution.hold(line)
+    try:
+        execution.stop_if_late()
+        if tasks:
+            await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        if execution.closed is not None:
+            for task in tasks:
+                task.add_done_callback(_seen)
+            raise execution.closed from None
+        if tasks:
+            await asyncio.wait(tasks)  # each records that it was cancelled
+        for task in tasks:
+            _seen(task)
+        raise
+    finally:
+        execution.release(line)
+        party.over()
+    outcomes = [_outcome(task) for task in tasks]
+    if execution.closed is not None:
+        raise execution.closed
+    return outcomes
+
+
+def _outcome(task: asyncio.Task[Any]) -> Any:
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    return task.result() if error is None else error
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+async def as_coroutine(call: Awaitable[T]) -> T:
+    """Any awaitable as the body of a task."""
+    try:
+        return await call
+    except SystemExit as error:
+        raise exited(error) from None
+
+
+def check_runners(runners: dict[str, Any]) -> None:
+    """A race needs runners, and only calls of the context can be given up and replayed."""
+    if not runners:
+        raise ContextMisuse("ctx.first needs at least one call, by name: ctx.first(paid=ctx.wait_signal('paid'), …)")
+    for name, call in runners.items():
+        if not isinstance(call, DurableCall):
+            raise ContextMisuse(f"ctx.first takes calls of the context; {name} is a {type(call).__name__}")

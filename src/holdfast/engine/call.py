@@ -1,0 +1,246 @@
+"""A call of the context: it takes its position when it is made, and begins its work when it is awaited.
+
+What the call stands for is told by its record: if there is one, it is replayed; if not, it is performed and recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..errors import ContextMisuse, RecordedError
+from ..model import status
+from ..model.records import Mail, StepDone, StepRecord, StepWith
+from ..settings import FORMAT
+from .failure import decode_error
+from .line import Line
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+T = TypeVar("T")
+
+_lines: dict[tuple[int, int], tuple[str, Any]] = {}
+"""(id of a code object, line) → "file:line", and the code object itself, so that its id stays its own."""
+
+
+class Race:
+    """What several calls run for; the first wins, and the others take nothing."""
+
+    def __init__(self) -> None:
+        self.winner: DurableCall[Any] | None = None
+
+    def won_by(self, call: DurableCall[Any]) -> bool:
+        """Whether this call has won; it has if nobody had before."""
+        if self.winner is None:
+            self.winner = call
+        return self.winner is call
+
+
+class DurableCall(Generic[T]):
+    """An awaitable of the context. Await it once; where and in which order is up to you."""
+
+    __slots__ = (
+        "_awaited", "_began", "_execution", "_line", "_record", "branch", "kind", "line", "name", "position", "race",
+    )  # fmt: skip
+
+    def __init__(self, execution: Execution, line: Line, kind: str, name: str, where: str) -> None:
+        self._execution = execution
+        self._line = line
+        self.branch = line.branch
+        self.position = line.position
+        line.position += 1
+        self.kind = kind
+        self.name = name
+        self.line = where
+        self._awaited = False
+        self._began = 0.0
+        self.race: Race | None = None
+        self._record: StepRecord | None = execution.take(self)
+
+    @property
+    def step_key(self) -> str:
+        """Stable over every try of this step: use it as an idempotency key."""
+        return step_key(self._execution.run_id, self.branch, self.position)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        execution = self._execution
+        if self._awaited:
+            raise ContextMisuse(f"{self} was awaited twice; keep its result in a variable instead")
+        self._awaited = True
+        execution.unawaited.discard(self)
+        if execution.closed is not None:
+            raise execution.closed
+        record = self._record
+        if record is None or record.status == status.WAITING:
+            return self._perform().__await__()
+        return self._replay(record).__await__()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} at position {self.position} of run {self._execution.run_id}>"
+
+    @property
+    def settled(self) -> bool:
+        """Whether its outcome is recorded already."""
+        return self._record is not None and self._record.status in (status.COMPLETED, status.FAILED)
+
+    def give_up(self) -> None:
+        """Nobody will await it: it lost a race."""
+        self._awaited = True
+        self._execution.unawaited.discard(self)
+
+    # -- replay or perform -----------------------------------------------------------------------------------
+
+    async def _perform(self) -> T:
+        """Do what is not recorded yet."""
+        execution = self._execution
+        if execution.replay_only:
+            raise execution.end_of_history(self)
+        self._began = time.monotonic()
+        execution.begin(self._line)
+        try:
+            execution.stop_if_late()
+            return await self._go()
+        except asyncio.CancelledError:
+            if execution.closed is not None:
+                raise execution.closed from None
+            await self._record_cancelled()
+            raise
+        finally:
+            execution.end(self._line)
+
+    def _go(self) -> Coroutine[Any, Any, T]:
+        """The work itself; what it gives, a replay must give too."""
+        raise NotImplementedError
+
+    async def _replay(self, record: StepRecord) -> T:
+        execution = self._execution
+        execution.saw(self.branch, record.completed_at)
+        if record.status == status.CANCELLED:
+            # The code's own timeout ended this wait before, and does so again; it only must not be done again.
+            if execution.replay_only and execution.history.ends_with(record):
+                raise execution.end_of_history(self)
+            await asyncio.get_running_loop().create_future()
+        return self._outcome(record)
+
+    def _outcome(self, record: StepRecord) -> T:
+        """What a record means to the code: a value, or an error raised."""
+        if record.status == status.COMPLETED:
+            return self._value(record)
+        error = decode_error(record.error, record.format, self._execution.recorder.payloads)
+        failure = self._failure(error)
+        failure.place = (self.branch, self.position)
+        raise self._execution.raised(failure, self._line) from None
+
+    def _value(self, record: StepRecord) -> T:
+        raise NotImplementedError
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        raise NotImplementedError
+
+    def _has_won(self) -> bool:
+        """Before mail is taken: False, if this call is in a race that somebody else has won meanwhile."""
+        return self.race is None or self.race.won_by(self)
+
+    async def _lost(self, mail: Mail | None) -> None:
+        """Somebody else was first: leave the mail for others, and wait to be stopped."""
+        if mail is not None:
+            self._execution.inbox.give_back(mail)
+        await asyncio.get_running_loop().create_future()
+
+    # -- recording -------------------------------------------------------------------------------------------
+
+    def _entry(
+        self,
+        outcome: str,
+        output: str | None,
+        error: str | None = None,
+        calls: int = 1,
+        arguments: str | None = None,
+        format_: int | None = None,
+        undo: str | None = None,
+    ) -> StepDone:
+        execution = self._execution
+        execution.seq = seq = execution.seq + 1  # outcomes are numbered in the order they are recorded
+        return StepDone(
+            execution.run_id,
+            execution.claim,
+            self.branch,
+            self.position,
+            seq,
+            self.name,
+            self.kind,
+            outcome,
+            output,
+            error,
+            arguments,
+            calls,
+            int((time.monotonic() - self._began) * 1000),
+            self.line,
+            execution.recorder.payloads.format if format_ is None else format_,
+            undo,
+        )
+
+    async def _open(self, plan: str) -> StepRecord:
+        """Record what is decided at the beginning; the outcome will take its place."""
+        entry = self._entry(status.WAITING, plan, format_=FORMAT)
+        now = await self._execution.record(entry)
+        self._execution.stop_if_late()  # nothing is decided yet but when to wait until
+        return as_record(entry, now)
+
+    async def _settle(self, entry: StepDone | StepWith) -> T:
+        """Record the outcome, and give the code what a replay would give it."""
+        now = await self._execution.record(entry)
+        return self._outcome(as_record(entry.step if isinstance(entry, StepWith) else entry, now))
+
+    async def _record_cancelled(self) -> None:
+        """The workflow's own timeout gave this call up; it must do so again on replay."""
+        entry = self._entry(status.CANCELLED, None)
+        await asyncio.shield(asyncio.ensure_future(self._execution.record(entry)))
+
+
+def as_record(entry: StepDone, now: int) -> StepRecord:
+    """An entry as it will be read back."""
+    return StepRecord(
+        entry.branch,
+        entry.position,
+        entry.seq,
+        entry.name,
+        entry.kind,
+        entry.status,
+        entry.output,
+        entry.error,
+        entry.arguments,
+        entry.attempts,
+        now - entry.duration_ms,
+        now,
+        entry.line,
+        entry.format,
+        entry.undo,
+    )
+
+
+def step_key(run_id: str, branch: str, position: int) -> str:
+    """The key of the step at a position: the same on every try and every replay."""
+    return f"{run_id}:{branch}:{position}" if branch else f"{run_id}:{position}"
+
+
+def call_line(depth: int) -> str:
+    """File and line of the call being made, for the message of a divergence."""
+    frame = sys._getframe(depth)
+    key = (id(frame.f_code), frame.f_lineno)
+    try:
+        return _lines[key][0]
+    except KeyError:
+        if len(_lines) > 10_000:  # code made at run time; keep it bounded
+            _lines.clear()
+        name = frame.f_code.co_filename.replace("\\", "/").rsplit("/", 1)[-1]
+        line = f"{name}:{frame.f_lineno}"[:200]
+        _lines[key] = (line, frame.f_code)
+        return line

@@ -1,0 +1,224 @@
+"""Children: runs that a run starts. Started with the record of their start, and waited for without holding a slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from ..errors import ChildFailed, ContextMisuse, RecordedError
+from ..model import status
+from ..model.ids import child_id
+from ..model.records import Mail, NewRun, Outcome, Parent, StepRecord, StepWith
+from ..settings import FORMAT
+from .call import DurableCall, call_line
+from .line import Line
+from .scope import current_line
+from .workflow import Workflow
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+O = TypeVar("O")  # noqa: E741
+
+RESULT = "result"
+
+STARTS = ("start", "call")
+"""Kinds of records that start a child, whose id comes of their place."""
+
+
+class _Child:
+    """What the calls about children have in common: which child it is, and what of."""
+
+    def __init__(self, workflow: Workflow[Any, Any] | str, run_id: str, output_type: Any = Any) -> None:
+        self.workflow = workflow if isinstance(workflow, str) else workflow.name
+        self.output_type = output_type if isinstance(workflow, str) else workflow.output_type
+        self.run_id = run_id
+
+
+class ChildRun(Generic[O]):
+    """The handle of a child: ``await child.result()`` waits for it without holding a slot."""
+
+    def __init__(self, execution: Execution, child: _Child) -> None:
+        self._execution = execution
+        self._child = child
+        self.id = child.run_id
+
+    def __repr__(self) -> str:
+        return f"ChildRun({self.id!r})"
+
+    def result(self) -> ResultCall[O]:
+        """Its result, recorded in this run; ChildFailed if it has none."""
+        line = current_line.get() or self._execution.main
+        self._execution.check_caller(line)
+        return ResultCall(self._execution, line, self._child, call_line(2))
+
+
+class StartCall(DurableCall[ChildRun[O]]):
+    """``ctx.start``: the child and the record of its start are written in one transaction."""
+
+    __slots__ = ("_child", "_input", "_options", "_workflow")
+
+    def __init__(
+        self,
+        execution: Execution,
+        line: Line,
+        workflow: Workflow[Any, Any] | str,
+        input: Any,
+        options: dict[str, Any],
+        where: str,
+    ) -> None:
+        self._workflow = workflow
+        self._input = input
+        self._options = options
+        self._child = _Child(workflow, child_id(execution.run_id, line.branch, line.position))
+        super().__init__(execution, line, "start", self._child.workflow, where)
+
+    async def _go(self) -> ChildRun[O]:
+        run = await new_child(self, self._workflow, self._input, self._options, self._child)
+        output = msgspec.json.encode(run.id).decode()
+        return await self._settle(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=[run]))
+
+    def _value(self, record: StepRecord) -> ChildRun[O]:
+        return ChildRun(self._execution, self._child)
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        raise NotImplementedError  # a start is never recorded as failed
+
+
+class ResultCall(DurableCall[O]):
+    """The end of a child, taken from the mailbox and recorded in one transaction."""
+
+    __slots__ = ("_child", "group")
+
+    def __init__(self, execution: Execution, line: Line, child: _Child, where: str, kind: str = RESULT) -> None:
+        self._child = child
+        self.group: object | None = None
+        """Set where several have to end before the code goes on."""
+        super().__init__(execution, line, kind, child.workflow, where)
+
+    async def _go(self) -> O:
+        mail = await self._end_of_child()
+        if not self._has_won():
+            await self._lost(mail)
+        self._share(mail)
+        if mail.name == status.COMPLETED:
+            entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
+        elif mail.error is not None:
+            entry = self._entry(status.FAILED, None, mail.error, format_=mail.format)
+        else:
+            text = msgspec.json.encode({"type": "RunCancelled", "message": f"it was {mail.name}"}).decode()
+            entry = self._entry(status.FAILED, None, text)
+        return await self._settle(StepWith(entry, takes=[mail.id]))
+
+    async def _replay(self, record: StepRecord) -> O:
+        if self.settled:
+            how = status.COMPLETED if record.error is None else status.FAILED
+            end = self._child.run_id, status.MAIL_CHILD, how, record.output, record.error, record.format
+            self._share(Mail(self._execution.run_id, *end))
+        return await super()._replay(record)
+
+    def _share(self, mail: Mail) -> None:
+        """A child ends once, but a handle may be asked more than once."""
+        if self.kind == RESULT:
+            self._execution.inbox.share(mail)
+
+    async def _end_of_child(self) -> Mail:
+        execution, run_id = self._execution, self._child.run_id
+        if execution.claimed.attempt > 1:
+            mail = await self._end_of_old_child()
+            if mail is not None:
+                return mail
+        mail = await execution.waits.mail(status.MAIL_CHILD, run_id, None, status.WAITING_CHILD, self.group)
+        assert mail is not None
+        return mail
+
+    async def _end_of_old_child(self) -> Mail | None:
+        """After a new attempt or a retry the child may have ended long ago, and its mail been taken. A result is taken
+        again; one that failed is retried with its parent, unless it was undone. The row is read first: mail is never
+        older than it."""
+        execution, run_id = self._execution, self._child.run_id
+        outcome = await self._last_outcome(run_id)
+        if outcome is None:
+            return None
+        mail = await execution.waits.mail_at_hand(status.MAIL_CHILD, run_id)
+        if mail is not None:
+            return mail
+        if outcome.status != status.COMPLETED:
+            if await execution.recorder.retry(outcome.id):
+                return None
+            outcome = await execution.recorder.outcome(outcome.id)
+        return None if outcome is None else _as_mail(execution.run_id, run_id, outcome)
+
+    async def _last_outcome(self, run_id: str) -> Outcome | None:
+        """How it ended; a child that goes on as another has not."""
+        while True:
+            outcome = await self._execution.recorder.outcome(run_id)
+            if outcome is None or outcome.reason != status.REASON_CONTINUED:
+                return outcome
+            run_id = msgspec.json.decode(outcome.output or "null")
+
+    def _value(self, record: StepRecord) -> O:
+        what = f"the result of child {self.name!r}"
+        payloads = self._execution.recorder.payloads
+        value: O = payloads.decode(record.output or "null", self._child.output_type, record.format, what)
+        return value
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        return ChildFailed(
+            self.name,
+            self._child.run_id,
+            error_type=error["type"],
+            message=error["message"],
+            traceback=error["traceback"],
+        )
+
+
+class ChildCall(ResultCall[O]):
+    """``ctx.call``: start and wait, as one record that is replaced by the outcome."""
+
+    __slots__ = ("_input", "_options", "_workflow")
+
+    def __init__(
+        self,
+        execution: Execution,
+        line: Line,
+        workflow: Workflow[Any, Any] | str,
+        input: Any,
+        options: dict[str, Any],
+        where: str,
+    ) -> None:
+        self._workflow = workflow
+        self._input = input
+        self._options = options
+        child = _Child(workflow, child_id(execution.run_id, line.branch, line.position))
+        super().__init__(execution, line, child, where, "call")
+
+    async def _go(self) -> O:
+        if self._record is None:
+            run = await new_child(self, self._workflow, self._input, self._options, self._child)
+            output = msgspec.json.encode(run.id).decode()
+            entry = self._entry(status.WAITING, output, format_=FORMAT)
+            await self._execution.record(StepWith(entry, starts=[run]))
+            self._execution.stop_if_late()
+        return await super()._go()
+
+
+async def new_child(
+    call: DurableCall[Any], workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], child: _Child
+) -> NewRun:
+    """The run to be started. Its id comes of its place in the code, so that starting it twice starts one."""
+    if "key" in options:
+        raise ContextMisuse(
+            "ctx.start and ctx.call take no key: a child is started exactly once as it is. A run that others start too "
+            "is started by app.start(…, key=…) inside a step"
+        )
+    execution = call._execution
+    shape, text, output_type = await execution.recorder.new_child(workflow, input, options)
+    child.output_type = output_type
+    parent = Parent(execution.run_id, call.branch, call.position, child.run_id)
+    return NewRun(child.run_id, shape, text, parent=parent)
+
+
+def _as_mail(run_id: str, child: str, outcome: Outcome) -> Mail:
+    return Mail(run_id, child, status.MAIL_CHILD, outcome.status, outcome.output, outcome.error, outcome.format)

@@ -1,0 +1,47 @@
+"""A line of code of one run: the main line, or a branch. Each counts its own positions and belongs to one task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Line:
+    """Where a context stands."""
+
+    __slots__ = ("branch", "calls", "draws", "owner", "position")
+
+    def __init__(self, branch: str = "", owner: asyncio.Task[Any] | int | None = None) -> None:
+        self.branch = branch
+        self.owner = owner
+        """The task (or thread, for a plain def) that may call the context."""
+        self.position = 0
+        """The position that the next call takes."""
+        self.draws = 0
+        """What the code has drawn of ``ctx.random()`` and ``ctx.uuid()``."""
+        self.calls = 0
+        """Calls of this line that are under way; with none, its code itself is at work."""
+
+
+def sub_branch(branch: str, position: int, item: int | None = None) -> str:
+    """The name of the branch that begins at a position; ``item`` where one call begins many."""
+    name = str(position) if item is None else f"{position}.{item}"
+    return f"{branch}/{name}" if branch else name
+
+
+def is_within(branch: str, outer: str) -> bool:
+    """Whether it is this branch, one of its items, or began in one of them."""
+    return not outer or branch == outer or branch.startswith((f"{outer}/", f"{outer}."))
+
+
+def places_above(branch: str) -> list[tuple[str, int]]:
+    """The places at which a branch and the branches around it began, outermost first."""
+    places: list[tuple[str, int]] = []
+    outer = ""
+    for part in branch.split("/") if branch else ():
+        number = part.split(".", 1)[0]
+        if not number.isdigit():
+            return []  # not a branch of the code: the undos have a name of their own
+        places.append((outer, int(number)))
+        outer = f"{outer}/{part}" if outer else part
+    return places

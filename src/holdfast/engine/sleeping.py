@@ -1,0 +1,63 @@
+"""Sleeping: the time to wake is decided once, and recorded; nobody holds a worker until then."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import ConfigurationError
+from ..model import status
+from ..model.records import StepRecord
+from .call import DurableCall
+from .line import Line
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+
+class SleepCall(DurableCall[None]):
+    """``ctx.sleep``: one record, made when the sleep begins. It holds when the sleep ends, and so says all there is."""
+
+    __slots__ = ("_for_ms", "_until_ms")
+
+    def __init__(self, execution: Execution, line: Line, for_ms: int, until_ms: int | None, where: str) -> None:
+        self._for_ms = for_ms
+        self._until_ms = until_ms
+        super().__init__(execution, line, "sleep", "sleep", where)
+
+    async def _go(self) -> None:
+        execution = self._execution
+        if self._record is None:
+            self._record = await self._decide()
+        wake_at = wakes_at(self._record)
+        if wake_at > execution.database_now():
+            await execution.waits.until(wake_at, status.WAITING_TIME)
+        execution.saw(self.branch, wake_at)
+
+    async def _perform(self) -> None:
+        execution = self._execution
+        record = self._record
+        if record is not None and wakes_at(record) <= execution.database_now():
+            execution.saw(self.branch, wakes_at(record))  # slept already
+        else:
+            await super()._perform()
+
+    async def _decide(self) -> StepRecord:
+        plan = {"for": self._for_ms} if self._until_ms is None else {"until": self._until_ms}
+        return await self._open(msgspec.json.encode(plan).decode())
+
+
+def wakes_at(record: StepRecord) -> int:
+    """When a recorded sleep ends."""
+    plan = msgspec.json.decode(record.output or "{}")
+    until: int = plan["until"] if "until" in plan else record.completed_at + plan["for"]
+    return until
+
+
+def moment_of(when: datetime) -> int:
+    """A point in time, in milliseconds."""
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        raise ConfigurationError(f"ctx.sleep_until takes a datetime with a time zone, not {when!r}")
+    return int(when.timestamp() * 1000)

@@ -1,0 +1,209 @@
+"""The waits of one run that are kept in memory; when nothing else is under way, the run is released instead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ..model import status
+from ..model.records import Mail
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+T = TypeVar("T")
+
+_CHANCE = 0.01
+"""Seconds the code is given to go on after a step before the run counts as waiting."""
+_TURNS = 5
+"""Turns of the event loop it is given at least."""
+_MANY = 50
+"""A run that waits for more children than this is not woken for each, but for as many as end while waking it would
+take."""
+_LONGEST_LINGER = 2000
+"""Milliseconds."""
+
+
+class Wait(NamedTuple):
+    """One of them."""
+
+    due_at: int | None
+    """A time of the database."""
+    what: str
+    mail: bool
+    group: object | None
+    """Waits for children that all have to end before the code goes on are of one group."""
+
+
+class Waits:
+    """What the run waits for, and whether it waits for nothing but that."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._open: dict[asyncio.Future[Any], Wait] = {}
+        self._since: float | None = None
+        """Since when everything under way has been waiting."""
+        self._waited = 0.0
+        self._looking: asyncio.Future[None] | None = None
+        self._looked = False
+
+    # -- for those who wait ------------------------------------------------------------------------------------
+
+    async def until(self, due_at: int, what: str) -> None:
+        """Wait for a time of the database."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._timed(future, Wait(due_at, what, False, None))
+
+    async def until_woken(self, due_at: int, what: str) -> None:
+        """Wait for a time, or for whatever wakes the run before."""
+        self._execution.recorder.watch_mail(self._execution)
+        await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None))
+
+    async def mail(self, kind: str, key: str, due_at: int | None, what: str, group: object = None) -> Mail | None:
+        """Wait for mail: a signal of a name, the end of a child. None: it did not come in time."""
+        inbox = self._execution.inbox
+        if not (self._looked or inbox.known_empty):
+            await self._look_into_mailbox()
+        mail = inbox.take(kind, key)
+        if mail is not None:
+            return mail
+        self._execution.recorder.watch_mail(self._execution)
+        waiter = inbox.wait(kind, key)
+        try:
+            mail = await self._timed(waiter, Wait(due_at, what, True, group))
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and (mail := waiter.result()) is not None:
+                inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
+            raise
+        if mail is None:  # time is up; what was sent until now counts
+            await self._look_into_mailbox()
+            mail = inbox.take(kind, key)
+        return mail
+
+    async def mail_at_hand(self, kind: str, key: str) -> Mail | None:
+        """Mail that is there already."""
+        await self._look_into_mailbox()
+        return self._execution.inbox.take(kind, key)
+
+    async def _timed(self, future: asyncio.Future[T], wait: Wait) -> T:
+        timer = None
+        if wait.due_at is not None:
+            left = max(0, wait.due_at - self._execution.database_now()) / 1000
+            timer = asyncio.get_running_loop().call_later(left, _wake, future)
+        self._open[future] = wait
+        self._execution.busy -= 1
+        if self._execution.unawaited:
+            self.look_soon()  # a call that was made may be awaited in this very turn
+        else:
+            self.look()
+        try:
+            return await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self._open[future]
+            self._execution.busy += 1
+            self._waited, self._since = self.take_waited(), None
+
+    async def _look_into_mailbox(self) -> None:
+        """One look for all who want one at the same time."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look_once())
+        await asyncio.shield(self._looking)
+
+    async def _look_once(self) -> None:
+        try:
+            await self._execution.recorder.look_into_mailbox(self._execution)
+            self._looked = True
+        finally:
+            self._looking = None
+
+    # -- releasing ---------------------------------------------------------------------------------------------
+
+    def take_waited(self) -> float:
+        """Seconds spent only waiting since this was last asked: they do not count for the timeout of an attempt."""
+        now = time.monotonic()
+        waited, self._waited = self._waited, 0.0
+        if self._since is not None:
+            waited, self._since = waited + now - self._since, now
+        return waited
+
+    @property
+    def wants_mail(self) -> bool:
+        """Whether news from the mailbox would be heard."""
+        return bool(self._open)
+
+    def look_soon(self) -> None:
+        """Look when the code has had a chance to go on: a step that just ended may be followed by another."""
+        if self._open:
+            asyncio.get_running_loop().call_later(_CHANCE, self._look_after, _TURNS)
+
+    def _look_after(self, turns: int) -> None:
+        """The time may have passed in a loop that was held up: the code needs turns of the loop, not only time."""
+        if turns:
+            asyncio.get_running_loop().call_soon(self._look_after, turns - 1)
+        else:
+            self.look()
+
+    def look(self) -> None:
+        """Release the run if all that is under way is waiting, unless it is for a moment only and slots are free."""
+        execution = self._execution
+        if execution.busy or not self._open or execution.closed is not None:
+            return
+        if self._since is None:
+            self._since = time.monotonic()
+        if not self._may_stay():
+            self.release()
+
+    def _may_stay(self) -> bool:
+        recorder = self._execution.recorder
+        moment = recorder.settings.moment
+        if not recorder.has_free_slots():
+            return False
+        due = self._earliest()
+        if due is not None and due - self._execution.database_now() <= moment * 1000:
+            recorder.lingers(self._execution)
+            return True
+        assert self._since is not None
+        left = moment - (time.monotonic() - self._since)
+        if left <= 0 or not any(wait.mail for wait in self._open.values()):
+            return False
+        recorder.lingers(self._execution)
+        asyncio.get_running_loop().call_later(left + 0.001, self.look)
+        return True
+
+    def release(self) -> None:
+        """Give the slot back, if it is still true that everything waits."""
+        execution = self._execution
+        if execution.busy or not self._open or execution.closed is not None:
+            return
+        children = Counter(
+            wait.group or future for future, wait in self._open.items() if wait.what == status.WAITING_CHILD
+        )
+        awaits = execution.inbox.ends + min(children.values()) if children else None
+        many = sum(children.values()) > _MANY
+        linger = min(_LONGEST_LINGER, int((time.monotonic() - execution.began) * 1000)) if many else 0
+        execution.suspend(self._earliest(), self._what(), awaits, linger)
+
+    def _earliest(self) -> int | None:
+        return min((wait.due_at for wait in self._open.values() if wait.due_at is not None), default=None)
+
+    def _what(self) -> str:
+        """What people are told it waits for: a check, which can be hurried; else what is due first."""
+        waits = self._open.values()
+        if any(wait.what == status.WAITING_CHECK for wait in waits):
+            return status.WAITING_CHECK
+        return min(waits, key=lambda wait: (wait.due_at is None, wait.due_at or 0)).what
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
+        for future in list(self._open):
+            if not future.done():
+                future.cancel()
+
+
+def _wake(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)

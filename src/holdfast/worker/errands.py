@@ -1,0 +1,73 @@
+"""Errands: what a run asks of the database beside its journal, ridden out through outages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from ..engine.execution import Execution
+from ..errors import DatabaseUnavailable
+from ..model.records import Lane, Outcome, RunShape, StepDone, StepRecord
+from ..settings import Settings
+from ..store import Store
+from .patience import patiently
+
+NewChild = Callable[[Any, Any, dict[str, Any]], Coroutine[Any, Any, tuple[RunShape, str, Any]]]
+
+
+class Errands:
+    """Done one by one, as they are asked."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        worker_id: Callable[[], str],
+        new_child: NewChild,
+        ready: Callable[[list[Lane]], None],
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._worker_id = worker_id
+        self.new_child = new_child
+        self._ready = ready
+
+    async def outcome(self, run_id: str) -> Outcome | None:
+        """How a run ended, if it has."""
+        found = await self._patiently(lambda: self._store.outcomes([run_id]))
+        return found[0] if found else None
+
+    async def retry(self, run_id: str) -> bool:
+        """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""
+        lane = await self._patiently(lambda: self._store.retry(run_id))
+        if lane is not None:
+            self._ready([lane])
+        return lane is not None
+
+    async def transact(
+        self,
+        execution: Execution,
+        place: tuple[str, int],
+        call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone],
+        timeout: float | None,
+    ) -> StepRecord:
+        """Ridden out: after a lost reply the record tells whether the commit came through."""
+        wait = 0.05
+        while True:
+            try:
+                return await self._store.transact(
+                    self._worker_id(), execution.run_id, execution.claim, place, call, record, timeout
+                )
+            except DatabaseUnavailable:
+                if execution.closed is not None:
+                    raise execution.closed from None
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, self._settings.outage_backoff_max)
+
+    async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        return await patiently(call, "errand", self._logger, self._settings.outage_backoff_max)
