@@ -26,10 +26,11 @@ from tests.cli.processes import Processes
 from tests.store.scene import Rows, Scene
 
 SHOP = (Path(__file__).parent / "shop.py").read_text()
+HARBOUR = (Path(__file__).parent / "harbour.py").read_text()
 
 
 class Shop:
-    """The user's folder: `shop.py` in the current directory, its database in HOLDFAST_URL."""
+    """The user's folder: `shop.py` and `harbour.py` in the current directory, their database in HOLDFAST_URL."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -47,8 +48,14 @@ class Shop:
 
         return asyncio.run(run())
 
-    def start(self, name: str, input: Any = None, **options: Any) -> str:
-        return str(self.call(lambda app: app.start(name, input, **options)).id)
+    def start(self, name: str, input: Any = None, module: str = "shop", **options: Any) -> str:
+        return str(self.call(lambda app: app.start(name, input, **options), module).id)
+
+    def started(self, name: str, input: Any = None, module: str = "harbour", **options: Any) -> str:
+        """Started, and worked at until it waits or has ended."""
+        run_id = self.start(name, input, module, **options)
+        self.drain(module)
+        return run_id
 
     def drain(self, module: str = "shop") -> None:
         self.call(lambda app: app.drain(), module)
@@ -100,6 +107,7 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     folder.mkdir()
     shop = Shop(folder, url)
     shop.write("shop.py", SHOP)
+    shop.write("harbour.py", HARBOUR)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOLDFAST_URL", url)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

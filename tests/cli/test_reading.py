@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
@@ -141,6 +143,62 @@ def test_a_long_payload_is_cut_for_people_only(holdfast: Verbs, shop: Shop) -> N
     run_id = shop.start("refuse", "x" * 5000)
     assert "(5002 characters; --json shows all)" in holdfast("show", run_id).stdout
     assert holdfast.json("show", run_id)["input"] == "x" * 5000
+
+
+def test_show_children_and_their_parent(holdfast: Verbs, shop: Shop) -> None:
+    parent = shop.started("convoy")
+    [child] = holdfast.json("show", parent)["children"]
+    holdfast("signal", child, "approved", "true")
+    shop.drain("harbour")
+    started, called = holdfast.json("show", parent)["children"]
+    lines = [line.split() for line in holdfast("show", parent).stdout.splitlines()]
+    assert ["approval", "start", "completed"] in [line[:3] for line in lines]
+    assert [line[0] for line in lines if line[1:2] == ["approval"]] == [started, called] == [child, called]
+    assert ["approval", "call", "waiting"] in [line[:3] for line in lines]
+    assert f"parent    {parent}" in holdfast("show", called).stdout
+    holdfast("signal", called, "approved", "false")
+    shop.drain("harbour")
+    assert f'child {called}: "no"' in holdfast("show", parent).stdout
+
+
+def test_show_waits_races_and_branches(holdfast: Verbs, shop: Shop) -> None:
+    text = holdfast("show", shop.started("race")).stdout
+    assert 'won by "dock"' in text
+    steps = [line.split() for line in text.splitlines()]
+    assert ["tie", "up", "0", "completed"] in [line[:4] for line in steps]
+    assert ["sleep", "sleep", "waiting"] in [line[:3] for line in steps]
+    assert re.search(r"sleep .* until \d{4}-.* \(in ", text)
+    assert "waiting (signal 'approved')" in holdfast("show", shop.started("approval")).stdout
+    assert " at the latest (in " in holdfast("show", shop.started("approval")).stdout
+
+
+def test_show_undos(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("saga", "fail")
+    lines = [line.split() for line in holdfast("show", run_id).stdout.splitlines()]
+    assert ["free", "undo", "compensated"] in [line[:3] for line in lines]
+    assert all("free" in line for line in lines if line[:1] == ["reserve"])
+    steps = holdfast.json("show", run_id)["steps"]
+    assert [(step["kind"], step["undo"]) for step in steps] == [("step", "free")] * 2 + [("undo", None)] * 2
+
+
+def test_show_what_a_run_has_set_and_what_it_goes_on_as(holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("voyage", 1)
+    text = holdfast("show", run_id).stdout
+    found = holdfast.json("show", run_id)
+    assert found["values"] == {"left": 1}
+    assert "Values\nleft  1" in text
+    assert f"goes on as  {found['output']}" in text
+    assert f"origin    {run_id}" in holdfast("show", found["output"]).stdout
+
+
+def test_show_what_was_asked_of_a_run_in_hand(holdfast: Verbs, shop: Shop) -> None:
+    async def ask(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        run = await scene.running()
+        await scene.store.pause(run.id)
+        return run.id
+
+    assert "asked     to pause" in holdfast("show", shop.play(ask)).stdout
 
 
 # -- payloads behind a codec

@@ -11,10 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from holdfast.cli.text import listed
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
-NEWEST = "0001_initial"
+MIGRATIONS = ["0001_initial", "0002_waiting"]
 
 
 async def live_worker(scene: Scene) -> str:
@@ -31,7 +32,7 @@ def set_version(shop: Shop, version: int, compatible_from: int) -> None:
 
 
 def test_migrate_makes_the_tables_once(holdfast: Verbs, shop: Shop) -> None:
-    assert f"applied {NEWEST}" in holdfast("migrate").stderr
+    assert f"applied {listed(MIGRATIONS)}" in holdfast("migrate").stderr
     assert "up to date" in holdfast("migrate").stderr
     assert holdfast.json("migrate") == {"applied": []}
 
@@ -41,7 +42,7 @@ def test_check_tells_a_pipeline(holdfast: Verbs, shop: Shop) -> None:
     assert holdfast.json("migrate", "--check", code=1)["version"] == 0
     holdfast("migrate")
     assert "up to date" in holdfast("migrate", "--check").stderr
-    assert holdfast.json("migrate", "--check") == {"version": 1, "pending": []}
+    assert holdfast.json("migrate", "--check") == {"version": len(MIGRATIONS), "pending": []}
 
 
 def test_looking_makes_no_file(holdfast: Verbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def test_looking_makes_no_file(holdfast: Verbs, tmp_path: Path, monkeypatch: pyt
 def test_looking_makes_no_tables(holdfast: Verbs, shop: Shop) -> None:
     if shop.url.startswith("sqlite"):
         sqlite3.connect(shop.url.removeprefix("sqlite:///")).close()
-    for verb in (["runs"], ["runs", "--app", "shop:app"], ["workers"], ["start", "x"]):
+    for verb in (["runs"], ["runs", "--app", "shop:app"], ["check", "shop:app"], ["workers"], ["start", "x"]):
         sentence = holdfast.error(*verb, code=1)
         assert "there are no Holdfast tables in namespace 'holdfast'" in sentence or "no SQLite file" in sentence
         assert "`holdfast migrate`" in sentence

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from tests.cli.conftest import Shop, Verbs
-from tests.store.scene import MINUTE, Scene, failed, move, under_way
+from holdfast.model.ids import child_id
+from tests.cli.conftest import HARBOUR, Shop, Verbs
+from tests.store.scene import MINUTE, Scene, child_of, failed, joint, move, under_way
 
 
 @pytest.fixture
@@ -114,14 +116,76 @@ def test_between_two_tries_of_a_step(why: Callable[..., str], shop: Shop) -> Non
     )
 
 
-def test_waiting_for_something_else(why: Callable[..., str]) -> None:
+# -- waiting
+
+NOBODY_WORKS = " But there is no live worker: start one with `holdfast worker module:app`."
+
+
+def test_waiting_for_a_signal(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.started("approval")
+    sentence = why(run_id)
+    assert sentence.startswith("It waits for signal 'approved', at the latest until ")
+    assert sentence.endswith(f"); `holdfast signal {run_id} approved JSON` sends it.{NOBODY_WORKS}")
+
+
+def test_waiting_for_a_signal_without_an_end(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.started("saga", "wait")
+    assert why(run_id).startswith(f"It waits for signal 'sail'; `holdfast signal {run_id} sail JSON` sends it.")
+
+
+def test_waiting_for_a_signal_until_the_deadline(why: Callable[..., str], shop: Shop) -> None:
+    assert ", its deadline); `holdfast signal" in why(shop.started("saga", "wait", deadline=3600))
+
+
+def test_the_name_of_a_signal_is_safe_to_paste(why: Callable[..., str]) -> None:
     async def scene(scene: Scene) -> str:
         scene.worker = await scene.add_worker()
         run = await scene.running()
-        await scene.flush(move(run, "waiting", waiting_for="signal 'approved'", wakes=run.wakes))
+        await scene.flush(move(run, "waiting", waiting_for="signal:it's; rm", wakes=run.wakes))
         return run.id
 
-    assert why(scene) == "It waits for signal 'approved'."
+    assert """ 'it'"'"'s; rm' JSON` sends it.""" in why(scene)
+
+
+def test_asleep(why: Callable[..., str], shop: Shop) -> None:
+    assert why(shop.started("nap")).startswith("It sleeps; it wakes in ")
+
+
+def test_a_sleep_that_is_over(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.started("nap")
+    shop.play(lambda scene: scene.rows.make_due(run_id))
+    assert why(run_id).startswith("It sleeps; it wakes now (at ")
+
+
+def test_waiting_for_a_check(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.started("tide")
+    sentence = why(run_id)
+    assert sentence.startswith("It waits until 'is_high' is so, and asks again in ")
+    assert f"`holdfast resume {run_id}` makes it ask at once." in sentence
+
+
+def test_waiting_for_a_child(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("convoy")
+    [child] = holdfast.json("show", run_id)["children"]
+    assert why(run_id) == f"It waits for its child 'approval' (run {child}, waiting).{NOBODY_WORKS}"
+
+
+def test_waiting_for_many_children(why: Callable[..., str], shop: Shop) -> None:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        parent = await scene.running()
+        starts = []
+        for position in range(5):
+            child = child_of(parent, position)
+            child.id = child_id(parent.id, "", position)
+            starts.append(joint(parent, position, kind="start", starts=[child]))
+        await scene.flush(*starts, move(parent, "waiting", waiting_for="child", wakes=parent.wakes, awaits=5))
+        return parent.id
+
+    sentence = why(scene)
+    assert sentence.startswith("It waits for its children 'mail' (run ")
+    assert sentence.endswith(", queued) and 2 more.")
+    assert sentence.count("(run ") == 3
 
 
 # -- in a worker's hands
@@ -149,7 +213,7 @@ def test_asked_to_stop(why: Callable[..., str]) -> None:
         await scene.rows.set(run_id, "asked", "cancel")
         return run_id
 
-    assert why(scene).endswith("It was asked to cancel.")
+    assert why(scene).endswith("It was asked to cancel: it will be ended after the step that is being executed.")
 
 
 def test_running_on_a_worker_that_stops(why: Callable[..., str]) -> None:
@@ -249,19 +313,83 @@ def test_expired_but_nobody_has_looked_yet(why: Callable[..., str]) -> None:
     assert "will be ended by the next worker that looks" in why(scene)
 
 
-def test_cancelled_and_paused_and_undone(why: Callable[..., str]) -> None:
-    def as_status(status: str) -> Callable[[Scene], Awaitable[str]]:
-        async def scene(scene: Scene) -> str:
-            scene.worker = await scene.add_worker()
-            run = await scene.running()
-            await scene.flush(move(run, status))
-            return run.id
+def test_cancelled(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("nap")
+    holdfast("cancel", run_id)
+    assert why(run_id).startswith("It was cancelled ")
+    assert f"`holdfast retry {run_id}` queues it again." in why(run_id)
 
-        return scene
 
-    assert why(as_status("cancelled")).startswith("It was cancelled")
-    assert why(as_status("paused")) == "An operator holds it."
-    assert why(as_status("compensated")) == "Its completed steps were undone."
+def test_gone_on_as_another(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("voyage", 1)
+    assert why(run_id).startswith(f"It went on as run {holdfast.json('show', run_id)['output']} ")
+
+
+# -- held
+
+
+def test_held(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("nothing")
+    holdfast("pause", run_id)
+    assert why(run_id) == f"An operator holds it; `holdfast resume {run_id}` lets it go on."
+
+
+def test_held_while_it_waits(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("approval", deadline=7200)
+    holdfast("pause", run_id)
+    sentence = why(run_id)
+    assert "Meanwhile it waits for signal 'approved': what comes is kept for it." in sentence
+    assert "Its deadline counts all the same: in " in sentence
+
+
+# -- undoing
+
+
+def test_about_to_be_undone(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("saga", "wait")
+    holdfast("cancel", run_id)
+    sentence = why(run_id)
+    assert sentence.startswith("It was cancelled, and its completed steps are being undone: 0 of 2 so far. It is ready")
+    assert sentence.endswith(NOBODY_WORKS.replace(" But", "but"))
+
+
+def test_an_undo_that_is_to_be_tried_again(why: Callable[..., str], shop: Shop) -> None:
+    Path("jammed").touch()
+    sentence = why(shop.started("saga", "fail"))
+    assert sentence.startswith(
+        "It failed with ValueError: storm, and its completed steps are being undone: 0 of 2 so far. It waits to retry "
+        "undo 'free': try 1 failed with ConnectionError: pilot does not answer; the next try is due "
+    )
+
+
+def test_being_undone_by_a_worker(why: Callable[..., str]) -> None:
+    async def scene(scene: Scene) -> str:
+        scene.worker = await scene.add_worker(host="harbour", pid=7)
+        await scene.undoing()
+        [run] = await scene.claim()
+        await scene.flush(under_way(run, branch="~undo", name="refund", since_ms=MINUTE))
+        return run.id
+
+    assert "undone: 0 of 1 so far. It runs on harbour:7, executing 'refund' for 1 min" in why(scene)
+
+
+def test_undone(why: Callable[..., str], shop: Shop) -> None:
+    run_id = shop.started("saga", "fail")
+    sentence = why(run_id)
+    assert sentence.startswith("It failed with ValueError: storm, and its completed steps were undone (")
+    assert sentence.endswith(f"`holdfast retry --from-start {run_id}` starts a new run with the same input.")
+
+
+def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
+    shop.write("jam.py", HARBOUR.replace("Settings(moment=0)", "Settings(moment=0, undo_retries=0)"))
+    Path("jammed").touch()
+    run_id = shop.started("saga", "fail", module="jam")
+    sentence = why(run_id)
+    assert sentence.startswith("Its completed steps were to be undone, but that failed: CompensationFailed: undo ")
+    assert f"See to them, then `holdfast retry --from-start {run_id}`" in sentence
+
+
+# -- code that changed
 
 
 def test_code_that_changed_under_a_run(why: Callable[..., str], shop: Shop) -> None:

@@ -150,6 +150,7 @@ def make_journal(paper: PaperStore, **settings: Any) -> Journal:
         lambda: "worker",
         lambda *_: None,
         lambda _: None,
+        lambda *_: None,
     )
 
 

@@ -176,7 +176,7 @@ async def test_notifications_are_coalesced(url: str, make_app: MakeApp) -> None:
         await ear.add_listener("holdfast_holdfast", lambda *words: heard.append(words[-1]))
         await asyncio.gather(*(app.start(echo, n) for n in range(500)))
         await ear.execute("NOTIFY holdfast_holdfast, 'the last word'")
-        await eventually(lambda: "the last word" in heard)
+        await eventually(lambda: "the last word" in heard and len(heard) > 1)
     finally:
         await ear.close()
     assert 1 <= len(heard) - 1 <= 50

@@ -1,0 +1,118 @@
+"""What tests of waiting runs share: letting time pass, killing a worker, cutting wake-ups off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from holdfast import Holdfast, Run, RunInfo
+from holdfast.model.ids import new_id
+from holdfast.settings import Settings
+from holdfast.store.protocol import Wakeups
+from holdfast.worker.worker import Worker
+from tests.store.scene import Rows
+from tests.support.engine import eventually
+
+HARDLY_EVER = Settings(poll=60, sweep=60)
+"""With these, what happens soon happens because somebody was woken."""
+
+
+@asynccontextmanager
+async def rows_of(app: Holdfast) -> AsyncIterator[Rows]:
+    """The tables themselves."""
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    try:
+        yield rows
+    finally:
+        await rows.close()
+
+
+async def let_pass(app: Holdfast, run: Run[Any], seconds: float) -> None:
+    """Let time pass for a run: all its times move into the past, those it wakes by and those it has recorded. Only a
+    worker that has not held the run before sees it: others know its records by heart."""
+    span = -int(seconds * 1000)
+    async with rows_of(app) as rows:
+        await rows.fetch(
+            "UPDATE [runs] SET visible_at = visible_at + ?, held_due = held_due + ?, deadline_at = deadline_at + ?, "
+            "expires_at = expires_at + ? WHERE id = ?",
+            *(span,) * 4, run.id,
+        )  # fmt: skip
+        await rows.fetch(
+            "UPDATE [steps] SET started_at = started_at + ?, completed_at = completed_at + ? WHERE run_id = ?",
+            span, span, run.id,
+        )  # fmt: skip
+        await rows.fetch("UPDATE [tries] SET due_at = due_at + ? WHERE run_id = ?", span, run.id)
+
+
+async def wake(app: Holdfast, run: Run[Any]) -> None:
+    """Wake a run that waits, although its time has not come."""
+    async with rows_of(app) as rows:
+        await rows.fetch("UPDATE [runs] SET visible_at = 1 WHERE id = ? AND status = 'waiting'", run.id)
+
+
+async def reached(run: Run[Any], status: str) -> RunInfo:
+    """Wait until a run is where the test wants it."""
+
+    async def there() -> RunInfo | None:
+        info = await run.info()
+        return info if info.status == status else None
+
+    info: RunInfo = await eventually(there)
+    return info
+
+
+async def due(run: Run[Any]) -> datetime:
+    """When a run that waits for a time is due."""
+    due_at = (await run.info()).due_at
+    assert due_at is not None
+    return due_at
+
+
+async def count(app: Holdfast, table: str, run: Run[Any]) -> int:
+    """How many rows a table has of a run."""
+    async with rows_of(app) as rows:
+        [(number,)] = await rows.fetch(f"SELECT count(*) FROM [{table}] WHERE run_id = ?", run.id)
+    return int(number)
+
+
+async def deafen(app: Holdfast) -> None:
+    """Nothing is told to other processes any more, and nothing heard from them: polling only. For an application whose
+    worker has not begun."""
+    store: Any = await app.store()
+
+    async def notify(_wakeups: Wakeups) -> None: ...
+
+    async def listen(_heard: Callable[[Wakeups], None]) -> None:
+        await asyncio.Event().wait()
+
+    store.notify, store.listen = notify, listen
+
+
+@asynccontextmanager
+async def doomed(app: Holdfast, **options: Any) -> AsyncIterator[Worker]:
+    """A worker that dies when the block ends, as if its process were killed: it gives nothing back and says nothing.
+    Then it is found dead."""
+    worker = await app._make_worker(None, **options)
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await _kill(worker)
+    async with rows_of(app) as rows:
+        await rows.silence(worker.id)
+    await (await app.store()).reap(new_id(), 1000, 5)
+
+
+async def _kill(worker: Worker) -> None:
+    worker._stopping = worker._claimer.stopped = True
+    worker._switchboard.unsubscribe(worker._woken)
+    for duty in worker._duties:
+        duty.cancel()
+    await asyncio.gather(*worker._duties, return_exceptions=True)
+    await worker._mailman.close()
+    worker._executor.lose_all()
+    await worker._executor.close()
+    await worker._heartbeat.stop()
