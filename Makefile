@@ -70,7 +70,7 @@ bench: $(STAMP).bench ## measure the speed (minutes)
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: $(STAMP).bench ## measure the speed, roughly (a few minutes)
+bench-quick: $(STAMP).bench ## measure the speed, roughly (under two minutes)
 	$(BIN)/python -m bench --quick $(ARGS)
 
 .PHONY: clean

@@ -28,8 +28,11 @@ def main() -> None:
         console.print(report.machine(postgres), highlight=False)
         with console.status("") as status:
             runner = Runner(servers, options.quick, options.engines, options.repeats, status.update)
-            for name in options.only:
-                outcome = runner.run(load_scenario(name))
+            for name in options.only or SCENARIOS:
+                scenario = load_scenario(name)
+                if options.quick and not options.only and not scenario.in_quick:
+                    continue
+                outcome = runner.run(scenario)
                 if outcome.takes or outcome.failures:
                     outcomes.append(outcome)
                     report.show(console, outcome)
@@ -48,7 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, metavar="N", help="takes of each measurement (full: 3, quick: 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every take to this file")
     options = parser.parse_args()
-    options.only = known(options.only or list(SCENARIOS), SCENARIOS, "scenario")
+    options.only = known(options.only or [], SCENARIOS, "scenario")
     options.engines = known(options.engines.split(","), ENGINES, "engine") if options.engines else None
     options.repeats = options.repeats or (1 if options.quick else 3)
     return options

@@ -38,3 +38,5 @@ class Scenario:
     repeats: bool = True
     """Whether a full run takes it three times; long ones watch a course of time instead."""
     quick_timeout: float = 60
+    in_quick: bool = True
+    """Whether a quick run takes it when it is not asked for by name."""

@@ -59,4 +59,5 @@ SCENARIO = Scenario(
     quick_engines=("holdfast",),
     databases=2,
     measure=measure,
+    in_quick=False,
 )

@@ -53,4 +53,5 @@ SCENARIO = Scenario(
     timeout=3600,
     repeats=False,
     measure=measure,
+    in_quick=False,
 )

@@ -57,4 +57,5 @@ SCENARIO = Scenario(
     engines=("holdfast",),
     databases=2,
     measure=measure,
+    in_quick=False,
 )

@@ -72,4 +72,5 @@ SCENARIO = Scenario(
     timeout=3600,
     repeats=False,
     measure=measure,
+    in_quick=False,
 )

@@ -12,4 +12,5 @@ SCENARIO = replace(
     name="sqlite",
     title="5-step workflows on SQLite, one worker process",
     engines=SQLITE_WORKFLOWS,
+    quick_engines=SQLITE_WORKFLOWS,
 )

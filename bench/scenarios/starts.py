@@ -45,6 +45,6 @@ SCENARIO = Scenario(
     title="starting, no worker",
     figures={"single": Figure("100 callers, one run per call"), "bulk": Figure("bulk")},
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast", "dbos", "absurd", "pgqueuer", "raw_coalesced"),
+    quick_engines=("holdfast", "dbos"),
     measure=measure,
 )

@@ -12,7 +12,7 @@ async def measure(subject: Subject) -> Figures:
     engine = await subject.fresh()
     await warm(engine, "steps")
     figures = {}
-    for level in LEVELS:
+    for level in LEVELS[::3] if subject.quick else LEVELS:
         count = amount(engine, "steps", level, 0.4 if subject.quick else 5)
         figures[f"c{level}"] = await drain(engine, "steps", count, level)
     await engine.close()
@@ -24,5 +24,6 @@ SCENARIO = Scenario(
     title="5-step workflows, one worker process",
     figures={f"c{level}": Figure(f"{level} at once") for level in LEVELS},
     engines=POSTGRES_WORKFLOWS,
+    quick_engines=("holdfast", "dbos", "absurd", "raw_coalesced"),
     measure=measure,
 )
