@@ -1,4 +1,4 @@
-"""The tutorial's crash, as a reader does it: run, kill in the middle, run again; then a trigger without the code."""
+"""The tutorial as a reader does it: run, kill, run again; wait and come back; start a run without the code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ LIMIT = 60
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the tutorial tells the reader to save."""
-    for name in ("trip.py", "trigger.py"):
+    for name in ("trip.py", "party.py", "trigger.py"):
         (tmp_path / name).write_text(file_blocks()[name][0].text)
     return tmp_path
 
@@ -59,6 +60,23 @@ def test_a_killed_trip_goes_on_where_it_was(folder: Path, url: str) -> None:
         "booking a car in Lisbon",
         "['flight in Lisbon', 'hotel in Lisbon', 'car in Lisbon']",
     ]
+
+
+def test_a_party_waits_while_no_process_is_alive(folder: Path, url: str) -> None:
+    def run(*words: str) -> list[str]:
+        with python(folder, url, "party.py", *words) as process:
+            printed, _ = process.communicate(timeout=LIMIT)
+            assert process.returncode == 0
+        return [line.partition(" 0")[0] for line in printed.splitlines()]
+
+    assert run() == ["inviting Ada", "waiting"]
+    assert run() == ["waiting"]
+    said = run("yes")
+    until = time.monotonic() + LIMIT
+    while said == ["waiting"]:  # for its sleep
+        assert time.monotonic() < until
+        said = run()
+    assert said == ["completed", "Ada said yes"]
 
 
 def test_a_trigger_needs_the_name_only(folder: Path, url: str) -> None:
