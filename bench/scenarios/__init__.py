@@ -19,6 +19,8 @@ SCENARIOS = (
     "history",
     "memory",
     "idle",
+    "graphs",
+    "composing",
     "snapshot",
 )
 
