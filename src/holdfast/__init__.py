@@ -6,6 +6,8 @@ from .engine.call import DurableCall
 from .engine.calls import StepCall
 from .engine.children import ChildRun
 from .engine.context import Context, SyncContext
+from .engine.dag import Dag
+from .engine.dag_context import DagContext, DagSyncContext
 from .engine.scope import cancelled
 from .engine.step import step
 from .engine.workflow import Workflow
@@ -18,6 +20,7 @@ from .errors import (
     DatabaseRefused,
     DatabaseUnavailable,
     DeadlineExceeded,
+    GraphError,
     HoldfastError,
     InvalidInput,
     InvalidState,
@@ -58,12 +61,16 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "ContextMisuse",
+    "Dag",
+    "DagContext",
+    "DagSyncContext",
     "DatabaseRefused",
     "DatabaseUnavailable",
     "DeadlineExceeded",
     "DurableCall",
     "ErrorInfo",
     "FirstCall",
+    "GraphError",
     "Holdfast",
     "HoldfastError",
     "InvalidInput",

@@ -8,26 +8,24 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
-
-import msgspec
 
 from .connected import Connected
 from .engine.context import Context, SyncContext
+from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.options import Seconds, StartOptions
 from .engine.scope import refuse_in_workflow
-from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, check_attempts, workflow_options
-from .errors import ConfigurationError, HoldfastError, InvalidInput, UnknownWorkflow
+from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow_options
+from .errors import ConfigurationError, HoldfastError, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
 from .model.names import check_name, check_namespace
 from .model.payload import Codec, Payloads
-from .model.records import NewRun, RunShape
-from .model.schema import first_problem
+from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
+from .planning import Planner
 from .rehearsal import Rehearsal, Rehearsals
 from .run import Run, RunInfo, run_info
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
@@ -73,6 +71,7 @@ class Holdfast:
         self.logger = logger or _silent_logger()
         self.workflows: dict[str, Workflow[Any, Any]] = {}
         self._payloads = Payloads(self.settings, codec, self.logger)
+        self._planner = Planner(self.workflows, self._payloads, self.settings)
         self._auto_migrate = auto_migrate
         self._pool = pool
         self._connected: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected]] = {}
@@ -168,6 +167,31 @@ class Holdfast:
 
         return register if function is None else register(function)
 
+    def dag(self, name: str, *, queue: str | None = None, deadline: Seconds | None = None) -> Dag:
+        """Declare a graph of steps: ``fulfil = app.dag("order-fulfillment")``, then ``@fulfil.step(after=[…])``."""
+        return self._add_dag(Dag(name, dag_options(queue, deadline), self.settings.retries))
+
+    def dag_from_spec(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        handlers: Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        deadline: Seconds | None = None,
+    ) -> Dag:
+        """A graph that comes as data, ``{"steps": {name: {"retries": 3}}, "dag": {name: [dependencies]}}``, with its
+        functions by name. Everything wrong with it is reported together, as a GraphError."""
+        options = dag_options(queue, deadline)
+        return self._add_dag(dag_from_spec(name, spec, handlers, options, self.settings.retries))
+
+    def _add_dag(self, dag: Dag) -> Dag:
+        known = self.workflows.get(dag.name)
+        if known is not None:
+            raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")
+        self.workflows[dag.name] = dag
+        return dag
+
     # -- starting ----------------------------------------------------------------------------------------------------
 
     @overload
@@ -207,15 +231,17 @@ class Holdfast:
         """
         refuse_in_workflow("app.start", "ctx.start")
         connected = await self._connect()
-        shape, encode, output_type = await self._shape(connected, workflow, options, joins=connection is not None)
+        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
-        run = NewRun(new_id(), shape, encode(input), key)
-        if connection is None:
-            run_id = await connected.starter.start(run)
+        runs = plan.runs(new_id(), input, key)
+        if connection is not None:
+            run_id = (await connected.store.start_within(connection, runs))[0]
+        elif len(runs) == 1:
+            run_id = await connected.starter.start(runs[0])
         else:
-            (run_id,) = await connected.store.start_within(connection, [run])
-        return Run(run_id, self._connect, self._payloads, output_type, known=connection is None)
+            run_id = (await connected.starter.start_many(runs))[0]
+        return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
 
     @overload
     async def start_many(
@@ -251,89 +277,28 @@ class Holdfast:
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
-        shape, encode, output_type = await self._shape(connected, workflow, options, joins=connection is not None)
-        runs = [NewRun(new_id(), shape, encode(value), key) for value, key in zip(values, names, strict=True)]
+        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
         if connection is None:
             ids = await connected.starter.start_many(runs)
         else:
             ids = await connected.store.start_within(connection, runs)
+        own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.node is None]
         known = connection is None
-        return [Run(run_id, self._connect, self._payloads, output_type, known=known) for run_id in ids]
+        return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to a run; see ``Run.signal``."""
         await self.get(run_id).signal(name, value, connection=connection)
 
     async def _new_child(
-        self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any]
-    ) -> tuple[RunShape, str, Any]:
+        self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
+    ) -> tuple[list[NewRun], Any]:
         """What a run starts as its child: checked as any start."""
-        shape, encode, output_type = await self._shape(await self._connect(), workflow, options)
-        return shape, encode(input), output_type
-
-    async def _shape(
-        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any], joins: bool = False
-    ) -> tuple[RunShape, Callable[[Any], str], Any]:
-        """What the starts of one call have in common, and how their inputs are checked and encoded."""
-        for name in options:
-            if name not in StartOptions.__annotations__:
-                raise TypeError(f"a start has no option {name!r}; it has {', '.join(StartOptions.__annotations__)}")
-        if isinstance(workflow, str):
-            code = self.workflows.get(workflow)
-        elif isinstance(workflow, Workflow):
-            code = workflow
-            if self.workflows.get(code.name) is not code:
-                raise UnknownWorkflow(code.name, list(self.workflows))
-        else:
-            raise ConfigurationError(f"start takes a workflow or its name, not {workflow!r}")
-        if code is None:
-            return await self._shape_by_name(connected, str(workflow), options)
-        if joins:
-            connected.store_definitions_soon([code])
-        else:
-            await connected.store_definitions([code])
-        shape = self._options_to_shape(code.name, code.version, code.queue, code.options.deadline, options)
-
-        def encode(value: Any) -> str:
-            if not code.takes_input:
-                _refuse_input(value, code.name)
-            return self._payloads.check_input(value, code.input_type, code.name)
-
-        return shape, encode, code.output_type
-
-    async def _shape_by_name(
-        self, connected: Connected, name: str, options: dict[str, Any]
-    ) -> tuple[RunShape, Callable[[Any], str], Any]:
-        """A trigger without the code: checked against the stored definition."""
-        definition = await connected.definition(name, list(self.workflows))
-        declared = msgspec.json.decode(definition.options)
-        schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
-        shape = self._options_to_shape(name, definition.version, definition.queue, declared.get("deadline"), options)
-
-        def encode(value: Any) -> str:
-            if not declared.get("takes_input", True):
-                _refuse_input(value, name)
-            text = self._payloads.check_input(value, Any, name)
-            if schema is not None:
-                plain = self._payloads.plain(text, self._payloads.format, "the input")
-                problem = first_problem(plain, schema)
-                if problem is not None:
-                    raise InvalidInput(f"the input of {name!r} does not fit: {problem}")
-            return text
-
-        return shape, encode, Any
-
-    def _options_to_shape(
-        self,
-        workflow: str,
-        version: str,
-        own_queue: str,
-        own_deadline: float | None,
-        options: dict[str, Any],
-    ) -> RunShape:
-        return _shape(workflow, version, own_queue, own_deadline, self._payloads.format, self.settings, **options)
+        plan = await self._planner.plan(await self._connect(), workflow, options)
+        return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -458,8 +423,12 @@ class Holdfast:
         settings = self.settings.with_changes(**changes)
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))
+        workflows = dict(self.workflows)
+        for dag in self.workflows.values():
+            if isinstance(dag, Dag):
+                workflows.update({step.name: step for step in dag.steps.values()})
         return Worker(
-            connected.store, settings, self._payloads, self.logger, self.workflows, connected.switchboard, queues,
+            connected.store, settings, self._payloads, self.logger, workflows, connected.switchboard, queues,
             self._new_child,
         )  # fmt: skip
 
@@ -587,69 +556,10 @@ class WorkflowDecorator:
         raise TypeError("only a type")
 
 
-def _shape(
-    workflow: str,
-    version: str,
-    own_queue: str,
-    own_deadline: float | None,
-    format_: int,
-    settings: Settings,
-    *,
-    queue: str | None = None,
-    priority: int = 0,
-    delay: Seconds | None = None,
-    at: datetime | None = None,
-    expires_in: Seconds | None = None,
-    deadline: Seconds | None = None,
-    max_attempts: int | None = None,
-    timeout: Seconds | None = None,
-    tags: Sequence[str] = (),
-) -> RunShape:
-    """Options of a start, checked."""
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
-        raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
-    if delay is not None and at is not None:
-        raise ConfigurationError("a start takes delay or at, not both")
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
-    check_attempts(max_attempts)
-    limit = own_deadline if deadline is None else seconds(deadline, "deadline")
-    return RunShape(
-        workflow,
-        version,
-        own_queue if queue is None else check_name(queue, "the queue", settings.max_name),
-        priority,
-        0 if delay is None else _milliseconds(delay, "delay") or 0,
-        None if at is None else _moment(at),
-        _milliseconds(expires_in, "expires_in"),
-        None if limit is None else int(limit * 1000),
-        max_attempts,
-        _milliseconds(timeout, "timeout"),
-        tuple(dict.fromkeys(check_name(tag, "a tag", settings.max_name) for tag in tags)),
-        None,
-        format_,
-    )
-
-
-def _milliseconds(value: Seconds | None, what: str) -> int | None:
-    return None if value is None else int(seconds(value, what) * 1000)
-
-
-def _moment(at: datetime) -> int:
-    if not isinstance(at, datetime) or at.tzinfo is None:
-        raise ConfigurationError(f"at must be a datetime with a time zone, not {at!r}")
-    return int(at.timestamp() * 1000)
-
-
 def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) -> list[str | None]:
     if len(keys) != len(values):
         raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
     return [check_name(key, "the key", settings.max_name) for key in keys]
-
-
-def _refuse_input(value: Any, name: str) -> None:
-    if value is not None:
-        raise InvalidInput(f"{name!r} takes no input, but was given a {type(value).__name__}")
 
 
 @contextlib.contextmanager

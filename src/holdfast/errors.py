@@ -24,6 +24,14 @@ class ConfigurationError(HoldfastError):
     """Something about the way Holdfast was set up cannot work: a URL, a name, an option."""
 
 
+class GraphError(ConfigurationError):
+    """A declared graph cannot work. Lists everything that is wrong with it."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        super().__init__(f"the graph of dag {name!r} cannot work: " + "; ".join(problems))
+        self.problems = problems
+
+
 class DatabaseUnavailable(HoldfastError):
     """The database cannot be reached."""
 
@@ -139,6 +147,9 @@ class StepFailed(RecordedError):
     ``error_type``, ``message`` and ``traceback`` tell of the original error as text; the original class is
     not rebuilt, because a class is never imported by a name found in a row.
     """
+
+    only_traceback: str | None = None
+    """What is kept in place of where it was raised, if that says nothing."""
 
     def __init__(
         self,

@@ -21,11 +21,11 @@ from .engine.handler import decode_input
 from .engine.history import recorded_as
 from .engine.replay import replay
 from .engine.undo import unreachable
-from .engine.workflow import TASK, Workflow
+from .engine.workflow import DAG, TASK, Workflow
 from .errors import AttemptTimeout, HoldfastError, InvalidInput, NonDeterminismError, PayloadError, sentence
 from .model import status
 from .model.payload import Payloads
-from .model.records import Claimed, Entry, Outcome, RunRow, RunShape, StepDone, StepRecord
+from .model.records import Claimed, Entry, NewRun, Outcome, Parent, RunRow, StepDone, StepRecord
 from .settings import Settings
 from .store import Store
 from .worker.threads import Threads
@@ -202,6 +202,8 @@ class Stage:
     async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
         if workflow.kind == TASK:
             return self._task(claimed, workflow)
+        if workflow.kind == DAG:
+            return FITS, "a dag run keeps the graph it was started with"
         return judge(*await replay(claimed, workflow, self, self._handlers.submit, longest))
 
     def _task(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
@@ -258,7 +260,9 @@ class Stage:
         """A wait."""
         _never()
 
-    async def new_child(self, workflow: Any, input: Any, options: dict[str, Any]) -> tuple[RunShape, str, Any]:
+    async def new_child(
+        self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
+    ) -> tuple[list[NewRun], Any]:
         """A child."""
         _never()
 

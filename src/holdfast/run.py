@@ -17,9 +17,11 @@ from .engine.history import PATCH, UNDO
 from .engine.scope import refuse_in_workflow
 from .engine.sleeping import wakes_at
 from .engine.undo import UNDO_BRANCH
+from .engine.workflow import DAG_STEP
 from .errors import InvalidState, RunCancelled, RunFailed, RunNotFound
 from .model import status
 from .model.backoff import seconds
+from .model.graph import Graph
 from .model.ids import child_id, new_id
 from .model.names import check_name
 from .model.payload import Payloads
@@ -28,13 +30,14 @@ from .model.records import (
     ActivityRow,
     Asked,
     Mail,
-    NewRun,
+    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
     RunShape,
     StepRecord,
 )
+from .planning import Plan
 from .worker.patience import patiently
 
 if TYPE_CHECKING:
@@ -109,7 +112,8 @@ class StepInfo:
     output: Any = field(repr=False)
     error: ErrorInfo | None
     attempts: int
-    started_at: datetime
+    started_at: datetime | None
+    """None: a step of a dag that has not begun."""
     completed_at: datetime | None
     line: str | None = None
     kind: str = "step"
@@ -117,7 +121,7 @@ class StepInfo:
     undo: str | None = None
     """The name of the function that undoes it, if it has one."""
     child: str | None = None
-    """The id of the run that it started."""
+    """The id of the run that it started; for a step of a dag, under which its own checkpoints are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +202,29 @@ class Run(Generic[O]):
             records += page
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
-        found = [_step_info(record, row, self._payloads) for record in records if record.kind != PATCH]
+        found = await self._nodes(row)
+        found += [_step_info(record, row, self._payloads) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
             return found
         found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
         if row.waiting_for == status.WAITING_RETRY:
             found += _waiting_steps(await store.activity(self.id), found, self._payloads)
         return found
+
+    async def _nodes(self, row: RunRow) -> list[StepInfo]:
+        """The steps of a dag run."""
+        graph = await self._graph(row)
+        if graph is None:
+            return []
+        nodes = await (await self._connect()).store.nodes(self.id)
+        return [_node_info(node, number, graph, self._payloads) for number, node in enumerate(nodes)]
+
+    async def _graph(self, row: RunRow) -> Graph | None:
+        """For a dag run: the graph it was started with."""
+        if row.graph is None:
+            return None
+        text = await (await self._connect()).store.graph(row.workflow, row.graph)
+        return None if text is None else Graph.from_text(text)
 
     async def activity(self) -> list[Activity]:
         """The append-only log of every call, failed tries included, in start order."""
@@ -242,8 +262,20 @@ class Run(Generic[O]):
             asked = await connected.store.send_within(connection, mail)
         if asked.status is None:
             raise RunNotFound(self.id)
-        if not asked.done:
-            raise InvalidState(f"run {self.id} is {asked.status}; a signal can only be sent to a run that goes on")
+        if asked.done:
+            return
+        if asked.reason == status.REASON_CONTINUED:
+            await (await self._successor()).signal(name, value, connection=connection)
+            return
+        if asked.reason == status.NO_SUCH_STEP:
+            raise InvalidState(f"run {self.id} has no step {name!r} that goes on; a dag run takes signals by step")
+        raise InvalidState(f"run {self.id} is {asked.status}; a signal can only be sent to a run that goes on")
+
+    async def _successor(self) -> Run[O]:
+        """The run that this one went on as."""
+        (outcome,) = await (await self._connect()).store.outcomes([self.id])
+        successor = msgspec.json.decode(outcome.output or "null")
+        return Run(successor, self._connect, self._payloads, self._output_type, known=True)
 
     async def cancel(self) -> None:
         """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
@@ -299,6 +331,11 @@ class Run(Generic[O]):
                     f"run {self.id} was undone and cannot go on from its records; "
                     "retry(from_start=True) starts a new run with the same input"
                 )
+            if row.status in (status.FAILED, status.CANCELLED) and await self._graph(row) is not None:
+                raise InvalidState(
+                    f"run {self.id} is a dag run, which does not go on once it has ended; "
+                    "retry(from_start=True) starts a new one with the same input"
+                )
             raise InvalidState(f"run {self.id} is {row.status}; only failed or cancelled runs can be retried")
         connected.switchboard.ready([lane])
         return self
@@ -309,11 +346,13 @@ class Run(Generic[O]):
             raise InvalidState(f"run {self.id} is {row.status}; only a run that has ended can be started anew")
         deadline = None if row.deadline_at is None else row.deadline_at - row.created_at
         shape = RunShape(
-            row.workflow, row.version, row.queue, row.priority, deadline_ms=deadline, max_attempts=row.max_attempts,
-            tags=tuple(row.tags), format=row.format,
+            row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=deadline,
+            max_attempts=row.max_attempts, tags=tuple(row.tags), format=row.format,
         )  # fmt: skip
-        run = NewRun(new_id(), shape, row.input, origin=self.id)
-        run_id = await (await self._connect()).starter.start(run)
+        plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
+        runs = plan.runs(new_id(), row.input)
+        runs[0].origin = self.id
+        run_id = (await (await self._connect()).starter.start_many(runs))[0]
         return Run(run_id, self._connect, self._payloads, self._output_type, known=True)
 
     async def _row(self) -> RunRow:
@@ -348,7 +387,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
     return RunInfo(
         id=row.id,
         workflow=row.workflow,
-        version=row.version,
+        version=row.graph or row.version,
         queue=row.queue,
         status=row.status,
         reason=row.reason,
@@ -405,6 +444,26 @@ def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
         line=row.line,
         undo=row.undo,
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
+    )
+
+
+def _node_info(row: NodeRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
+    """A step of a dag run; one that stands in line, or is to be tried again, waits."""
+    return StepInfo(
+        name=row.name,
+        kind=DAG_STEP,
+        branch="",
+        position=number,
+        status=status.WAITING if row.status == status.QUEUED else row.status,
+        detail=row.waiting_for or row.reason,
+        data=None,
+        output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
+        error=_error(row.error, row.format, payloads),
+        attempts=row.attempt,
+        started_at=_time(row.started_at),
+        completed_at=_time(row.completed_at),
+        undo=graph.nodes[row.name].undo,
+        child=row.id,
     )
 
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 
 from .errors import DatabaseRefused, HoldfastError
-from .model.records import Lane, NewRun
+from .model.records import NewRun
 from .settings import Settings
 from .store import Store
 from .worker.patience import patiently
-from .worker.wakeups import Switchboard
+from .worker.wakeups import Switchboard, started_lanes
 
 _PATIENCE = 5.0
 """Seconds a start rides out trouble before its caller hears of it; the id is ours, so repeating is safe."""
@@ -82,11 +82,10 @@ class Starter:
         )
 
     def _wake(self, runs: Sequence[NewRun]) -> None:
-        shapes = {run.shape for run in runs}
-        ready = {Lane(s.queue, s.workflow, s.priority) for s in shapes if not s.delay_ms and s.at_ms is None}
+        ready, later = started_lanes(runs)
         if ready:
             self._switchboard.ready(ready)
-        if any(0 < s.delay_ms < self._settings.poll * 1000 for s in shapes):
+        if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
             self._switchboard.look()
 
 

@@ -129,7 +129,7 @@ async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Hold
         ctx.step(outer)
 
     error = await failure(app)
-    assert "'outer' called the context from inside" in error.message
+    assert "'outer' called ctx.step from inside" in error.message
     assert calls["inner"] == 0
 
 

@@ -13,6 +13,7 @@ from .. import __version__
 from .asking import cancel, pause, resume, signal
 from .checking import check
 from .exits import EXPLAINED
+from .graphs import graph
 from .health import doctor, workers
 from .reading import runs, show
 from .retrying import retry
@@ -45,6 +46,7 @@ add_verb(cli, pause)
 add_verb(cli, resume)
 add_verb(cli, retry)
 add_verb(cli, check, without={"app"})
+add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)
 add_verb(cli, doctor)
 

@@ -9,15 +9,19 @@ import msgspec
 import typer
 
 from ..app import Holdfast
+from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
-from ..run import Activity, RunInfo
+from ..model.graph import Graph
+from ..run import Activity, RunInfo, StepInfo
+from .graphs import dag_steps, write_standing
 from .options import option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
 from .steps import outcome_of, status_of, write_children, write_steps
 from .text import ago, brief, clock, lasting, printable, shortened
 from .why import why
+from .why_dag import TOLD, is_among_steps, why_dag
 
 _CHILDREN = 20
 """So many children are looked up; the ids of all are among the steps."""
@@ -82,15 +86,19 @@ async def show(
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
         calls = await handle.activity() if activity or info.waiting_for == statuses.WAITING_RETRY else []
-        started = [step.child for step in steps if step.child is not None]
+        graph = await _graph(app, info) if dag_steps(steps) else None
+        started = [step.child for step in steps if step.child is not None and step.kind != DAG_STEP]
         children = await _infos(app, started[-_CHILDREN:])
-        reason = why(info, await (await app.store()).workers(), steps, calls, children)
+        reason = await _why(app, info, steps, calls, children)
     if session.json:
         document = msgspec.to_builtins(info) | {"why": reason, "steps": steps, "children": started, "values": values}
         write_json(document | {"activity": [_call(c) for c in calls]} if activity else document)
         return
     write_fields(_fields(info, reason))
-    write_steps(steps, info)
+    if graph is None:
+        write_steps(steps, info)
+    else:
+        write_standing(graph, steps, info)
     write_children(children, len(started) - len(children))
     if values:
         write_heading("Values")
@@ -102,6 +110,27 @@ async def show(
     if info.error is not None and info.error.traceback:
         write_heading("Error")
         write_text(info.error.traceback)
+
+
+async def _graph(app: Holdfast, run: RunInfo) -> Graph | None:
+    """The graph that a dag run was started with, whatever the code says by now."""
+    text = await (await app.store()).graph(run.workflow, run.version)
+    return None if text is None else Graph.from_text(text)
+
+
+async def _why(
+    app: Holdfast, run: RunInfo, steps: list[StepInfo], calls: list[Activity], children: list[RunInfo]
+) -> str:
+    workers = await (await app.store()).workers()
+    nodes = dag_steps(steps)
+    if not nodes or not is_among_steps(run):
+        return why(run, workers, steps, calls, children)
+    able = [s.child for s in nodes if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
+    return why_dag(run, workers, nodes, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
+
+
+def _blocked(step: StepInfo) -> bool:
+    return step.detail == statuses.WAITING_STEPS
 
 
 async def _infos(app: Holdfast, ids: list[str]) -> list[RunInfo]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..engine.undo import UNDO_BRANCH
@@ -48,9 +48,9 @@ def due_at(step: StepInfo) -> datetime | None:
     """When an open sleep, or the timeout of an open wait, is over: it was decided when it began."""
     plan = step.output
     if isinstance(plan, dict) and isinstance(plan.get("until"), int):
-        return datetime.fromtimestamp(plan["until"] / 1000, step.started_at.tzinfo)
+        return datetime.fromtimestamp(plan["until"] / 1000, UTC)
     if isinstance(plan, dict) and isinstance(plan.get("for"), int):
-        return step.started_at + timedelta(milliseconds=plan["for"])
+        return None if step.started_at is None else step.started_at + timedelta(milliseconds=plan["for"])
     return None
 
 
@@ -62,7 +62,7 @@ def outcome_of(error: ErrorInfo | None, value: Any, detail: str | None = None) -
 
 
 def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
-    took = ((step.completed_at or run.read_at) - step.started_at).total_seconds()
+    took = ((step.completed_at or run.read_at) - (step.started_at or run.read_at)).total_seconds()
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")

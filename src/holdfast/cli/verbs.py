@@ -39,7 +39,7 @@ def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) ->
         options = {p.name: given.pop(p.name) for p in shared}
         before = context.obj if isinstance(context.obj, Session) else Session()
         session = before.with_options(
-            options["url"], options["namespace"], options.get("app"), options.get("json", False)
+            options.get("url"), options.get("namespace"), options.get("app"), options.get("json", False)
         )
         _call(function, session, given)
 

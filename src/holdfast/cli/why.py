@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ..engine.history import UNDO
 from ..engine.undo import UNDO_BRANCH
+from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.records import WorkerInfo
 from ..run import Activity, ErrorInfo, RunInfo, StepInfo
@@ -42,7 +43,7 @@ def why(
         return _paused(run)
     if run.status == status.COMPENSATING:
         return _compensating(run, workers, steps, calls)
-    return _ended(run)
+    return _ended(run, any(step.kind == DAG_STEP for step in steps))
 
 
 # -- in line -----------------------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepIn
 
 
 def _since(step: StepInfo, run: RunInfo) -> str:
-    return lasting((run.read_at - step.started_at).total_seconds())
+    return lasting((run.read_at - (step.started_at or run.read_at)).total_seconds())
 
 
 def _reaped(workers: Sequence[WorkerInfo]) -> str:
@@ -250,7 +251,7 @@ def _asked(run: RunInfo) -> str:
 # -- ended ---------------------------------------------------------------------------------------------------------
 
 
-def _ended(run: RunInfo) -> str:
+def _ended(run: RunInfo, is_dag: bool) -> str:
     again = f"`holdfast retry {run.id}`"
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
@@ -263,6 +264,8 @@ def _ended(run: RunInfo) -> str:
         return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
     if run.reason == status.REASON_UNDO:
         return f"Its completed steps were to be undone, but that failed: {error} ({when}). See to them, then {anew}."
+    if is_dag:
+        return f"{_cause(run)} ({when}); {anew}."
     if run.status == status.CANCELLED:
         return f"It was cancelled {when}; {again} queues it again."
     if run.reason == status.REASON_LOST:

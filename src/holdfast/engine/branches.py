@@ -19,6 +19,7 @@ from .calls import exited
 from .children import ResultCall
 from .line import Line, sub_branch
 from .scope import current_line
+from .signals import SignalCall
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -157,9 +158,12 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             execution.beyond = beyond
 
     async def _go(self) -> tuple[str, Any]:
-        recorded = [name for name, call in self._runners.items() if call.settled]
+        finished = {name: call._record for name, call in self._runners.items() if call.settled and call._record}
+        recorded = [name for name, record in finished.items() if record.status != status.CANCELLED]
         if recorded:  # the race was over when the worker died, only who won was not recorded yet
-            winner = min(recorded, key=lambda name: self._runners[name]._record.seq)  # type: ignore[union-attr]
+            # Mail is only taken by who has won, even if another has recorded something just before.
+            takes_none = {name: not isinstance(self._runners[name], (SignalCall, ResultCall)) for name in recorded}
+            winner = min(recorded, key=lambda name: (takes_none[name], finished[name].seq))
             self._give_up_all_but(winner)
             await self._record_winner(winner)
             return winner, await self._runners[winner]
@@ -208,10 +212,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
     async def _stop(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in (stopped := list(tasks)):
             task.cancel()
+            task.add_done_callback(_seen)
         if stopped and self._execution.closed is None:
             await asyncio.wait(stopped)
-        for task in stopped:
-            task.add_done_callback(_seen)
 
     async def _record_winner(self, name: str) -> None:
         await self._execution.record(self._entry(status.COMPLETED, msgspec.json.encode(name).decode(), format_=FORMAT))
@@ -336,14 +339,11 @@ async def settle(execution: Execution, line: Line, works: list[Coroutine[Any, An
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
+            task.add_done_callback(_seen)  # now, because the wait below may be cancelled once more
         if execution.closed is not None:
-            for task in tasks:
-                task.add_done_callback(_seen)
             raise execution.closed from None
         if tasks:
             await asyncio.wait(tasks)  # each records that it was cancelled
-        for task in tasks:
-            _seen(task)
         raise
     finally:
         execution.release(line)

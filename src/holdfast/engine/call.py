@@ -201,8 +201,13 @@ class DurableCall(Generic[T]):
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this call up; it must do so again on replay."""
-        entry = self._entry(status.CANCELLED, None)
-        await asyncio.shield(asyncio.ensure_future(self._execution.record(entry)))
+        await self._record_to_the_end(self._entry(status.CANCELLED, None))
+
+    async def _record_to_the_end(self, entry: StepDone) -> None:
+        """Also if whoever waits for it is cancelled once more."""
+        recording = asyncio.ensure_future(self._execution.record(entry))
+        recording.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen: nobody may be there
+        await asyncio.shield(recording)
 
 
 def as_record(entry: StepDone, now: int) -> StepRecord:

@@ -206,8 +206,7 @@ class StepCall(DurableCall[T]):
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay."""
-        entry = self._made(status.CANCELLED, None)
-        await asyncio.shield(asyncio.ensure_future(self._execution.record(entry)))
+        await self._record_to_the_end(self._made(status.CANCELLED, None))
 
     def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
         undo = self._options.compensate

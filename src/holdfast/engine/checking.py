@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ class UntilCall(StepCall[T]):
     """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
     between two calls; a resume or a signal makes the next one due at once."""
 
-    __slots__ = ("_every_ms", "_timeout_ms")
+    __slots__ = ("_every_ms", "_timeout_ms", "_wakes")
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class UntilCall(StepCall[T]):
     ) -> None:
         self._every_ms = every_ms
         self._timeout_ms = timeout_ms
+        self._wakes = 0
+        """The count of wakes that was known when the last check began."""
         super().__init__(execution, line, name, function, shape, options, where, args, {}, "wait_until")
 
     async def _done(self, result: Any) -> T:
@@ -57,10 +59,15 @@ class UntilCall(StepCall[T]):
                 )
             if execution.asked is not None:
                 await execution.heed()
-            next_at = now + self._every_ms
-            await execution.waits.until_woken(next_at if due_at is None else min(next_at, due_at), status.WAITING_CHECK)
+            if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
+                next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)
+                await execution.waits.until_woken(next_at, status.WAITING_CHECK)
             result = await self._ask_again()
         return await super()._done(result)
+
+    def _call(self) -> Awaitable[Any]:
+        self._wakes = self._execution.inbox.wakes
+        return super()._call()
 
     async def _ask_again(self) -> Any:
         if self._execution.closed is not None:

@@ -75,9 +75,9 @@ class StartCall(DurableCall[ChildRun[O]]):
         super().__init__(execution, line, "start", self._child.workflow, where)
 
     async def _go(self) -> ChildRun[O]:
-        run = await new_child(self, self._workflow, self._input, self._options, self._child)
-        output = msgspec.json.encode(run.id).decode()
-        return await self._settle(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=[run]))
+        runs = await new_child(self, self._workflow, self._input, self._options, self._child)
+        output = msgspec.json.encode(self._child.run_id).decode()
+        return await self._settle(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=runs))
 
     def _value(self, record: StepRecord) -> ChildRun[O]:
         return ChildRun(self._execution, self._child)
@@ -196,28 +196,28 @@ class ChildCall(ResultCall[O]):
 
     async def _go(self) -> O:
         if self._record is None:
-            run = await new_child(self, self._workflow, self._input, self._options, self._child)
-            output = msgspec.json.encode(run.id).decode()
+            runs = await new_child(self, self._workflow, self._input, self._options, self._child)
+            output = msgspec.json.encode(self._child.run_id).decode()
             entry = self._entry(status.WAITING, output, format_=FORMAT)
-            await self._execution.record(StepWith(entry, starts=[run]))
+            await self._execution.record(StepWith(entry, starts=runs))
             self._execution.stop_if_late()
         return await super()._go()
 
 
 async def new_child(
     call: DurableCall[Any], workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], child: _Child
-) -> NewRun:
-    """The run to be started. Its id comes of its place in the code, so that starting it twice starts one."""
+) -> list[NewRun]:
+    """The run to be started, with its steps if it is a dag. Its id comes of its place in the code, so that starting it
+    twice starts one."""
     if "key" in options:
         raise ContextMisuse(
             "ctx.start and ctx.call take no key: a child is started exactly once as it is. A run that others start too "
             "is started by app.start(…, key=…) inside a step"
         )
     execution = call._execution
-    shape, text, output_type = await execution.recorder.new_child(workflow, input, options)
-    child.output_type = output_type
     parent = Parent(execution.run_id, call.branch, call.position, child.run_id)
-    return NewRun(child.run_id, shape, text, parent=parent)
+    runs, child.output_type = await execution.recorder.new_child(workflow, input, options, parent)
+    return runs
 
 
 def _as_mail(run_id: str, child: str, outcome: Outcome) -> Mail:

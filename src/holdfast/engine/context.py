@@ -191,6 +191,7 @@ class ContextBase:
         execution.successor = NewRun(child_id(execution.run_id, "~next", 0), shape, text, origin=execution.run_id)
         ended = AttemptEnded(f"run {execution.run_id} goes on as a new one")
         execution.closed = ended
+        execution.stop_branches()
         raise ended
 
     # -- making calls ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..errors import (
     RunSuspended,
 )
 from ..model import status
+from ..model.graph import Settled
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from .call import as_record
 from .failure import ending_record
@@ -29,6 +30,7 @@ from .workflow import Workflow
 
 if TYPE_CHECKING:
     from .call import DurableCall
+    from .dag_context import DagView
     from .step import Undoable
 
 E = TypeVar("E", bound=RecordedError)
@@ -60,6 +62,8 @@ class Execution:
         self.successor: NewRun | None = None
         self.patches: set[tuple[str, int]] = set()
         """Changes of the code that this attempt met first."""
+        self.view: DagView | None = None
+        """For a step of a dag run, or the run itself: what it sees of it."""
         self.replay_only = False
         """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
         self.beyond: DurableCall[Any] | None = None
@@ -119,6 +123,13 @@ class Execution:
             if self.performing is not None:
                 self.performing.cancel()
             self.close_waits()
+
+    def stop_branches(self) -> None:
+        """The code has come to its end in one of its lines: whatever the others do or wait for is given up."""
+        self.close_waits()
+        if self.branches:
+            for task in self.branches - {asyncio.current_task()}:
+                task.cancel()
 
     @property
     def inbox(self) -> Inbox:
@@ -333,8 +344,9 @@ class Execution:
         if self.closed is not None or self.leaving:
             return
         if self.asked == status.ASK_PAUSE:
-            # With the count of wakes: a resume that came meanwhile has taken the wish back, and moved it on.
-            wakes = self.inbox.wakes
+            # With the count of wakes at the claim, whatever was seen since: a resume has taken the wish back, and moved
+            # it on.
+            wakes = self.claimed.wakes
             self.leave(Transition(self.run_id, self.claim, status.PAUSED, wakes=wakes, recorded=self.recorded))
             self.close(RunSuspended(f"run {self.run_id} is paused"))
         elif self.asked == status.ASK_CANCEL:
@@ -384,6 +396,10 @@ class Execution:
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
         self.leaving = True
+        claimed = self.claimed
+        if claimed.node is not None and transition.status in status.TERMINAL and transition.settled is None:
+            assert self.view is not None
+            transition.settled = Settled(claimed.dag_id or "", claimed.node, transition.status, self.view.graph)
         return self.recorder.record(transition)
 
     def lose(self) -> None:

@@ -20,9 +20,9 @@ _MAX_TEXT = 64 * 1024
 
 def describe(error: BaseException) -> dict[str, Any]:
     """What is kept of an error."""
-    trace = "".join(traceback.format_exception(error)).strip()
+    trace = getattr(error, "only_traceback", None) or "".join(traceback.format_exception(error)).strip()
     kept = {
-        "type": _type_name(error),
+        "type": type_name(error),
         "message": _clean(_message(error)),
         "traceback": _clean(trace[-_MAX_TEXT:]),
         "retryable": is_retryable(error),
@@ -37,7 +37,7 @@ def encode_error(error: BaseException, payloads: Payloads) -> str:
         return payloads.encode_own(describe(error))
     except Exception as trouble:  # the application's codec; the text may hold what it was to hide
         why = f"(the codec raised {type(trouble).__name__}, so the message is not kept)"
-        kept = {"type": _type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}
+        kept = {"type": type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}
         return msgspec.json.encode(kept).decode()
 
 
@@ -77,9 +77,9 @@ def ending_record(error: BaseException) -> RecordedError | None:
     return None
 
 
-def _type_name(error: BaseException) -> str:
+def type_name(error: BaseException | type[BaseException]) -> str:
     """Ours and Python's own go by their bare name; others by their module too."""
-    kind = type(error)
+    kind = error if isinstance(error, type) else type(error)
     known = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("holdfast.")
     return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
 

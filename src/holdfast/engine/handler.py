@@ -10,6 +10,9 @@ from typing import Any
 
 from ..errors import InvalidInput, PayloadError
 from .context import Context, SyncContext
+from .dag import SKIP, NodeWorkflow
+from .dag_context import DagContext, DagSyncContext
+from .dag_run import wanted
 from .execution import Execution
 from .workflow import WORKFLOW
 
@@ -20,17 +23,25 @@ async def call_handler(execution: Execution, in_thread: InThread) -> Any:
     """Decode the input, make the context, call."""
     workflow = execution.workflow
     args: list[Any] = []
-    if workflow.kind == WORKFLOW:
+    if isinstance(workflow, NodeWorkflow):
+        context = _step_context(execution, workflow)
+        begun = bool(
+            execution.history.records
+        )  # what has begun is not skipped any more, whatever its condition says now
+        if not begun and not await wanted(workflow.when, context):
+            return SKIP
+        args.append(context)
+    elif workflow.kind == WORKFLOW:
         args.append(Context(execution) if workflow.is_async else SyncContext(execution, execution.recorder.loop))
     if workflow.takes_input:
         args.append(decode_input(execution))
     if workflow.is_async:
         return await workflow.function(*args)
-    context = contextvars.copy_context()
+    variables = contextvars.copy_context()
 
     def call() -> Any:
         execution.main.owner = threading.get_ident()
-        return context.run(workflow.function, *args)
+        return variables.run(workflow.function, *args)
 
     return await in_thread(call)
 
@@ -43,3 +54,11 @@ def decode_input(execution: Execution) -> Any:
         return execution.recorder.payloads.decode(claimed.input, workflow.input_type, claimed.format, what)
     except PayloadError as error:
         raise InvalidInput(str(error)) from None
+
+
+def _step_context(execution: Execution, workflow: NodeWorkflow) -> DagContext | DagSyncContext:
+    view, name = execution.view, workflow.node.name
+    assert view is not None
+    if workflow.is_async:
+        return DagContext(execution, view, name)
+    return DagSyncContext(execution, execution.recorder.loop, view, name)

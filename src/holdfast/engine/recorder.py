@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..model.payload import Payloads
-from ..model.records import Entry, Outcome, RunShape, StepDone, StepRecord
+from ..model.records import Entry, NewRun, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Recorder(Protocol):
         """The run waits in memory; release it when its slot is wanted."""
 
     @property
-    def new_child(self) -> Callable[[Any, Any, dict[str, Any]], Coroutine[Any, Any, tuple[RunShape, str, Any]]]:
-        """Tells what a child is started with: its shape, its encoded input, the type of its result."""
+    def new_child(self) -> Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]:
+        """Makes a child to be started (and, for a dag, its steps), checked as any start; and the type of its result."""
         ...
 
     async def outcome(self, run_id: str) -> Outcome | None:

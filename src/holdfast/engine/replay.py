@@ -9,6 +9,7 @@ import asyncio
 
 from ..errors import AttemptEnded, AttemptTimeout, Released
 from ..model.records import Claimed
+from .dag_context import DagView
 from .execution import Execution
 from .handler import InThread, call_handler
 from .recorder import Recorder
@@ -25,11 +26,13 @@ async def replay(
     recorder: Recorder,
     in_thread: InThread,
     longest: float = _LONGEST,
+    view: DagView | None = None,
 ) -> tuple[Execution, BaseException | None]:
     """Run the code on its records alone. The execution, for what it met; and how the code ended: None if it returned,
     HistoryEnded if it wants to go on beyond what is recorded, AttemptTimeout if it took too long."""
     ghost = Execution(claimed, workflow, recorder)
     ghost.replay_only = True
+    ghost.view = view
     ghost.main.owner = task = asyncio.current_task()
     token = current_execution.set(ghost)
     limit = asyncio.timeout(longest)

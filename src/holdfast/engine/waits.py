@@ -168,7 +168,7 @@ class Waits:
             return True
         assert self._since is not None
         left = moment - (time.monotonic() - self._since)
-        if left <= 0 or not any(wait.mail for wait in self._open.values()):
+        if left <= 0 or not any(wait.what == status.WAITING_CHILD for wait in self._open.values()):
             return False
         recorder.lingers(self._execution)
         asyncio.get_running_loop().call_later(left + 0.001, self.look)
@@ -179,6 +179,8 @@ class Waits:
         execution = self._execution
         if execution.busy or not self._open or execution.closed is not None:
             return
+        if any(future.done() for future in self._open):
+            return  # what it waited for has come, in this very turn of the loop: it is about to go on
         children = Counter(
             wait.group or future for future, wait in self._open.items() if wait.what == status.WAITING_CHILD
         )

@@ -22,6 +22,8 @@ O = TypeVar("O", covariant=True)  # noqa: E741
 
 TASK = "task"
 WORKFLOW = "workflow"
+DAG = "dag"
+DAG_STEP = "dag step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,9 @@ class Workflow(Generic[I, O]):
     def _input(self, scope: dict[str, Any] | None) -> tuple[bool, Any]:
         """Whether the function takes an input, and of which type."""
         parameters = positional(self.function)
-        if self.kind == WORKFLOW:
+        if self.kind != TASK:
             if not parameters:
-                raise ConfigurationError(f"workflow {self.name!r} must take a context as its first parameter")
+                raise ConfigurationError(f"{self.kind} {self.name!r} must take a context as its first parameter")
             parameters = parameters[1:]
         required = [p for p in parameters if p.default is inspect.Parameter.empty]
         if len(required) > 1:

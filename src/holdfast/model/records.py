@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from ..settings import FORMAT
+from .graph import Settled
 
 RUN_ITSELF = -1
 """The position under which the failed tries of a run as a whole are kept; steps count from 0."""
@@ -44,6 +45,14 @@ class Parent(NamedTuple):
     reply_to: str
 
 
+class NewNode(NamedTuple):
+    """Which step of which dag run a new row is, and how many others it waits for."""
+
+    dag_id: str
+    name: str
+    pending: int
+
+
 class NewRun(Struct, gc=False):
     """One start."""
 
@@ -54,6 +63,11 @@ class NewRun(Struct, gc=False):
     parent: Parent | None = None
     origin: str | None = None
     """The run that this one continues or repeats."""
+    graph: str | None = None
+    """For a dag run and its steps: the version of the graph it goes by."""
+    steps: int = 0
+    """For a dag run: how many steps it has. They are started in the same call, after it."""
+    node: NewNode | None = None
 
 
 class Lane(NamedTuple):
@@ -112,6 +126,15 @@ class Claimed(Struct, gc=False):
     parent_id: str | None = None
     now_ms: int = 0
     """The database's time of the claim."""
+    dag_id: str | None = None
+    node: str | None = None
+    """For a step of a dag run: which."""
+    graph: str | None = None
+    released_at: int | None = None
+    """When it became ready: outputs of later steps are not for it."""
+    failing: bool = False
+    """For a dag run: one of its steps failed, or it was cancelled."""
+    reason: str | None = None
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""
@@ -248,6 +271,8 @@ class Transition(Struct, gc=False):
     child: bool = False
     """Whether it has a parent, which must hear of its end."""
     successor: NewRun | None = None
+    settled: Settled | None = None
+    """For a step of a dag run that ends: what it means to the others."""
 
 
 Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
@@ -306,6 +331,8 @@ class FlushAnswer(Struct, gc=False):
     """Runs that are being cancelled: of their entries that start children nothing was written."""
     undelivered: bool = False
     """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
+    lanes: set[Lane] = field(default_factory=set)
+    """Where steps of dag runs, or dag runs themselves, were put in line."""
 
 
 class Mail(Struct, gc=False):
@@ -429,6 +456,8 @@ class RunRow(Struct):
     now_ms: int
     undoing: bool = False
     origin_id: str | None = None
+    graph: str | None = None
+    """For a dag run and its steps: the version of the graph they go by, whoever has claimed them last."""
 
 
 class Outcome(Struct):
@@ -440,6 +469,34 @@ class Outcome(Struct):
     output: str | None
     error: str | None
     format: int
+
+
+class NodeRow(Struct):
+    """A step of a dag run, as it stands."""
+
+    id: str
+    name: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    output: str | None
+    error: str | None
+    format: int
+    attempt: int
+    visible_at: int | None
+    released_at: int | None
+    started_at: int | None
+    completed_at: int | None
+    worker: str | None
+
+
+class DagOutputs(Struct):
+    """What the steps of a dag run see: its input, and what was completed since a time."""
+
+    input: str
+    format: int
+    outputs: list[tuple[str, str | None, int, int]]
+    """(step, output, its format, when it was completed)"""
 
 
 class ActivityRow(Struct):

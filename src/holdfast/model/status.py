@@ -14,7 +14,7 @@ COMPENSATED = "compensated"
 SKIPPED = "skipped"
 COMPENSATION_FAILED = "compensation_failed"
 
-TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED})
+TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED, SKIPPED})
 """A run in one of these changes only by an operator's ``retry``."""
 
 RUN_STATUSES = (QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, FAILED, CANCELLED, COMPENSATING, COMPENSATED)
@@ -28,6 +28,8 @@ REASON_LOST = "lost workers"
 REASON_NON_DETERMINISM = "non-determinism"
 REASON_CANCELLED = "cancelled"
 REASON_UNDO = "a failed undo"
+REASON_CAUGHT = "caught"
+"""Of a step of a dag run, with the step that goes on instead: ``caught:mend``."""
 REASON_CONTINUED = "continued"
 """Not a failure: the run went on as another one, whose id is its output."""
 
@@ -37,6 +39,8 @@ WAITING_TIME = "time"
 WAITING_SIGNAL = "signal"
 WAITING_CHILD = "child"
 WAITING_CHECK = "check"
+WAITING_STEPS = "steps"
+"""A step of a dag run, for those it comes after."""
 
 # What lies in a mailbox.
 MAIL_SIGNAL = "signal"
@@ -46,3 +50,6 @@ MAIL_CANCEL = "cancel"
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"
 ASK_PAUSE = "pause"
+
+NO_SUCH_STEP = "no such step"
+"""Why a signal to a dag run found nobody."""

@@ -16,12 +16,14 @@ from ..model.records import (
     Batch,
     BeatAnswer,
     Claimed,
+    DagOutputs,
     Definition,
     FlushAnswer,
     Lane,
     Mail,
     Mailbox,
     NewRun,
+    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
@@ -199,6 +201,18 @@ class Store(Protocol):
         """Every worker."""
         ...
 
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run, in the order they were started in."""
+        ...
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """Of dag runs: the input, and the outputs of steps completed at a time or after."""
+        ...
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        ...
+
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
         """A value that the run lets others read, and its format."""
         ...
@@ -214,8 +228,8 @@ class Store(Protocol):
         ...
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
-        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does not
-        know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
+        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does
+        not know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
         ...
 
     async def cancel(self, run_id: str) -> Asked:

@@ -9,12 +9,12 @@ from typing import Any
 
 from ..engine.execution import Execution
 from ..errors import DatabaseUnavailable
-from ..model.records import Lane, Outcome, RunShape, StepDone, StepRecord
+from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 from ..store import Store
 from .patience import patiently
 
-NewChild = Callable[[Any, Any, dict[str, Any]], Coroutine[Any, Any, tuple[RunShape, str, Any]]]
+NewChild = Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]
 
 
 class Errands:
@@ -40,6 +40,16 @@ class Errands:
         """How a run ended, if it has."""
         found = await self._patiently(lambda: self._store.outcomes([run_id]))
         return found[0] if found else None
+
+    async def error_of(self, run_id: str) -> str | None:
+        """The error that a run has now."""
+        row = await self._patiently(lambda: self._store.run(run_id))
+        return None if row is None else row.error
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        found: list[NodeRow] = await self._patiently(lambda: self._store.nodes(dag_id))
+        return found
 
     async def retry(self, run_id: str) -> bool:
         """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""

@@ -18,13 +18,15 @@ from typing import Any
 import msgspec
 
 from ..engine.calls import default_backoff
+from ..engine.dag import SKIP, Dag, NodeWorkflow
+from ..engine.dag_run import failure_of, has_undo, result_of, undo_dag
 from ..engine.execution import Execution
-from ..engine.failure import encode_error, ending_record
+from ..engine.failure import decode_error, encode_error, ending_record
 from ..engine.handler import call_handler
 from ..engine.replay import replay
 from ..engine.scope import current_execution
 from ..engine.undo import undo_all
-from ..engine.workflow import WORKFLOW, Workflow
+from ..engine.workflow import DAG, WORKFLOW, Workflow
 from ..errors import (
     AttemptEnded,
     AttemptTimeout,
@@ -42,11 +44,13 @@ from ..errors import (
 )
 from ..model import status
 from ..model.backoff import retry_delay
+from ..model.graph import Settled
 from ..model.payload import Payloads
 from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, Transition, TryFailed
 from ..settings import FORMAT, SUSPECT_LOSSES, Settings
 from .cache import HistoryCache
 from .errands import Errands
+from .graphs import Graphs
 from .journal import Journal
 from .mailman import Mailman
 from .threads import Threads
@@ -70,6 +74,7 @@ class Executor:
         has_code: Callable[[str, str], Awaitable[bool]],
         mailman: Mailman,
         errands: Errands,
+        graphs: Graphs,
     ) -> None:
         self.settings = settings
         self.concurrency = concurrency
@@ -83,6 +88,7 @@ class Executor:
         self._has_code = has_code
         self._mailman = mailman
         self._errands = errands
+        self._graphs = graphs
         self.new_child = errands.new_child
         self.outcome = errands.outcome
         self.retry = errands.retry
@@ -230,17 +236,48 @@ class Executor:
             await self._fetch_history(claimed)
             execution.load(claimed.records)
             claimed.complete = True
+        if claimed.graph is not None:
+            await self._see_dag(execution)
         execution.asked = execution.asked or claimed.asked
         if execution.asked is not None and not claimed.undoing:
             execution.obey()
             raise execution.closed or _OVER
         if claimed.undoing:
             return await self._undo(execution)
+        if execution.workflow.kind == DAG:
+            return await self._finish_dag(execution)
         return await call_handler(execution, self._handlers.submit)
+
+    async def _see_dag(self, execution: Execution) -> None:
+        """A step of a dag run, or the run itself: bring what it sees, if it is not there yet."""
+        workflow = execution.workflow
+        if execution.view is None:
+            name = workflow.dag if isinstance(workflow, NodeWorkflow) else workflow.name
+            execution.view = await self._graphs.view(name, execution.claimed)
+
+    async def _finish_dag(self, execution: Execution) -> dict[str, Any]:
+        """All steps of a dag run are settled: its result, or the error that ended it."""
+        assert execution.view is not None
+        nodes = await self._errands.nodes(execution.run_id)
+        if not execution.claimed.failing:
+            return result_of(execution, nodes)
+        execution.undo_recorded = has_undo(execution.view.graph, nodes)
+        if execution.claimed.reason == status.REASON_CANCELLED:
+            execution.asked = status.ASK_CANCEL
+            execution.obey()
+            raise execution.closed or _OVER
+        if execution.claimed.reason == status.REASON_DEADLINE:
+            raise DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
+        raise failure_of(execution, nodes)
 
     async def _undo(self, execution: Execution) -> list[str]:
         """Undo what the code did, in reverse; what failed, in words."""
-        ghost, end = await replay(execution.claimed, execution.workflow, self, self._handlers.submit)
+        if isinstance(execution.workflow, Dag):
+            assert execution.view is not None
+            nodes = await self._errands.nodes(execution.run_id)
+            return await undo_dag(execution, execution.workflow, execution.view, nodes)
+        submit = self._handlers.submit
+        ghost, end = await replay(execution.claimed, execution.workflow, self, submit, view=execution.view)
         if ghost.diverged is not None:
             self.logger.error("run %s: its code was changed; some undos may be out of reach: %s", ghost.run_id, end)
         return await undo_all(execution, ghost.undoable)
@@ -254,6 +291,9 @@ class Executor:
             return
         if execution.claimed.undoing:
             await self._undone(execution, result)
+            return
+        if result is SKIP and execution.claimed.node is not None:
+            await self._leave(execution, Transition(execution.run_id, execution.claim, status.SKIPPED))
             return
         try:
             self._check_nothing_left(execution)
@@ -291,8 +331,13 @@ class Executor:
         )
         if failed:
             move.status, move.reason = status.FAILED, status.REASON_UNDO
-            move.error = encode_error(CompensationFailed("; ".join(failed)), self.payloads)
+            cause = await self._errands.error_of(execution.run_id)
+            error = decode_error(cause, self.payloads.format, self.payloads)
+            said = f"; the run had ended with {error['type']}: {error['message']}" if cause is not None else ""
+            move.error = encode_error(CompensationFailed("; ".join(failed) + said), self.payloads)
             self.logger.error("run %s: %d undos failed", execution.run_id, len(failed))
+        else:
+            self._settle_caught(execution, execution.claimed.reason, move)
         await self._leave(execution, move)
 
     async def _continued(self, execution: Execution, successor: NewRun) -> None:
@@ -333,9 +378,10 @@ class Executor:
         allowed = claimed.max_attempts or workflow.options.max_attempts or self.settings.max_attempts
         failures = claimed.attempt - claimed.first_attempt + 1
         backoff = workflow.options.backoff or default_backoff(self.settings)
-        delay = (
-            None if isinstance(error, (ContextMisuse, InvalidInput)) else retry_delay(error, failures, allowed, backoff)
-        )
+        if isinstance(error, DeadlineExceeded):
+            reason = status.REASON_DEADLINE
+        hopeless = isinstance(error, (ContextMisuse, InvalidInput, DeadlineExceeded))
+        delay = None if hopeless else retry_delay(error, failures, allowed, backoff)
         if delay is None:
             await self._end_failed(execution, error, reason)
             return
@@ -381,7 +427,27 @@ class Executor:
             format=self.payloads.format,
             child=execution.claimed.parent_id is not None,
         )
-        await self._leave(execution, move)
+        await self._leave(execution, await self._caught(execution, error, move))
+
+    async def _caught(self, execution: Execution, error: Exception, move: Transition) -> Transition:
+        """A step of a dag run may say where to go on an error instead of failing the run."""
+        workflow, claimed = execution.workflow, execution.claimed
+        target = workflow.target_of(error) if isinstance(workflow, NodeWorkflow) else None
+        if target is not None and claimed.node is not None:
+            await self._see_dag(execution)
+            assert execution.view is not None
+            if target in execution.view.graph.nodes[claimed.node].catch.values():
+                move.reason = f"{status.REASON_CAUGHT}:{target}"
+                self._settle_caught(execution, move.reason, move)
+        return move
+
+    def _settle_caught(self, execution: Execution, outcome: str | None, move: Transition) -> None:
+        """Where a caught error leads, once the step has undone what it did itself."""
+        claimed = execution.claimed
+        caught = outcome is not None and outcome.startswith(f"{status.REASON_CAUGHT}:")
+        if caught and claimed.node is not None and move.status in status.TERMINAL:
+            assert execution.view is not None
+            move.settled = Settled(claimed.dag_id or "", claimed.node, outcome or "", execution.view.graph)
 
     def _note_attempt(self, execution: Execution, error: str) -> None:
         """The failed attempt goes into the activity log, in the same flush as what becomes of the run."""
@@ -412,6 +478,8 @@ class Executor:
             self._leaving += 1
             self._slots_freed()
         try:
+            if execution.claimed.node is not None:
+                await self._see_dag(execution)
             await execution.leave(move)
         except DatabaseRefused as refusal:
             await self._end_refused(execution, refusal)

@@ -63,8 +63,7 @@ class Heartbeat:
 
     def hurry(self) -> None:
         """An operator may have asked something of what we hold: do not wait for the next beat to hear of it."""
-        if time.monotonic() - self._last > _HURRY:
-            self._hurried.set()
+        self._hurried.set()
 
     async def stop(self) -> None:
         """End, and wait for the thread."""
@@ -78,7 +77,8 @@ class Heartbeat:
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
         try:
             while not self._stop.is_set():
-                self._hurried.wait(self._pause())
+                if self._hurried.wait(self._pause()):
+                    self._stop.wait(max(0.0, self._last + _HURRY - time.monotonic()))
                 self._hurried.clear()
                 if not self._stop.is_set():
                     self._beat_once(pulse)

@@ -11,7 +11,6 @@ from ..settings import Settings
 from ..store import Store
 from .patience import patiently
 
-
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
 
@@ -42,7 +41,8 @@ class Mailman:
         return future
 
     def watch(self, execution: Execution) -> None:
-        """Look again into this mailbox when there may be something new; at once, if there may be since the last look."""
+        """Look again into this mailbox when there may be something new; at once, if there may be since the last
+        look."""
         self._watched.add(execution)
         if self._news > (execution.inbox.looked_at or execution.began - _MARGIN):
             self.look(execution)
@@ -65,10 +65,18 @@ class Mailman:
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
             ids, began = list(wanted), time.monotonic()
-            found = await patiently(
-                lambda: self._store.mail(ids),  # noqa: B023
-                "mail", self._logger, self._settings.outage_backoff_max,
-            )  # fmt: skip
+            try:
+                found = await patiently(
+                    lambda: self._store.mail(ids),  # noqa: B023
+                    "mail", self._logger, self._settings.outage_backoff_max,
+                )  # fmt: skip
+            except Exception as error:  # a bug: those who wait for this look must not wait for ever
+                self._logger.exception("mail: unexpected error")
+                for _, future in wanted.values():
+                    if not future.done():
+                        future.set_exception(error)
+                        future.exception()  # seen: not everybody waits for it
+                continue
             for run_id, (execution, future) in wanted.items():
                 if run_id in found:
                     execution.inbox.looked_at = began

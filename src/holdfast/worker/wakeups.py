@@ -11,11 +11,18 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from ..errors import HoldfastError, sentence
-from ..model.records import Lane, Transition
+from ..model.records import Lane, NewRun, Transition
 from ..store import Store
 from ..store.protocol import Wakeups
 
 Listener = Callable[[Wakeups], None]
+
+
+def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
+    """Where runs that were just started stand in line; and whether some stand in none yet, because of their time."""
+    shapes = {run.shape for run in runs if not run.steps and (run.node is None or run.node.pending == 0)}
+    ready = {shape for shape in shapes if not shape.delay_ms and shape.at_ms is None}
+    return {Lane(s.queue, s.workflow, s.priority) for s in ready}, len(ready) < len(shapes)
 
 
 class Switchboard:

@@ -22,12 +22,13 @@ from ..store.protocol import Wakeups
 from .claimer import Claimer
 from .errands import Errands, NewChild
 from .executor import Executor
+from .graphs import Graphs
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .mailman import Mailman
 from .patience import patiently
 from .sweeper import Sweeper
-from .wakeups import Switchboard
+from .wakeups import Switchboard, started_lanes
 
 _PATIENCE = 5.0
 """Seconds a worker rides out trouble before it has begun; from then on it rides out any."""
@@ -64,10 +65,11 @@ class Worker:
         """Set if a duty ended by an error, which is a bug: the worker is of no use any more."""
         self._journal = Journal(store, settings, logger, self._my_id, self._flush_answered, self._flushed, self._joined)
         self._mailman = Mailman(store, settings, logger)
+        self._graphs = Graphs(store, settings, logger, payloads)
         self._errands = Errands(store, settings, logger, self._my_id, new_child, switchboard.ready)
         self._executor = Executor(
             settings, settings.concurrency, payloads, logger, self._workflows, self._journal,
-            self._slots_freed, self._fetch_history, self._has_code, self._mailman, self._errands,
+            self._slots_freed, self._fetch_history, self._has_code, self._mailman, self._errands, self._graphs,
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
@@ -121,6 +123,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*self._duties, return_exceptions=True)
             await self._mailman.close()
+            await self._graphs.close()
             await self._executor.close()
             await self._heartbeat.stop()
             await self._unregister()
@@ -264,13 +267,12 @@ class Worker:
                 self._sweeper.look_for_lanes()
                 break
 
-    def _joined(self, entries: list[StepWith], mail_left: bool) -> None:
-        """Children were started, mail was left: both are committed."""
-        shapes = {run.shape for entry in entries for run in entry.starts}
-        ready = {Lane(s.queue, s.workflow, s.priority) for s in shapes if not s.delay_ms and s.at_ms is None}
-        if ready:
-            self._switchboard.ready(ready)
-        if mail_left or len(ready) < len(shapes):
+    def _joined(self, entries: list[StepWith], mail_left: bool, lanes: set[Lane]) -> None:
+        """Children were started, mail was left, steps of dags were released: all committed."""
+        ready, later = started_lanes(run for entry in entries for run in entry.starts)
+        if ready or lanes:
+            self._switchboard.ready(ready | lanes)
+        if mail_left or later:
             self._sweeper.look_now()
 
     def _flush_answered(self, lost: dict[str, int], asked: dict[str, str]) -> None:

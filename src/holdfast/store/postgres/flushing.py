@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import asyncpg
@@ -11,6 +12,7 @@ from msgspec.structs import astuple, replace
 from ...model import status
 from ...model.records import (
     Batch,
+    Entry,
     FlushAnswer,
     NewRun,
     StepDone,
@@ -21,6 +23,7 @@ from ...model.records import (
     ValueSet,
 )
 from .connections import Line
+from .graphs import NONE_LOCKED, Dags, Locked, is_fatal
 from .operating import forget_steps
 from .starting import Starts
 
@@ -35,10 +38,11 @@ _NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 16
 class Flusher:
     """Writes batches over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str], starts: Starts) -> None:
+    def __init__(self, line: Line, statements: dict[str, str], starts: Starts, dags: Dags) -> None:
         self._line = line
         self._sql = statements
         self._starts = starts
+        self._dags = dags
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
@@ -47,7 +51,14 @@ class Flusher:
             answer = await self._flush_usual(worker, batch, columns)
             if answer is not None:
                 return answer
-        return await self._flush_mixed(worker, batch)
+        failing = _failing(batch)
+        if not failing:
+            return await self._flush_mixed(worker, batch)
+        # Where a dag run begins to fail all its open steps are locked, and waited for: nothing else may be in hand.
+        others, last = _part(batch, lambda e: e.run_id not in failing), _part(batch, lambda e: e.run_id in failing)
+        first = await self._flush_mixed(worker, others) if any(others.entries()) else None
+        answer = await self._flush_mixed(worker, last)
+        return answer if first is None else _both(first, answer)
 
     # -- the usual freight: one statement, one round trip ----------------------------------------------------
 
@@ -86,17 +97,19 @@ class Flusher:
         fences = {(entry.run_id, entry.claim) for entry in batch.entries()}
         async with self._line.use() as connection:
             async with connection.transaction():
+                locked, kept_out = await self._lock_dags(connection, batch.transitions)
                 rows = await connection.fetch(
                     self._sql["fence"], worker, [run_id for run_id, _ in fences], [claim for _, claim in fences]
                 )
-                now = rows[0]["now_ms"] if rows else 0
+                now = max(rows[0]["now_ms"], locked.now) if rows else 0
                 answer = FlushAnswer(now, asked={str(r["id"]): r["asked"] for r in rows if r["asked"]})
-                passed = {(str(row["id"]), row["claim"]) for row in rows}
+                passed = {(str(row["id"]), row["claim"]) for row in rows if str(row["id"]) not in kept_out}
                 foreign = await self._find_foreign(connection, [*batch.steps, *(e.step for e in batch.joint)])
                 if passed:
-                    kept = _only(batch, passed, foreign)
+                    kept = _part(batch, lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
                     answer.barred = await self._bar(connection, kept, answer.asked)
                     await self._write(connection, worker, kept, answer)
+                    await self._settle(connection, worker, kept.transitions, locked, answer)
             answer.lost = foreign
             if len(passed) < len(fences):
                 await self._explain_refused(connection, worker, fences - passed, answer)
@@ -157,6 +170,28 @@ class Flusher:
             await self._continue(connection, successors, answer)
         await self._tell(connection, moves, answer)
 
+    # -- steps of dag runs that end ----------------------------------------------------------------------------
+
+    async def _lock_dags(self, connection: Any, moves: list[Transition]) -> tuple[Locked, set[str]]:
+        """The dag runs whose steps end here; and those of the steps that have to wait for somebody else's commit."""
+        dag_ids = {m.settled.dag_id for m in moves if m.settled is not None}
+        if not dag_ids:
+            return NONE_LOCKED, set()
+        locked = await self._dags.lock(connection, dag_ids)
+        out = await self._dags.locked_out(connection, dag_ids, locked)
+        return locked, {m.run_id for m in moves if m.settled is not None and m.settled.dag_id in out}
+
+    async def _settle(
+        self, connection: Any, worker: str, moves: list[Transition], locked: Locked, answer: FlushAnswer
+    ) -> None:
+        settled = [m.settled for m in moves if m.settled is not None]
+        if settled:
+            effects = await self._dags.settle(connection, settled, locked._replace(now=answer.now_ms))
+            answer.lanes |= effects.lanes
+            answer.undelivered |= effects.told
+            mine = (run_id for run_id, holder in effects.marked.items() if holder == worker)
+            answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
+
     async def _continue(self, connection: Any, successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> None:
         """Runs that go on as others: these take over the parent, the tags, the mail, and what is asked of them."""
         bare = [replace(run, shape=run.shape._replace(tags=())) for _, run in successors]
@@ -206,7 +241,10 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
     """Whether everything has the shape that one short statement writes."""
     if batch.tries or batch.running or batch.joint or batch.values:
         return False
-    if not all(t.status == status.COMPLETED and not t.child and t.successor is None for t in batch.transitions):
+    if not all(
+        t.status == status.COMPLETED and not t.child and t.successor is None and t.settled is None
+        for t in batch.transitions
+    ):
         return False
     count = len(batch.steps)
     formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}
@@ -220,9 +258,16 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
     )
 
 
-def _only(batch: Batch, passed: set[tuple[str, int]], foreign: set[str]) -> Batch:
+def _failing(batch: Batch) -> set[str]:
+    """Steps that end here, of dag runs that fail by one of them."""
+    settled = [(m.run_id, m.settled) for m in batch.transitions if m.settled is not None]
+    dag_ids = {end.dag_id for _, end in settled if is_fatal(end.outcome)}
+    return {run_id for run_id, end in settled if end.dag_id in dag_ids}
+
+
+def _part(batch: Batch, belongs: Callable[[Entry], bool]) -> Batch:
     def kept(entries: list[E]) -> list[E]:
-        return [e for e in entries if (e.run_id, e.claim) in passed and e.run_id not in foreign]
+        return [e for e in entries if belongs(e)]
 
     return Batch(
         kept(batch.steps),
@@ -231,6 +276,19 @@ def _only(batch: Batch, passed: set[tuple[str, int]], foreign: set[str]) -> Batc
         kept(batch.transitions),
         kept(batch.joint),
         kept(batch.values),
+    )
+
+
+def _both(first: FlushAnswer, second: FlushAnswer) -> FlushAnswer:
+    """The answer to a batch that was written in two transactions."""
+    return FlushAnswer(
+        max(first.now_ms, second.now_ms),
+        first.lost | second.lost,
+        first.busy | second.busy,
+        first.asked | second.asked,
+        first.barred | second.barred,
+        first.undelivered or second.undelivered,
+        first.lanes | second.lanes,
     )
 
 

@@ -11,7 +11,7 @@ ORDER BY r.id, m.sent_at, m.id;
 -- name: send
 -- A signal for a run that is locked in this transaction. If it is there already, nothing more happens. What waits is
 -- woken, whatever it waits for: it looks into its box, and waits again for the rest. What is paused acts on it at
--- resume.
+-- resume; and a step of a dag run that is not released yet, when it is.
 WITH put AS (
     INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, {now})
@@ -20,11 +20,11 @@ WITH put AS (
 )
 UPDATE {schema}.runs r
 SET wakes = r.wakes + 1,
-    status = CASE WHEN r.status = 'waiting' THEN 'queued' ELSE r.status END,
-    place = CASE WHEN r.status = 'waiting' THEN {place} ELSE r.place END,
-    visible_at = CASE WHEN r.status = 'waiting' THEN r.deadline_at ELSE r.visible_at END,
+    status = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN 'queued' ELSE r.status END,
+    place = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN {place} ELSE r.place END,
+    visible_at = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN r.deadline_at ELSE r.visible_at END,
     held_due = CASE WHEN r.waiting_for IS NULL THEN r.held_due END,
-    waiting_for = CASE WHEN r.status NOT IN ('waiting', 'paused') THEN r.waiting_for END,
+    waiting_for = CASE WHEN r.status NOT IN ('waiting', 'paused') OR r.waiting_for = 'steps' THEN r.waiting_for END,
     awaits = CASE WHEN r.status NOT IN ('waiting', 'paused') THEN r.awaits END
 WHERE r.id = $1 AND EXISTS (SELECT 1 FROM put)
 RETURNING r.place IS NOT NULL AS ready;
@@ -35,7 +35,7 @@ SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
 
 -- name: status_of
 -- Where a run stands, without a lock.
-SELECT status, reason FROM {schema}.runs WHERE id = $1;
+SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}.runs WHERE id = $1;
 
 -- name: leave_mail
 -- A signal inside a transaction of the sender's: only inserted. It is delivered after the commit.
@@ -47,7 +47,8 @@ ON CONFLICT (run_id, id) DO NOTHING;
 -- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed
 -- over, so that however much of it there is it keeps none from the others. The mail itself is seen as it was when the
 -- statement began: the next statement looks again, under the lock.
-SELECT m.run_id, m.id FROM {schema}.mailbox m JOIN {schema}.runs r ON r.id = m.run_id
+SELECT m.run_id, m.id, m.kind, r.graph IS NOT NULL AND r.dag_id IS NULL AS dag
+FROM {schema}.mailbox m JOIN {schema}.runs r ON r.id = m.run_id
 WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
@@ -59,7 +60,7 @@ FOR NO KEY UPDATE OF r SKIP LOCKED;
 -- goes there.
 WITH mail AS MATERIALIZED (
     SELECT m.run_id, m.id, m.kind, r.worker IS NOT NULL AS held,
-           r.status IN ('completed', 'failed', 'cancelled', 'compensated') AS over,
+           r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AS over,
            CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$'
                 THEN substr(r.output, 2, 36)::uuid END AS heir
     FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
@@ -83,7 +84,8 @@ WITH mail AS MATERIALIZED (
            g.status = 'waiting' AND (g.signals > 0 OR (g.reached AND g.linger_ms = 0)) AS rises,
            g.status = 'waiting' AND g.signals = 0 AND g.reached AND g.linger_ms > 0 AS gathers,
            g.status = 'paused' AND g.waiting_for IS NOT NULL AND (g.signals > 0 OR g.reached) AS remembers
-    FROM (SELECT c.*, r.status, r.waiting_for, r.linger_ms, COALESCE(r.ends + c.ends >= r.awaits, false) AS reached
+    FROM (SELECT c.*, CASE WHEN r.waiting_for = 'steps' THEN 'blocked' ELSE r.status END AS status, r.waiting_for,
+                 r.linger_ms, COALESCE(r.ends + c.ends >= r.awaits, false) AS reached
           FROM (SELECT run_id, count(*) FILTER (WHERE kind = 'signal') AS signals,
                        count(*) FILTER (WHERE kind = 'child') AS ends, row_number() OVER (ORDER BY run_id) AS n
                 FROM mail WHERE NOT over AND kind <> 'cancel' GROUP BY run_id) AS c
@@ -151,7 +153,7 @@ FROM unnest($1::uuid[]) AS u(id)
 JOIN {schema}.runs p ON p.id = u.id
 CROSS JOIN LATERAL (SELECT k.id, k.status FROM {schema}.runs k WHERE k.parent_id = p.id OFFSET 0) AS c
 WHERE (p.status = 'cancelled' OR p.reason = 'cancelled')
-  AND c.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+  AND c.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 ORDER BY c.id
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...model.records import Asked, Lane, Mail, Mailbox
-from ...model.status import TERMINAL, WAITING
+from ...model.status import MAIL_CANCEL, TERMINAL, WAITING, WAITING_STEPS
 from ..protocol import Delivery
 from .callers import within
 from .connections import Line
-from .operating import cancel_locked
+from .graphs import Dags
+from .operating import cancel_dags, cancel_locked
+
+_NO_SUCH_STEP = "no such step"
 
 
 class Mailroom:
     """Looks over one line, delivers over another; what senders do takes any connection."""
 
-    def __init__(self, looking: Line, delivering: Line, statements: dict[str, str]) -> None:
+    def __init__(self, looking: Line, delivering: Line, statements: dict[str, str], dags: Dags) -> None:
         self._looking = looking
         self._delivering = delivering
         self._sql = statements
+        self._dags = dags
 
     async def look(self, runs: Sequence[str]) -> dict[str, Mailbox]:
         """One question for all of them."""
@@ -44,11 +50,32 @@ class Mailroom:
             refused = _refusal(run)
             if refused is not None:
                 return refused
-            taken = again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id)
-            woken = None if taken else await connection.fetchrow(self._sql["send"], *_values(mail))
+            if run["dag"]:
+                return await self._send_to_step(connection, run, mail, again)
+            return await self._send_locked(connection, run, mail, again)
+
+    async def _send_locked(self, connection: Any, run: Any, mail: Mail, again: bool) -> Asked:
+        taken = again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id)
+        woken = None if taken else await connection.fetchrow(self._sql["send"], *_values(mail))
         asked = Asked(run["status"], run["reason"], done=True, running=run["held"])
-        if woken is not None and run["status"] == WAITING:
+        if woken is not None and run["status"] == WAITING and run["waiting_for"] != WAITING_STEPS:
             asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
+        return asked
+
+    async def _send_to_step(self, connection: Any, dag: Any, mail: Mail, again: bool) -> Asked:
+        """A signal to a dag run is for the step of its name. One that the step took has done its work, even if the
+        step has come to its end by now."""
+        step = await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
+        if step is None:
+            return Asked(dag["status"], _NO_SUCH_STEP)
+        mail = replace(mail, run_id=str(step["id"]))
+        run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
+        if run["status"] in TERMINAL:
+            if again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id):
+                return Asked(dag["status"], dag["reason"], done=True)
+            return Asked(dag["status"], _NO_SUCH_STEP)
+        asked = await self._send_locked(connection, run, mail, again)
+        asked.status, asked.reason = dag["status"], dag["reason"]
         return asked
 
     async def send_within(self, connection: Any, mail: Mail) -> Asked:
@@ -56,6 +83,11 @@ class Mailroom:
         async with within(connection) as theirs:
             run = await theirs.fetchrow(self._sql["status_of"], mail.run_id)
             refused = _refusal(run)
+            if refused is None and run["dag"]:
+                step = await theirs.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
+                if step is None or step["status"] in TERMINAL:
+                    return Asked(run["status"], _NO_SUCH_STEP)
+                mail = replace(mail, run_id=str(step["id"]))
             if refused is None:
                 await theirs.execute(self._sql["leave_mail"], *_values(mail))
         return refused or Asked(run["status"], run["reason"], done=True)
@@ -64,20 +96,46 @@ class Mailroom:
 
     async def deliver(self, limit: int) -> Delivery:
         """The oldest mail whose runs nobody holds just now."""
-        async with self._delivering.use() as connection, connection.transaction():
-            found = await connection.fetch(self._sql["undelivered"], limit)
-            if not found:
-                orphans = await connection.fetch(self._sql["remove_orphans"], limit)
-                return Delivery(set(), False, False, len(orphans))
-            pairs = [row["run_id"] for row in found], [row["id"] for row in found]
-            rows = await connection.fetch(self._sql["deliver"], *pairs)
-            lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["queue"] is not None}
-            cancelled = [str(r["run_id"]) for r in rows if r["cancel"]]
-            ends = await cancel_locked(connection, self._sql, cancelled) if cancelled else []
-            lanes |= {end.lane for end in ends if end.lane is not None}
+        async with self._delivering.use() as connection:
+            async with connection.transaction():
+                found = await connection.fetch(self._sql["undelivered"], limit)
+                if not found:
+                    orphans = await connection.fetch(self._sql["remove_orphans"], limit)
+                    return Delivery(set(), False, False, len(orphans))
+                apart = [row for row in found if _cancels_dag(row)]
+                done = await self._deliver(connection, [row for row in found if not _cancels_dag(row)])
+            if not apart:
+                return done
+            # To cancel a dag run its steps are waited for, so nothing else may be in hand.
+            async with connection.transaction():
+                more = await self._cancel_dags(connection, apart)
             return Delivery(
-                lanes, any(end.ended for end in ends), any(r["held"] for r in rows), sum(r["moved"] for r in rows)
+                done.lanes | more.lanes, done.ended or more.ended, done.running or more.running, done.moved + more.moved
             )
+
+    async def _deliver(self, connection: Any, mail: list[Any]) -> Delivery:
+        pairs = [row["run_id"] for row in mail], [row["id"] for row in mail]
+        rows = await connection.fetch(self._sql["deliver"], *pairs)
+        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["queue"] is not None}
+        cancelled = [str(r["run_id"]) for r in rows if r["cancel"]]
+        ends = await cancel_locked(connection, self._sql, cancelled) if cancelled else []
+        lanes |= {end.lane for end in ends if end.lane is not None}
+        return Delivery(
+            lanes, any(end.ended for end in ends), any(r["held"] for r in rows), sum(r["moved"] for r in rows)
+        )
+
+    async def _cancel_dags(self, connection: Any, mail: list[Any]) -> Delivery:
+        """Cancellations of dag runs: one that is in nobody's hands fails, with its steps; any other is as any run."""
+        locked = await self._dags.lock(connection, {str(row["run_id"]) for row in mail})
+        effects = await cancel_dags(connection, self._dags, list(locked.free))
+        done = await self._deliver(connection, [row for row in mail if str(row["run_id"]) in locked.failing])
+        return Delivery(
+            done.lanes | effects.lanes, done.ended or effects.told, done.running or bool(effects.marked), done.moved
+        )
+
+
+def _cancels_dag(mail: Any) -> bool:
+    return bool(mail["dag"]) and mail["kind"] == MAIL_CANCEL
 
 
 def _refusal(run: Any) -> Asked | None:

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...model.records import Asked, Lane
-from ...model.status import ASK_CANCEL, ASK_PAUSE, COMPENSATING, PAUSED, TERMINAL, WAITING, WAITING_CHECK
+from ...model.status import (
+    ASK_CANCEL,
+    ASK_PAUSE,
+    COMPENSATING,
+    PAUSED,
+    REASON_CANCELLED,
+    TERMINAL,
+    WAITING,
+    WAITING_CHECK,
+)
+from .graphs import Dags, Effects, Why
 
 
 class Cancelled(NamedTuple):
@@ -21,15 +31,17 @@ class Cancelled(NamedTuple):
 
 
 class Operators:
-    """Works on a connection that it is given for each wish."""
+    """Works on a connection that it is given for each wish. A step of a dag run is not theirs: it goes with its run."""
 
-    def __init__(self, statements: dict[str, str]) -> None:
+    def __init__(self, statements: dict[str, str], dags: Dags) -> None:
         self._sql = statements
+        self._dags = dags
 
     async def retry(self, connection: Any, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again."""
         async with self._locked(connection, run_id) as run:
-            row = await connection.fetchrow(self._sql["retry"], run_id) if run else None
+            refused = run is None or run["dag"] or run["dag_id"] is not None
+            row = None if refused else await connection.fetchrow(self._sql["retry"], run_id)
             if row is None:
                 return None
             forget = msgspec.json.decode(run["forget"] or "[]")
@@ -41,15 +53,32 @@ class Operators:
         """End it, begin its undoing, or mark it."""
         async with self._locked(connection, run_id) as run:
             asked = _asked(run)
-            for what in await cancel_locked(connection, self._sql, [run_id]) if run else ():
+            if run is None or run["dag_id"] is not None:
+                return asked
+            if run["dag"] and not run["held"]:
+                await self._cancel_dag(connection, run_id, run, asked)
+                return asked
+            for what in await cancel_locked(connection, self._sql, [run_id]):
                 asked.done, asked.running, asked.ended, asked.lane = True, what.held, what.ended, what.lane
             return asked
+
+    async def _cancel_dag(self, connection: Any, run_id: str, run: Any, asked: Asked) -> None:
+        """One that fails already goes on to do so."""
+        if run["failing"] or run["undoing"] or run["status"] in TERMINAL:
+            asked.done = run["status"] not in TERMINAL and run["reason"] == REASON_CANCELLED and not run["undoing"]
+            return
+        effects = await cancel_dags(connection, self._dags, [run_id])
+        asked.done, asked.running = True, bool(effects.marked)
+        if effects.ready:
+            asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
 
     async def pause(self, connection: Any, run_id: str) -> Asked:
         """Hold it, or mark it. What is to be cancelled, or is being undone, is not held up."""
         async with self._locked(connection, run_id) as run:
             asked = _asked(run)
-            if run is None or run["status"] in TERMINAL or run["status"] == COMPENSATING or run["asked"] == ASK_CANCEL:
+            if run is None or run["dag"] or run["dag_id"] is not None:
+                return asked
+            if run["status"] in TERMINAL or run["status"] == COMPENSATING or run["asked"] == ASK_CANCEL:
                 return asked
             asked.done, asked.running = True, run["held"]
             if run["held"]:
@@ -62,7 +91,7 @@ class Operators:
         """Let it go on, or take the mark back."""
         async with self._locked(connection, run_id) as run:
             asked = _asked(run)
-            if run is None:
+            if run is None or run["dag"] or run["dag_id"] is not None:
                 return asked
             checks = run["status"] == WAITING and run["waiting_for"] == WAITING_CHECK
             if run["status"] == PAUSED or checks:
@@ -99,6 +128,12 @@ async def cancel_locked(connection: Any, statements: dict[str, str], ids: list[s
     if parents:
         await connection.fetch(statements["tell_children"], parents)
     return [what for _, what in found]
+
+
+async def cancel_dags(connection: Any, dags: Dags, ids: list[str]) -> Effects:
+    """Dag runs that nobody holds fail, and are finished like any that does. Locked in this transaction."""
+    locked = await dags.lock(connection, ids)
+    return await dags.fail(connection, locked, locked.free, Why(REASON_CANCELLED))
 
 
 def _asked(run: Any) -> Asked:

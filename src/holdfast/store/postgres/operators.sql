@@ -2,7 +2,8 @@
 
 -- name: lock_run
 -- The run in question.
-SELECT status, reason, worker IS NOT NULL AS held, undoing, asked, waiting_for, forget, queue, workflow, priority
+SELECT status, reason, worker IS NOT NULL AS held, undoing, asked, waiting_for, forget, queue, workflow, priority,
+       dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag, failing
 FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: ask
@@ -11,7 +12,8 @@ UPDATE {schema}.runs SET asked = $2 WHERE id = $1;
 
 -- name: cancel
 -- Runs locked in this transaction. One that a worker holds is marked, for its owner to end; any other ends here, or if
--- one of its completed steps can be undone, stands in line for that. One that is being undone goes on.
+-- one of its completed steps can be undone, stands in line for that. One that is being undone goes on, and a dag run
+-- that nobody holds is not ended like this.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now, r.worker IS NOT NULL AS held,
            r.worker IS NULL
@@ -19,7 +21,8 @@ WITH told AS MATERIALIZED (
                          WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
                AS undoes
     FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+    WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+      AND (r.worker IS NOT NULL OR r.graph IS NULL)
 )
 UPDATE {schema}.runs r
 SET asked = CASE WHEN t.held THEN 'cancel' END,

@@ -80,20 +80,20 @@ SELECT id, key FROM {schema}.runs WHERE workflow = $1 AND key = ANY($2::text[]);
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.
 SELECT id, status, reason, output, error, COALESCE(output_format, format) AS format FROM {schema}.runs
-WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'compensated');
+WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: run
 -- One run, for people.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph
 FROM {schema}.runs WHERE id = $1;
 
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph
 FROM {schema}.runs
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -109,7 +109,7 @@ ORDER BY id DESC LIMIT $7;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $8
   AND ($1::text IS NULL OR r.workflow = $1)

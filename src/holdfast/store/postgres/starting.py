@@ -11,6 +11,10 @@ from ...model.records import NewRun, RunShape
 from .callers import within
 from .connections import Line
 
+_PLAIN, _LINKED, _DAG = "plain", "linked", "dag"
+Group = tuple[RunShape, str, list[NewRun]]
+"""Runs of one shape, and of which kind they are."""
+
 
 class Starts:
     """Inserts runs."""
@@ -25,12 +29,12 @@ class Starts:
         """All or none. Starts with keys go over a line of their own: they may have to wait for somebody's commit."""
         keyed = any(run.key is not None for run in runs)
         async with (self._keyed_line if keyed else self._line).use() as connection:
-            groups = _groups(runs)
-            if len(groups) == 1 and not keyed and not groups[0][0].tags and len(runs) <= self._batch:
+            groups, nodes = _groups(runs)
+            if len(groups) == 1 and not (keyed or nodes or groups[0][0].tags) and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])
                 return [run.id for run in runs]
             async with connection.transaction():
-                await self._insert_groups(connection, groups)
+                await self._insert_all(connection, groups, nodes)
             return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
@@ -41,21 +45,31 @@ class Starts:
 
     async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
         """The runs, inside a transaction that is open already."""
-        await self._insert_groups(connection, _groups(runs))
+        await self._insert_all(connection, *_groups(runs))
 
-    async def _insert_groups(self, connection: Any, groups: list[tuple[RunShape, bool, list[NewRun]]]) -> None:
-        for shape, linked, group in groups:
+    async def _insert_all(self, connection: Any, groups: list[Group], nodes: list[NewRun]) -> None:
+        for shape, kind, group in groups:
             for first in range(0, len(group), self._batch):
-                await self._insert(connection, shape, linked, group[first : first + self._batch], first)
+                await self._insert(connection, shape, kind, group[first : first + self._batch], first)
+        for first in range(0, len(nodes), self._batch):
+            await self._insert_nodes(connection, nodes[first : first + self._batch], first)
 
     async def _insert(
-        self, connection: Any, shape: RunShape, linked: bool, runs: Sequence[NewRun], first: int = 0
+        self, connection: Any, shape: RunShape, kind: str, runs: Sequence[NewRun], first: int = 0
     ) -> None:
-        ids = [run.id for run in runs]
-        tags = msgspec.json.encode(shape.tags).decode() if shape.tags else None
+        if kind == _DAG:
+            await self._insert_dags(connection, shape, runs)
+        else:
+            await self._insert_runs(connection, shape, kind == _LINKED, runs, first)
+        if shape.tags:
+            await connection.execute(self._sql["start_tags"], [run.id for run in runs], list(shape.tags))
+
+    async def _insert_runs(
+        self, connection: Any, shape: RunShape, linked: bool, runs: Sequence[NewRun], first: int
+    ) -> None:
         await connection.execute(
             self._sql["start_linked" if linked else "start"],
-            ids,
+            [run.id for run in runs],
             [run.input for run in runs],
             [run.key for run in runs],
             shape.workflow,
@@ -68,14 +82,39 @@ class Starts:
             shape.deadline_ms,
             shape.max_attempts,
             shape.timeout_ms,
-            tags,
+            _tags(shape),
             shape.concurrency_key,
             shape.format,
             first,
             *(_links(runs) if linked else ()),
         )
-        if shape.tags:
-            await connection.execute(self._sql["start_tags"], ids, list(shape.tags))
+
+    async def _insert_dags(self, connection: Any, shape: RunShape, runs: Sequence[NewRun]) -> None:
+        """Dag runs; their steps come after all of them."""
+        await connection.execute(
+            self._sql["start_dag"],
+            [run.id for run in runs],
+            [run.input for run in runs],
+            [run.key for run in runs],
+            shape.workflow,
+            shape.version,
+            shape.queue,
+            shape.priority,
+            shape.deadline_ms,
+            shape.max_attempts,
+            shape.timeout_ms,
+            _tags(shape),
+            shape.concurrency_key,
+            shape.format,
+            *_links(runs),
+            [run.graph for run in runs],
+            [run.steps for run in runs],
+        )
+
+    async def _insert_nodes(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
+        """Steps of dag runs that were started in this transaction."""
+        columns = zip(*(_node_row(run, first + n) for n, run in enumerate(runs)), strict=True)
+        await connection.execute(self._sql["start_nodes"], *map(list, columns), first)
 
     async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         keys: dict[str, list[str]] = {}
@@ -90,13 +129,50 @@ class Starts:
         return [run.id if run.key is None else found[run.shape.workflow, run.key] for run in runs]
 
 
-def _groups(runs: Sequence[NewRun]) -> list[tuple[RunShape, bool, list[NewRun]]]:
-    """Runs that differ only in id, input and key; apart from them those that also have a parent or an origin."""
-    groups: dict[tuple[RunShape, bool], list[NewRun]] = {}
+def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
+    """Runs that differ only in id, input and key; apart from them those that also have a parent or an origin, and dag
+    runs. And steps of dag runs, which may all be of different shapes."""
+    groups: dict[tuple[RunShape, str], list[NewRun]] = {}
+    nodes: list[NewRun] = []
     for run in runs:
+        if run.node is not None:
+            nodes.append(run)
+            continue
         linked = run.parent is not None or run.origin is not None
-        groups.setdefault((run.shape, linked), []).append(run)
-    return [(shape, linked, group) for (shape, linked), group in groups.items()]
+        kind = _DAG if run.steps else _LINKED if linked else _PLAIN
+        groups.setdefault((run.shape, kind), []).append(run)
+    return [(shape, kind, group) for (shape, kind), group in groups.items()], nodes
+
+
+def _tags(shape: RunShape) -> str | None:
+    return msgspec.json.encode(shape.tags).decode() if shape.tags else None
+
+
+def _node_row(run: NewRun, ordinal: int) -> tuple[Any, ...]:
+    """In the order of the statement's arrays."""
+    shape, node = run.shape, run.node
+    assert node is not None
+    return (
+        run.id,
+        shape.workflow,
+        shape.version,
+        shape.queue,
+        shape.priority,
+        shape.delay_ms,
+        shape.at_ms,
+        shape.expires_ms,
+        shape.deadline_ms,
+        shape.max_attempts,
+        shape.timeout_ms,
+        shape.concurrency_key,
+        shape.format,
+        run.input,
+        run.graph,
+        node.dag_id,
+        node.name,
+        node.pending,
+        ordinal,
+    )
 
 
 def _links(runs: Sequence[NewRun]) -> list[list[Any]]:

@@ -14,12 +14,14 @@ from ...model.records import (
     Asked,
     Batch,
     Claimed,
+    DagOutputs,
     Definition,
     FlushAnswer,
     Lane,
     Mail,
     Mailbox,
     NewRun,
+    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
@@ -36,6 +38,8 @@ from ..statements import load_statements
 from .claiming import Claims
 from .connections import Connector, Line, connect_error, translate
 from .flushing import Flusher
+from .graph_reading import GraphReader
+from .graphs import Dags
 from .listening import Listener, encode_wakeups
 from .mailing import Mailroom
 from .operating import Operators
@@ -50,6 +54,7 @@ _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
 
+_FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
 _DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
 """Each has a connection of its own, made when it is first needed."""
 
@@ -62,11 +67,7 @@ class PostgresStore:
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
-        self._sql = {
-            name: text
-            for file in ("runs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
-            for name, text in load_statements(_PACKAGE, file, words).items()
-        }
+        self._sql = {name: text for file in _FILES for name, text in load_statements(_PACKAGE, file, words).items()}
         self._channel = f"holdfast_{namespace}"
         self._connector = Connector(url, settings, pool)
         self._url = url.text
@@ -76,11 +77,13 @@ class PostgresStore:
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
         self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch)
-        self._flusher = Flusher(lines["flush"], self._sql, self._starts)
+        dags = Dags(self._sql)
+        self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags)
         self._claims = Claims(lines["claim"], self._sql, settings)
-        self._sweeps = Sweeps(lines["sweep"], self._sql)
-        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql)
-        self._operators = Operators(self._sql)
+        self._sweeps = Sweeps(lines["sweep"], self._sql, dags)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags)
+        self._operators = Operators(self._sql, dags)
+        self._graphs = GraphReader(lines["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
 
     @property
@@ -223,6 +226,18 @@ class PostgresStore:
         """Every worker."""
         return [_worker_info(row) for row in await self._fetch("workers")]
 
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return await self._graphs.nodes(dag_id)
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """What the steps of dag runs see."""
+        return await self._graphs.outputs(wanted)
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        return await self._graphs.graph(name, version)
+
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
         """A value that the run lets others read."""
         rows = await self._fetch("value", run_id, key)
@@ -320,8 +335,7 @@ class PostgresStore:
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Put runs back in line at once."""
-        ids, claims = [run_id for run_id, _ in held], [claim for _, claim in held]
-        await self._lines["sweep"].fetch(self._sql["give_back"], worker, ids, claims)
+        await self._sweeps.give_back(worker, held)
 
     async def tick(
         self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None

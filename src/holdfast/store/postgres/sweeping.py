@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from ...model.records import Lane, Tick
+from ...model.status import REASON_DEADLINE
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .connections import Line
+from .graphs import Dags, Effects, Locked, Why
 
 
 class Sweeps:
     """Sweeps over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str]) -> None:
+    def __init__(self, line: Line, statements: dict[str, str], dags: Dags) -> None:
         self._line = line
         self._sql = statements
+        self._dags = dags
 
     async def tick(self, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None) -> Tick:
         """Which duties have work?"""
@@ -37,40 +41,106 @@ class Sweeps:
         """Make due sleepers ready; end what is late."""
         async with self._line.use() as connection:
             rows = await connection.fetch(self._sql["promote"], limit)
-            lanes = {_lane(row) for row in rows if not row["late"]}
-            late = [row["id"] for row in rows if row["late"]]
-            ended: list[str] = []
-            moved = len(rows) - len(late)
-            if late:
-                ends = await self._end_late(connection, late)
-                lanes |= {_lane(row) for row in ends if row["undoing"]}
-                ended = [str(row["id"]) for row in ends if not row["undoing"]]
-                moved += len(ends)
-            return Promotion(lanes, ended, moved)
+            late = [row for row in rows if row["late"]]
+            done = Promotion({_lane(row) for row in rows if not row["late"]}, [], len(rows) - len(late))
+            # Each kind in a transaction of its own: where a dag run begins to fail its steps are waited for.
+            if runs := [row["id"] for row in late if row["dag_id"] is None and not row["dag"]]:
+                done = _both(done, await self._end_late(connection, runs))
+            if steps := [row for row in late if row["dag_id"] is not None]:
+                done = _both(done, await self._end_late_steps(connection, steps))
+            if dags := [str(row["id"]) for row in late if row["dag"]]:
+                done = _both(done, await self._fail_late(connection, dags))
+            return done
 
-    async def _end_late(self, connection: Any, late: list[Any]) -> list[Any]:
+    async def _end_late(self, connection: Any, late: list[Any]) -> Promotion:
         async with connection.transaction():
-            locked = [row["id"] for row in await connection.fetch(self._sql["lock_late"], late)]
-            rows: list[Any] = await connection.fetch(self._sql["end_late"], locked, DEADLINE_ERROR, EXPIRED_ERROR)
+            rows = await self._end(connection, late)
             await self._tell_parents(connection, [row for row in rows if not row["undoing"]])
-            return rows
+        return _promotion(rows)
+
+    async def _end_late_steps(self, connection: Any, late: list[Any]) -> Promotion:
+        """Steps of dag runs: with them the run fails. If somebody holds the run they stay late, and are found again."""
+        async with connection.transaction():
+            locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in late})
+            rows = await self._end(connection, [row["id"] for row in late if str(row["dag_id"]) in locked.failing])
+            effects = await self._lose(connection, [row for row in rows if not row["undoing"]], locked)
+        done = _promotion(rows)
+        return done._replace(lanes=done.lanes | effects.lanes)
+
+    async def _fail_late(self, connection: Any, dag_ids: list[str]) -> Promotion:
+        """Dag runs past their deadline fail; whoever finishes them undoes what is to be undone."""
+        async with connection.transaction():
+            locked = await self._dags.lock(connection, dag_ids)
+            late = locked.free & locked.late
+            effects = await self._dags.fail(connection, locked, late, Why(REASON_DEADLINE, DEADLINE_ERROR))
+        return Promotion(effects.lanes, [], len(late))
+
+    async def _end(self, connection: Any, late: list[Any]) -> list[Any]:
+        locked = [row["id"] for row in await connection.fetch(self._sql["lock_late"], late)]
+        rows: list[Any] = await connection.fetch(self._sql["end_late"], locked, DEADLINE_ERROR, EXPIRED_ERROR)
+        return rows
+
+    async def _lose(self, connection: Any, steps: list[Any], locked: Locked) -> Effects:
+        """Steps that have failed without a word of their own: so do their dag runs."""
+        ended, effects = Counter(str(row["dag_id"]) for row in steps), Effects()
+        await self._dags.close(connection, dict.fromkeys(ended, Why()), ended, locked, effects)
+        return effects
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back in line at once; those whose rows somebody holds, one by one."""
+        ids, claims = [run_id for run_id, _ in held], [claim for _, claim in held]
+        async with self._line.use() as connection:
+            given = await connection.fetch(self._sql["give_back"], worker, ids, claims)
+            if len(given) == len(held):
+                return
+            numbers = dict(held)
+            for row in await connection.fetch(self._sql["still_ours"], worker, ids, claims):
+                async with connection.transaction():
+                    await connection.fetchrow(self._sql["lock_run"], row["id"])
+                    await connection.fetch(self._sql["give_back"], worker, [row["id"]], [numbers[str(row["id"])]])
 
     async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
         """Bury dead workers, give back what they held, forget those with nothing left."""
         async with self._line.use() as connection:
             buried = [str(row["id"]) for row in await connection.fetch(self._sql["bury"], worker)]
             async with connection.transaction():
-                rows = await connection.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
+                found = await connection.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
+                rows = [row for row in found if row["dag_id"] is None]
                 await self._tell_parents(connection, [row for row in rows if not row["ready"]])
-            if buried or 0 < len(rows) < limit:
+            lanes = {_lane(row) for row in rows if row["ready"]}
+            dead = [str(row["id"]) for row in rows if not row["ready"]]
+            moved = len(rows)
+            if fatal := [row for row in found if row["dag_id"] is not None]:
+                letters, more = await self._bury_steps(connection, fatal, max_losses)
+                dead, lanes, moved = dead + letters, lanes | more, moved + len(letters)
+            if buried or 0 < len(found) < limit:
                 await connection.fetch(self._sql["forget_dead"])
-        lanes = {_lane(row) for row in rows if row["ready"]}
-        return Reaping(buried, lanes, [str(row["id"]) for row in rows if not row["ready"]], len(rows))
+        return Reaping(buried, lanes, dead, moved)
+
+    async def _bury_steps(self, connection: Any, fatal: list[Any], max_losses: int) -> tuple[list[str], set[Lane]]:
+        """Dead letters among steps of dag runs: with them the run fails. If somebody holds the run they still name a
+        dead worker, and are found again."""
+        async with connection.transaction():
+            locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in fatal})
+            ids = [row["id"] for row in fatal if str(row["dag_id"]) in locked.failing]
+            rows = await connection.fetch(self._sql["bury_steps"], ids, max_losses, LOST_ERROR, locked.now)
+            effects = await self._lose(connection, rows, locked)
+        return [str(row["id"]) for row in rows], effects.lanes
 
     async def _tell_parents(self, connection: Any, ended: list[Any]) -> None:
         children = [row["id"] for row in ended if row["child"]]
         if children:
             await connection.fetch(self._sql["tell_parents"], children)
+
+
+def _promotion(ends: list[Any]) -> Promotion:
+    """What became of late runs."""
+    ended = [str(row["id"]) for row in ends if not row["undoing"]]
+    return Promotion({_lane(row) for row in ends if row["undoing"]}, ended, len(ends))
+
+
+def _both(one: Promotion, other: Promotion) -> Promotion:
+    return Promotion(one.lanes | other.lanes, one.ended + other.ended, one.moved + other.moved)
 
 
 def _lane(row: Any) -> Lane:

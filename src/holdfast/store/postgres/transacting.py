@@ -20,8 +20,6 @@ from ...model.records import StepDone, StepRecord
 from ...settings import Settings
 from .connections import Connector, is_gone, translate
 
-_SIZE = 4
-"""Connections for users' transactions; further ones wait for one of them to end."""
 _PATIENCE = 5.0
 """Seconds for a rollback, or for the pool to close; then the connection is dropped, and the server rolls back."""
 
@@ -39,7 +37,8 @@ class Transactions:
         self._pool: Any = None
         self._opening = asyncio.Lock()
         shared = connector.shared_pool
-        self._places = asyncio.Semaphore(_SIZE if shared is None else min(_SIZE, _spare(shared, reserved)))
+        self._size = max(1, settings.transaction_pool)
+        self._places = asyncio.Semaphore(self._size if shared is None else min(self._size, _spare(shared, reserved)))
 
     async def close(self) -> None:
         """Give the connections up; those that somebody still uses are dropped."""
@@ -131,7 +130,7 @@ class Transactions:
         async with self._opening:
             if self._pool is None:
                 options = await self._connector.options_for_users()
-                self._pool = await asyncpg.create_pool(min_size=0, max_size=_SIZE, **options)
+                self._pool = await asyncpg.create_pool(min_size=0, max_size=self._size, **options)
             return self._pool
 
     @contextlib.asynccontextmanager

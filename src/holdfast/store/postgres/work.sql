@@ -21,7 +21,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
 -- name: claim_lanes
 -- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
@@ -52,7 +52,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
 -- name: claim_suspect
 -- One run that workers have died with, of the workflows this worker knows: taken alone, so that it takes none along.
@@ -72,13 +72,14 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
           r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
 -- name: claimed
 -- What an earlier call of the same token took, in case its reply was lost on the way.
 SELECT r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
        r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
-       NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms
+       NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms,
+       r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history
@@ -302,10 +303,11 @@ SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 
 -- name: give_back
 -- Runs go back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss; and if this claim
--- made a record, the losses before it no longer count.
+-- made a record, the losses before it no longer count. Rows that somebody holds are stepped over: waiting for one with
+-- others in hand could end in a circle. They are given back one by one.
 WITH given AS MATERIALIZED (
     SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
-    WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r
+    WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL, place = {place},
@@ -313,7 +315,7 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker =
     losses = CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                   THEN 0 ELSE r.losses END
 FROM given g WHERE r.id = g.id
-RETURNING r.queue, r.workflow, r.priority;
+RETURNING r.id;
 
 -- name: register
 -- A worker comes to life.
@@ -379,14 +381,14 @@ SELECT {now} AS now_ms,
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
 ), due AS MATERIALIZED (
-    SELECT id, visible_at, deadline_at, expires_at, started_at
+    SELECT id, visible_at, deadline_at, expires_at, started_at, dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag
     FROM {schema}.runs
     WHERE visible_at <= (SELECT now FROM clock)
       AND (status <> 'paused' OR deadline_at <= (SELECT now FROM clock))
     ORDER BY visible_at LIMIT $1
     FOR NO KEY UPDATE SKIP LOCKED
 ), sorted AS (
-    SELECT d.id, row_number() OVER (ORDER BY d.visible_at, d.id) AS n, clock.now,
+    SELECT d.id, d.dag_id, d.dag, row_number() OVER (ORDER BY d.visible_at, d.id) AS n, clock.now,
            COALESCE(d.deadline_at <= clock.now, false)
            OR (d.started_at IS NULL AND COALESCE(d.expires_at <= clock.now, false)) AS late
     FROM due d CROSS JOIN clock
@@ -398,9 +400,9 @@ WITH clock AS MATERIALIZED (
     FROM sorted s WHERE r.id = s.id AND NOT s.late AND r.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING r.id, r.queue, r.workflow, r.priority
 )
-SELECT id, queue, workflow, priority, false AS late FROM ready
+SELECT id, queue, workflow, priority, false AS late, NULL AS dag_id, false AS dag FROM ready
 UNION ALL
-SELECT id, NULL, NULL, NULL, true FROM sorted WHERE late;
+SELECT id, NULL, NULL, NULL, true, dag_id, dag FROM sorted WHERE late;
 
 -- name: lock_late
 -- Late runs, before they are ended.
@@ -431,7 +433,7 @@ SET status = CASE WHEN t.undoes THEN 'compensating' ELSE 'failed' END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
     visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL
 FROM told t WHERE r.id = t.id
-RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child;
+RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child, r.dag_id;
 
 -- name: bury
 -- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
@@ -439,7 +441,8 @@ UPDATE {schema}.workers SET state = 'dead' WHERE expires_at < {now} AND state <>
 
 -- name: reap
 -- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter, which undoes
--- nothing. Losses count since the last new record, so that a month-long run survives daily deploys.
+-- nothing. Losses count since the last new record, so that a month-long run survives daily deploys. A step of a dag run
+-- that is a dead letter is only named: with it its dag run fails, which has to be locked for that.
 WITH lost AS MATERIALIZED (
     SELECT r.id FROM {schema}.runs r
     WHERE r.worker IS NOT NULL
@@ -447,22 +450,26 @@ WITH lost AS MATERIALIZED (
     ORDER BY r.id LIMIT $1
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), counted AS (
-    SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
+    SELECT r.id, r.dag_id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
            CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                 THEN 1 ELSE r.losses + 1 END AS losses
     FROM lost l JOIN {schema}.runs r ON r.id = l.id
+), moved AS (
+    UPDATE {schema}.runs r
+    SET worker = NULL, token = NULL, losses = c.losses,
+        status = CASE WHEN c.losses >= $2 THEN 'failed' WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
+        reason = CASE WHEN c.losses >= $2 THEN 'lost workers' ELSE r.reason END,
+        error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
+        asked = CASE WHEN c.losses < $2 THEN r.asked END,
+        completed_at = CASE WHEN c.losses >= $2 THEN c.now END,
+        place = CASE WHEN c.losses < $2 THEN c.now * 1000 + c.n END,
+        visible_at = CASE WHEN c.losses < $2 THEN r.deadline_at END
+    FROM counted c WHERE r.id = c.id AND (c.dag_id IS NULL OR c.losses < $2)
+    RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready, r.parent_id IS NOT NULL AS child
 )
-UPDATE {schema}.runs r
-SET worker = NULL, token = NULL, losses = c.losses,
-    status = CASE WHEN c.losses >= $2 THEN 'failed' WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-    reason = CASE WHEN c.losses >= $2 THEN 'lost workers' ELSE r.reason END,
-    error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
-    asked = CASE WHEN c.losses < $2 THEN r.asked END,
-    completed_at = CASE WHEN c.losses >= $2 THEN c.now END,
-    place = CASE WHEN c.losses < $2 THEN c.now * 1000 + c.n END,
-    visible_at = CASE WHEN c.losses < $2 THEN r.deadline_at END
-FROM counted c WHERE r.id = c.id
-RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready, r.parent_id IS NOT NULL AS child;
+SELECT id, queue, workflow, priority, ready, child, NULL AS dag_id FROM moved
+UNION ALL
+SELECT id, NULL, NULL, NULL, false, false, dag_id FROM counted WHERE dag_id IS NOT NULL AND losses >= $2;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

@@ -110,7 +110,7 @@ class Claims:
         taken = []
         for row, *columns in fetch_wide(database, self._sql["taken"], (worker, token)):
             run = Claimed(*columns)
-            run.undoing = bool(run.undoing)
+            run.undoing, run.failing = bool(run.undoing), bool(run.failing)
             if row in known:
                 run.place, run.last_version = known[row]
             taken.append(run)

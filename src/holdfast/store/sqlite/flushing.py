@@ -11,6 +11,7 @@ from ...model import status
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
 from .families import cancel_children, succeed, tell_parents
 from .forgetting import forget_steps
+from .graphs import dags_of, settle
 from .starting import start
 from .wide import execute_wide, fetch_wide
 
@@ -41,7 +42,7 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     if batch.values:
         execute_wide(database, sql["set_value"], [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
     if batch.transitions:
-        _move(database, sql, batch.transitions, now, answer)
+        _move(database, sql, worker, batch.transitions, now, answer)
     return answer
 
 
@@ -154,17 +155,31 @@ def _join(database: sqlite3.Connection, sql: dict[str, str], entries: list[StepW
 
 
 def _move(
-    database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], now: int, answer: FlushAnswer
+    database: sqlite3.Connection,
+    sql: dict[str, str],
+    worker: str,
+    moves: list[Transition],
+    now: int,
+    answer: FlushAnswer,
 ) -> None:
+    ends = {m.run_id: m.settled for m in moves if m.settled is not None and m.status in status.TERMINAL}
+    dags = dags_of(database, sql, {end.dag_id for end in ends.values()}) if ends else {}
+    when = {run_id: dags[end.dag_id].next(now) for run_id, end in ends.items() if end.dag_id in dags}
     completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None]
     if completed:
-        execute_wide(database, sql["complete"], [(m.run_id, m.output, m.format, now) for m in completed])
+        rows = [(m.run_id, m.output, m.format, when.get(m.run_id, now)) for m in completed]
+        execute_wide(database, sql["complete"], rows)
     if len(completed) < len(moves):
         others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]
         forgotten = [(m.run_id, *place) for m in others if m.next_attempt for place in m.forget]
         forget_steps(database, sql, forgotten)
-        execute_wide(database, sql["move"], [_move_row(m, n, now) for n, m in enumerate(others, 1)])
+        execute_wide(database, sql["move"], [_move_row(m, n, when.get(m.run_id, now)) for n, m in enumerate(others, 1)])
         _pass_on(database, sql, others, answer)
+    if ends:
+        after = settle(database, sql, list(ends.values()), dags, now)
+        answer.lanes |= after.lanes
+        answer.undelivered |= after.undelivered
+        answer.asked |= {run_id: status.ASK_CANCEL for run_id, holder in after.held.items() if holder == worker}
     leaving = [m.run_id for m in moves if m.child and m.successor is None and m.status in status.TERMINAL]
     if leaving:
         answer.undelivered |= tell_parents(database, sql, leaving)

@@ -11,6 +11,7 @@ import msgspec
 from ...model import status
 from ...model.records import Asked, Lane, Mail, Mailbox
 from ..protocol import Delivery
+from .graphs import NO_SUCH_STEP
 from .operating import Standing, cancel, standing
 from .wide import execute_wide, fetch_wide
 
@@ -35,13 +36,31 @@ def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: b
         return Asked(None)
     if run.ended:
         return run.says()
+    if run.is_dag:
+        return _send_to_step(database, sql, run, mail, again)
     if again and database.execute(sql["was_taken"], (mail.run_id, mail.id)).fetchone() is not None:
         return run.says(done=True)
     row = (mail.run_id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
     if not database.execute(sql["send"], row).rowcount:
         return run.says(done=True)
-    database.execute(sql["wake"], (1, mail.run_id))
-    return run.says(done=True, ready=run.status == status.WAITING)
+    _wake(database, sql, run, 1, mail.run_id)
+    return run.says(done=True, ready=run.sleeps)
+
+
+def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standing, mail: Mail, again: bool) -> Asked:
+    """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
+    has come to its end."""
+    step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
+    if step is None or step[1] in status.TERMINAL:
+        taken = step is not None and again and database.execute(sql["was_taken"], (step[0], mail.id)).fetchone()
+        return dag.says(done=True) if taken else Asked(dag.status, NO_SUCH_STEP)
+    asked = send(database, sql, msgspec.structs.replace(mail, run_id=step[0]), again)
+    return Asked(dag.status, dag.reason, asked.done, asked.lane, running=asked.running)
+
+
+def _wake(database: sqlite3.Connection, sql: dict[str, str], run: Standing, count: int, run_id: str) -> None:
+    blocked = (run.status, run.waiting_for) == (status.WAITING, status.WAITING_STEPS)
+    database.execute(sql["count_wakes" if blocked else "wake"], (count, run_id))
 
 
 # -- delivering --------------------------------------------------------------------------------------------
@@ -90,8 +109,8 @@ class _Round:
         if count[status.MAIL_CHILD]:
             woken = self._count_ends(run, run_id, count[status.MAIL_CHILD])
         if count[status.MAIL_SIGNAL]:
-            self._database.execute(self._sql["wake"], (count[status.MAIL_SIGNAL], run_id))
-            woken |= run.status == status.WAITING
+            _wake(self._database, self._sql, run, count[status.MAIL_SIGNAL], run_id)
+            woken |= run.sleeps
         if woken:
             self.lanes.add(run.lane)
 

@@ -11,6 +11,7 @@ from ...model import status
 from ...model.records import Asked, Lane
 from .families import cancel_children, tell_parents
 from .forgetting import forget_steps
+from .graphs import end_steps
 
 
 class Standing(NamedTuple):
@@ -31,6 +32,10 @@ class Standing(NamedTuple):
     awaits: int | None
     linger_ms: int
     now: int
+    dag_id: str | None
+    graph: str | None
+    pending: int
+    failing: int
 
     @property
     def lane(self) -> Lane:
@@ -41,6 +46,16 @@ class Standing(NamedTuple):
     def ended(self) -> bool:
         """Whether only a retry changes it."""
         return self.status in status.TERMINAL
+
+    @property
+    def is_dag(self) -> bool:
+        """Whether it is a dag run, and not one of its steps."""
+        return self.graph is not None and self.dag_id is None
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether a signal makes it ready. A step that waits for others is ready when they are settled."""
+        return self.status == status.WAITING and self.waiting_for != status.WAITING_STEPS
 
     def says(self, *, done: bool = False, ready: bool = False, ended: bool = False) -> Asked:
         """The answer to whoever wished something of it."""
@@ -55,15 +70,18 @@ def standing(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> 
 
 
 def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
-    """End a run that nobody holds, or begin its undoing; mark one that is held. What is undone already stays so."""
+    """End a run that nobody holds, or begin its undoing; mark one that is held. What is undone already stays so. A step
+    of a dag run is cancelled with that, and not by itself."""
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
-    if run.ended or run.undoing:
+    if run.ended or run.undoing or run.dag_id is not None:
         return run.says()
     if run.worker is not None:
         database.execute(sql["mark"], (status.ASK_CANCEL, 1, run_id))
         return run.says(done=True)
+    if run.is_dag:
+        return _cancel_dag(database, sql, run, run_id)
     undo = database.execute(sql["has_undo"], (run_id,)).fetchone() is not None
     database.execute(sql["undo_cancelled" if undo else "end_cancelled"], (run_id,))
     cancel_children(database, sql, [run_id])
@@ -72,11 +90,23 @@ def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
     return run.says(done=True, ready=undo, ended=not undo)
 
 
+def _cancel_dag(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> Asked:
+    """Whoever finishes the run undoes what is to be undone. One that fails already goes on to do so."""
+    if run.failing:
+        return run.says(done=run.reason == status.REASON_CANCELLED)
+    database.execute(sql["cancel_dag"], (run_id,))
+    after = end_steps(database, sql, [run_id], run.now)
+    lane = run.lane if run.pending == 0 or after.lanes else None
+    return Asked(run.status, run.reason, done=True, lane=lane, running=bool(after.held))
+
+
 def pause(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
-    """Hold a run; mark one that a worker holds. Nothing that is being undone or cancelled is held."""
+    """Hold a run; mark one that a worker holds. Nothing that is being undone or cancelled is held, and no dag run."""
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
+    if run.graph is not None:
+        return run.says()
     if run.status == status.PAUSED:
         return run.says(done=True)
     if run.ended or run.undoing or run.asked == status.ASK_CANCEL:
@@ -93,6 +123,8 @@ def resume(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
+    if run.graph is not None:
+        return run.says()
     if run.asked == status.ASK_PAUSE:
         database.execute(sql["mark"], (None, 1, run_id))
         return run.says(done=True)

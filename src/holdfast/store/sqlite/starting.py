@@ -9,20 +9,35 @@ from typing import Any
 import msgspec
 
 from ...model.records import NewRun, RunShape
+from .graph_starting import start_graphs
 from .wide import execute_wide
 
 
 def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
-    rows, statement = list(_rows(runs, now)), "start"
-    if any(run.parent is not None or run.origin is not None for run in runs):
-        rows, statement = [(*row, *_links(run)) for row, run in zip(rows, runs, strict=True)], "start_linked"
-    all_new = execute_wide(database, sql[statement], rows) == len(runs)
-    tags = [(tag, run.id) for run in runs if run.shape.tags for tag in run.shape.tags]
+    rows = list(_rows(runs, now))
+    if any(run.parent is not None or run.origin is not None or run.graph is not None for run in runs):
+        started = _start_linked(database, sql, runs, rows)
+    else:
+        started = execute_wide(database, sql["start"], rows)
+    all_new = started == len(runs)
+    tags = [(tag, run.id) for run in runs if run.shape.tags and run.node is None for tag in run.shape.tags]
     if tags:
         database.executemany(sql["start_tag"], tags)
     return [run.id if all_new or run.key is None else _owner(database, sql, run) for run in runs]
+
+
+def _start_linked(
+    database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], rows: list[tuple[Any, ...]]
+) -> int:
+    """Runs that belong to others, as children or steps, and their likes."""
+    linked = [(run, (*row, *_links(run))) for row, run in zip(rows, runs, strict=True)]
+    started = execute_wide(database, sql["start_linked"], [row for run, row in linked if run.graph is None])
+    graphs = [(run, row) for run, row in linked if run.graph is not None]
+    if graphs:
+        started += start_graphs(database, sql, [run for run, _ in graphs], [row for _, row in graphs])
+    return started
 
 
 def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> str:

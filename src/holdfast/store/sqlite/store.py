@@ -14,12 +14,14 @@ from ...model.records import (
     Asked,
     Batch,
     Claimed,
+    DagOutputs,
     Definition,
     FlushAnswer,
     Lane,
     Mail,
     Mailbox,
     NewRun,
+    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
@@ -33,7 +35,7 @@ from ...settings import Settings
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Wakeups
 from ..statements import load_statements
-from . import health, mailing, operating, sweeping, within
+from . import graphs, health, mailing, operating, sweeping, within
 from .claiming import Claims
 from .connections import connect
 from .flushing import flush
@@ -67,7 +69,7 @@ class SqliteStore:
         words = {"prefix": f"{namespace}_", "now": _NOW}
         self._sql = {
             name: text
-            for file in ("runs.sql", "work.sql", "waiting.sql", "schema.sql")
+            for file in ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")
             for name, text in load_statements(_PACKAGE, file, words).items()
         }
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
@@ -215,6 +217,19 @@ class SqliteStore:
     async def workers(self) -> list[WorkerInfo]:
         """Every worker."""
         return [worker_info(row) for row in await self._fetch("workers")]
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return await self._read(lambda database: graphs.nodes(database, self._sql, dag_id))
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """What the steps of dag runs see."""
+        return await self._read(lambda database: graphs.dag_outputs(database, self._sql, wanted))
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        rows = await self._fetch("graph", name, version)
+        return rows[0][0] if rows else None
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
         """A value that the run lets others read."""

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...model.records import Lane, Tick
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .claiming import Claims
 from .families import tell_parents
+from .graphs import end_steps, settle_failed
+
+
+class Moved(NamedTuple):
+    """A run that a sweep moved. The columns come in this order."""
+
+    id: str
+    queue: str
+    workflow: str
+    priority: int
+    place: int | None
+    completed_at: int | None
+    dag_id: str | None
+    pending: int
+
 
 _BEFORE_ALL = Lane("", "", -(2**63))
 
@@ -68,9 +83,16 @@ def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: 
 
 
 def _sorted_out(database: sqlite3.Connection, sql: dict[str, str], rows: list[Any]) -> tuple[set[Lane], list[str]]:
-    """The lanes that have something ready now, and the runs that ended, whose parents are told."""
-    lanes = {Lane(queue, workflow, priority) for _, queue, workflow, priority, place, _ in rows if place is not None}
-    ended = [run_id for run_id, *_, completed_at in rows if completed_at is not None]
+    """The lanes that have something ready now, and the runs that ended, whose parents are told. A step that ended fails
+    its dag run; a dag run that is here and has steps to be settled is late."""
+    moved = [Moved(*row) for row in rows]
+    lanes = {Lane(run.queue, run.workflow, run.priority) for run in moved if run.place is not None}
+    ended = [run for run in moved if run.completed_at is not None]
     if ended:
-        tell_parents(database, sql, ended)
-    return lanes, ended
+        tell_parents(database, sql, [run.id for run in ended])
+    late = [run.id for run in moved if run.dag_id is None and run.pending > 0]
+    fallen = [run.dag_id for run in ended if run.dag_id is not None]
+    if late or fallen:
+        (now,) = database.execute(sql["now"]).fetchone()
+        lanes |= end_steps(database, sql, late, now).lanes | settle_failed(database, sql, fallen, now).lanes
+    return lanes, [run.id for run in ended]

@@ -15,7 +15,7 @@ WHERE m.kind IN ('signal', 'child');
 -- name: standing
 -- Where a run stands, for whoever is about to change that.
 SELECT status, reason, worker, undoing, asked, queue, workflow, priority, waiting_for, place, held_due, ends, awaits,
-       linger_ms, {now}
+       linger_ms, {now}, dag_id, graph, pending, failing
 FROM {prefix}runs WHERE id = ?;
 
 -- name: send
@@ -26,15 +26,16 @@ ON CONFLICT DO NOTHING;
 
 -- name: post
 -- Mail left for a run that has not ended, for a sweep to deliver. One statement, which writes before anything was read: a
--- transaction that reads first may find that it is not allowed to write any more.
+-- transaction that reads first may find that it is not allowed to write any more. Mail to a dag run is for its steps.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
 SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
-WHERE id = ? AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+WHERE id = ? AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+  AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
 -- name: status
 -- Where a run stands, for whoever posts mail.
-SELECT status, reason FROM {prefix}runs WHERE id = ?;
+SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL FROM {prefix}runs WHERE id = ?;
 
 -- name: wake
 -- Signals have come. Who waits is ready; who is held while it waits acts on them when it goes on; all others only count.
@@ -47,6 +48,10 @@ SET wakes = wakes + ?,
     waiting_for = CASE WHEN status NOT IN ('waiting', 'paused') THEN waiting_for END,
     awaits = CASE WHEN status NOT IN ('waiting', 'paused') THEN awaits END
 WHERE id = ?;
+
+-- name: count_wakes
+-- Signals have come for a step that waits for others: it acts on them when its turn has come.
+UPDATE {prefix}runs SET wakes = wakes + ? WHERE id = ?;
 
 -- name: undelivered
 -- The oldest mail that was only inserted.

@@ -17,6 +17,7 @@ from ...model import status
 from ...model.records import Asked, Mail, NewRun
 from .connections import is_busy
 from .families import post
+from .graphs import NO_SUCH_STEP, post_to_step
 from .starting import start
 from .troubles import Troubles
 
@@ -73,7 +74,11 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         row = database.execute(sql["status"], (mail.run_id,)).fetchone()
         if row is None:
             return Asked(None)
-        return Asked(row[0], row[1], done=posted or row[0] not in status.TERMINAL)
+        state, reason, is_dag = row
+        if is_dag and state not in status.TERMINAL:
+            done = post_to_step(database, sql, mail)
+            return Asked(state, reason if done else NO_SUCH_STEP, done)
+        return Asked(state, reason, done=posted or state not in status.TERMINAL)
 
     return await _within(connection, send, troubles)
 

@@ -31,7 +31,8 @@ FROM picked AS p WHERE r.rowid = p.row;
 -- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
 SELECT json_group_array(json_array(
     rowid, id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}))
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, node, graph,
+    released_at, failing, reason))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 
 -- name: history
@@ -164,7 +165,7 @@ SET status = CASE WHEN b.goes = 'ended' THEN b.status
     asked = CASE WHEN b.goes <> 'ended' AND b.asked = 'cancel' THEN 'cancel' END,
     undoing = b.undoing,
     deadline_at = CASE WHEN b.status = 'compensating' THEN NULL ELSE r.deadline_at END,  -- it has done its work
-    reason = CASE WHEN b.undoing THEN COALESCE(b.reason, r.reason) ELSE b.reason END,
+    reason = CASE WHEN b.undoing OR r.failing THEN COALESCE(b.reason, r.reason) ELSE b.reason END,
     output = b.output, output_format = b.format,
     error = CASE WHEN b.status = 'completed' THEN b.error ELSE COALESCE(b.error, r.error) END,
     forget = b.forget,
@@ -231,10 +232,12 @@ ORDER BY queue, workflow, priority LIMIT 1;
 
 -- name: promote
 -- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends, or is undone if there
--- is something to undo. A run that an operator holds can only end here.
+-- is something to undo. A run that an operator holds can only end here. A dag run that is late fails: if its steps are
+-- settled it is in line, or goes there, for whoever finishes it.
 WITH due AS MATERIALIZED (
     SELECT rowid AS row, row_number() OVER (ORDER BY visible_at, id) AS n,
-           CASE WHEN deadline_at <= {now} AND EXISTS (
+           CASE WHEN deadline_at <= {now} AND graph IS NOT NULL AND dag_id IS NULL AND NOT undoing THEN 'dag'
+                WHEN deadline_at <= {now} AND EXISTS (
                      SELECT 1 FROM {prefix}steps s
                      WHERE s.run_id = d.id AND s.undo IS NOT NULL AND s.status = 'completed') THEN 'undo'
                 WHEN deadline_at <= {now} THEN 'late'
@@ -246,24 +249,26 @@ WITH due AS MATERIALIZED (
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
                   WHEN due.goes = 'held' THEN 'paused'
+                  WHEN due.goes = 'dag' THEN r.status
                   WHEN due.goes = 'undo' OR r.undoing THEN 'compensating'
                   ELSE 'queued' END,
     undoing = r.undoing OR due.goes = 'undo',
-    reason = CASE WHEN due.goes IN ('undo', 'late') THEN 'deadline' WHEN due.goes = 'expired' THEN 'expired'
-                  WHEN r.undoing THEN r.reason END,
-    error = CASE WHEN due.goes IN ('undo', 'late') THEN ? WHEN due.goes = 'expired' THEN ? ELSE r.error END,
+    failing = r.failing OR due.goes = 'dag',
+    reason = CASE WHEN due.goes IN ('undo', 'late', 'dag') THEN 'deadline' WHEN due.goes = 'expired' THEN 'expired'
+                  WHEN r.undoing OR r.failing THEN r.reason END,
+    error = CASE WHEN due.goes IN ('undo', 'late', 'dag') THEN ? WHEN due.goes = 'expired' THEN ? ELSE r.error END,
     completed_at = CASE WHEN due.goes IN ('late', 'expired') THEN {now} END,
-    place = CASE WHEN due.goes IN ('ready', 'undo') THEN {now} * 1000 + due.n END,
-    visible_at = CASE WHEN due.goes IN ('undo', 'late', 'expired') THEN NULL
+    place = CASE WHEN due.goes IN ('ready', 'undo') OR due.goes = 'dag' AND r.pending = 0 THEN {now} * 1000 + due.n END,
+    visible_at = CASE WHEN due.goes IN ('undo', 'late', 'expired', 'dag') THEN NULL
                       WHEN r.started_at IS NOT NULL THEN r.deadline_at
                       ELSE min(COALESCE(r.expires_at, r.deadline_at), COALESCE(r.deadline_at, r.expires_at)) END,
-    deadline_at = CASE WHEN due.goes <> 'undo' THEN r.deadline_at END,
+    deadline_at = CASE WHEN due.goes NOT IN ('undo', 'dag') THEN r.deadline_at END,
     asked = CASE WHEN due.goes IN ('ready', 'held') THEN r.asked END,
     waiting_for = CASE WHEN due.goes = 'held' THEN r.waiting_for END,
     awaits = CASE WHEN due.goes = 'held' THEN r.awaits END,
     held_due = CASE WHEN due.goes = 'held' THEN r.held_due END
 FROM due WHERE r.rowid = due.row
-RETURNING id, queue, workflow, priority, place, completed_at;
+RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
 
 -- name: bury
 -- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
@@ -285,14 +290,14 @@ UPDATE {prefix}runs AS r
 SET worker = NULL, token = NULL, losses = lost.losses,
     status = CASE WHEN lost.losses >= :max_losses THEN 'failed'
                   WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-    reason = CASE WHEN lost.losses >= :max_losses THEN 'lost workers' WHEN r.undoing THEN r.reason END,
+    reason = CASE WHEN lost.losses >= :max_losses THEN 'lost workers' WHEN r.undoing OR r.failing THEN r.reason END,
     asked = CASE WHEN lost.losses < :max_losses THEN r.asked END,
     error = CASE WHEN lost.losses >= :max_losses THEN :error ELSE r.error END,
     completed_at = CASE WHEN lost.losses >= :max_losses THEN {now} END,
     place = CASE WHEN lost.losses < :max_losses THEN {now} * 1000 + lost.n END,
     visible_at = CASE WHEN lost.losses < :max_losses THEN r.deadline_at END
 FROM lost WHERE r.rowid = lost.row
-RETURNING id, queue, workflow, priority, place, completed_at;
+RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

@@ -1,0 +1,186 @@
+"""``graph``: a declared graph as text; and the same for ``show``, with how the steps of one run stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ..engine.dag import Dag
+from ..engine.history import UNDO
+from ..engine.workflow import DAG_STEP
+from ..errors import ConfigurationError
+from ..model import status
+from ..model.graph import APPROVAL, Graph, Node
+from ..run import RunInfo, StepInfo
+from .drawing import Drawn, draw, levels
+from .loading import load_app
+from .output import say, write_heading, write_json, write_table
+from .session import Session
+from .steps import outcome_of, waited_for
+from .text import count, lasting
+
+_FEW = 3
+"""So many of the steps before one are named."""
+_MARKS = {
+    status.COMPLETED: "●",
+    status.RUNNING: "◐",
+    status.COMPENSATING: "◐",
+    status.FAILED: "✗",
+    status.COMPENSATED: "✗",
+    status.CANCELLED: "⊘",
+    status.SKIPPED: "·",
+}
+
+
+def graph(
+    session: Session,
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, as in orders:app.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", show_default=False, help="The dag; without it all are listed.")
+    ] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for documents.")] = False,
+) -> None:
+    """Draw a declared graph: a line per step, with rails to what comes after it. Needs the code, and no database."""
+    dags = {dag.name: dag for dag in load_app(app).workflows.values() if isinstance(dag, Dag)}
+    if name is None:
+        _write_names(session, dags, app)
+        return
+    if name not in dags:
+        there = f"; it has {', '.join(sorted(dags))}" if dags else ", nor any other"
+        raise ConfigurationError(f"{app} has no dag {name!r}{there}")
+    if mermaid and session.json:
+        raise ConfigurationError("--mermaid and --json are two forms of the same; give one of them")
+    found = dags[name].graph
+    if mermaid:
+        print(dags[name].to_mermaid())
+    elif session.json:
+        write_json({"name": name, "version": found.version, "steps": _steps(found)})
+    else:
+        write_declared(found)
+        say(f"{name}, version {found.version}: {count(len(found.nodes), 'step')} in {count(_height(found), 'level')}")
+
+
+def _write_names(session: Session, dags: Mapping[str, Dag], app: str) -> None:
+    if session.json:
+        write_json([{"name": dag.name, "version": dag.graph.version, "steps": len(dag.steps)} for dag in dags.values()])
+    elif dags:
+        write_table(("dag", "steps", "version"), [(n, str(len(d.steps)), d.graph.version) for n, d in dags.items()])
+    else:
+        say(f"{app} has no dags")
+
+
+def _steps(found: Graph) -> list[dict[str, Any]]:
+    """Every field of every step, in an order in which they could be done."""
+    where = levels(found)
+    fields = [field.name for field in msgspec.structs.fields(Node)]
+    return [
+        {field: getattr(found.nodes[name], field) for field in fields} | {"level": where[name]} for name in found.order
+    ]
+
+
+def _height(found: Graph) -> int:
+    return max(levels(found).values(), default=0)
+
+
+# -- as it was declared -----------------------------------------------------------------------------------------------
+
+
+def write_declared(found: Graph) -> None:
+    """The steps, what each comes after, and what was said of it."""
+    drawn = draw(found)
+    rows = [(*place, _after(found, name), _said(found.nodes[name])) for name, place in _places(found, drawn)]
+    write_table(("level", "step", "after", ""), rows)
+
+
+def _places(found: Graph, drawn: Drawn) -> list[tuple[str, tuple[str, str]]]:
+    """Step → the first two cells of its line: a wide graph has levels in place of rails."""
+    if drawn.rails is None:
+        where = levels(found)
+        return [(name, (str(where[name]), name)) for name in drawn.steps]
+    return [(name, ("", f"{rail}  {name}")) for name, rail in zip(drawn.steps, drawn.rails, strict=True)]
+
+
+def _after(found: Graph, name: str) -> str:
+    node = found.nodes[name]
+    told = list(node.after[:_FEW])
+    if len(node.after) > _FEW:
+        told.append(f"{len(node.after) - _FEW} more")
+    parts = [", ".join(told)] if told else []
+    if node.at_least is not None:
+        parts = [f"{'any' if node.at_least == 1 else node.at_least} of {' '.join(parts)}".rstrip()]
+    parts += [f"a failed {before}" for before in found.dependencies(name) if before not in node.after]
+    return " or ".join(parts)
+
+
+def _said(node: Node) -> str:
+    parts = ["an approval"] if node.kind == APPROVAL else []
+    parts += ["conditional"] if node.conditional else []
+    parts += [count(node.retries, "retry").replace("retrys", "retries")] if node.retries else []
+    if node.timeout is not None:
+        end = f", then {node.on_timeout}" if node.on_timeout else ""
+        parts.append(f"{lasting(node.timeout)} at most{end}")
+    parts += [f"undone by {node.undo}"] if node.undo else []
+    parts += [f"on {error} to {target}" for error, target in node.catch.items()]
+    return "; ".join(parts)
+
+
+# -- as it stands --------------------------------------------------------------------------------------------------
+
+
+def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
+    """Those that the graph has; a dag run has no others, but undos."""
+    return [step for step in steps if step.kind == DAG_STEP]
+
+
+def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> None:
+    """The graph that a run goes by, with how each step of it stands."""
+    nodes = {step.name: step for step in dag_steps(steps)}
+    undone = _undos(found, steps)
+    marks = {name: _MARKS.get(step.status, "○") for name, step in nodes.items()}
+    rows = []
+    for name, place in _places(found, draw(found, marks)):
+        step = nodes.get(name)
+        if step is not None:
+            rows.append((*place, _state(step), _tries(step), _took(step, run), _undo(found, step, undone), _came(step)))
+    write_heading("Steps")
+    write_table(("level", "step", "status", "tries", "took", "undone by", "outcome"), rows)
+
+
+def _undos(found: Graph, steps: Sequence[StepInfo]) -> dict[str, StepInfo]:
+    """Step → its undo, which stands at the place that the step has in the graph."""
+    undos = (step for step in steps if step.kind == UNDO)
+    return {found.order[undo.position - 1]: undo for undo in undos if 0 < undo.position <= len(found.order)}
+
+
+def _state(step: StepInfo) -> str:
+    """Where it stands, with what it waits for or why it ended, unless that goes without saying."""
+    if step.status == status.WAITING and step.detail is None:
+        return f"{step.status} ({'retry' if step.error is not None else 'in line'})"
+    if step.detail in (None, step.status, status.REASON_CODE):
+        return step.status
+    kind, _, target = step.detail.partition(":")
+    more = f"caught by {target!r}" if kind == status.REASON_CAUGHT else waited_for(step.detail)
+    return f"{step.status} ({more})"
+
+
+def _tries(step: StepInfo) -> str:
+    return str(step.attempts) if step.attempts and step.status != status.SKIPPED else ""
+
+
+def _took(step: StepInfo, run: RunInfo) -> str:
+    if step.started_at is None or step.status == status.SKIPPED:
+        return ""
+    return lasting(((step.completed_at or run.read_at) - step.started_at).total_seconds())
+
+
+def _undo(found: Graph, step: StepInfo, undone: Mapping[str, StepInfo]) -> str:
+    """By what it would be undone, and how far that is."""
+    name, undo = found.nodes[step.name].undo, undone.get(step.name)
+    return name or "" if undo is None else f"{undo.name} ({undo.status})"
+
+
+def _came(step: StepInfo) -> str:
+    return outcome_of(step.error, step.output) if step.error is not None or step.status == status.COMPLETED else ""

@@ -1,0 +1,292 @@
+"""``app.dag``: a workflow declared as steps and edges. Its steps are executed in parallel by all workers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, overload
+
+import msgspec
+
+from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
+from ..model.backoff import Backoff, seconds
+from ..model.graph import APPROVAL, STEP, Graph, Node, mermaid
+from ..model.names import check_name
+from ..model.records import Definition
+from .failure import type_name
+from .options import Seconds
+from .signature import name_of
+from .step import step_options
+from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
+
+F = TypeVar("F", bound=Callable[..., Any])
+After = Iterable["str | Callable[..., Any]"]
+
+
+class Skip:
+    """What a step returns that is to count as skipped."""
+
+
+SKIP = Skip()
+
+
+class NodeWorkflow(Workflow[Any, Any]):
+    """The code of one step, as workers know it."""
+
+    def __init__(
+        self,
+        dag: str,
+        node: Node,
+        function: Callable[..., Any],
+        options: WorkflowOptions,
+        when: Callable[[Any], Any] | None = None,
+        undo: Callable[[Any], Any] | None = None,
+        catch: Mapping[type[Exception], str] | None = None,
+        scope: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(function, DAG_STEP, f"{dag}/{node.name}", options, scope)
+        if self.takes_input:
+            raise ConfigurationError(
+                f"step {node.name!r} of dag {dag!r} must take the context alone; the input is ctx.input"
+            )
+        self.dag = dag
+        self.node = node
+        self.when = when
+        self.undo = undo
+        self.catch = dict(catch or {})
+
+    def target_of(self, error: BaseException) -> str | None:
+        """The step to go to on an error instead of failing."""
+        kind = getattr(error, "error_type", None)
+        for caught, target in self.catch.items():
+            if isinstance(error, caught) or (isinstance(kind, str) and kind == type_name(caught)):
+                return target
+        return None
+
+
+class Dag(Workflow[Any, dict[str, Any]]):
+    """A declared graph. The result of a run is a mapping of step name to output; a skipped step is absent."""
+
+    def __init__(self, name: str, options: WorkflowOptions, default_retries: int) -> None:
+        super().__init__(_finish, DAG, name, options)
+        self.takes_input = True
+        self.steps: dict[str, NodeWorkflow] = {}
+        self._default_retries = default_retries
+        self._duplicates: list[str] = []
+        self._named: dict[Callable[..., Any], str] = {}
+        """Functions that were declared, by which others may name their step."""
+        self._graph: Graph | None = None
+
+    def __repr__(self) -> str:
+        return f"<dag {self.name}>"
+
+    # -- declaring -------------------------------------------------------------------------------------------------
+
+    @overload
+    def step(self, function: F, /) -> F: ...
+    @overload
+    def step(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        after: After = (),
+        join: Literal["all", "any"] = "all",
+        at_least: int | None = None,
+        when: Callable[[Any], Any] | None = None,
+        retries: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: Seconds | None = None,
+        compensate: Callable[[Any], Any] | None = None,
+        catch: Mapping[type[Exception], str | Callable[..., Any]] | None = None,
+    ) -> Callable[[F], F]: ...
+    def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Declare a step: ``@fulfil.step(after=["validate_stock"], retries=3, compensate=refund)``.
+
+        ``after`` names the steps it comes after (or gives their functions). ``join="any"`` begins with the first of
+        them that completes, ``at_least=k`` with k. ``when(ctx)`` decides whether it is done or skipped. ``catch``
+        maps error types to the step to go to instead of failing.
+        """
+        scope = sys._getframe(1).f_locals
+
+        def declare(wrapped: Callable[..., Any]) -> Callable[..., Any]:
+            self.declare(wrapped, scope=scope, **options)
+            return wrapped
+
+        return declare if function is None else declare(function)
+
+    def declare(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        after: After = (),
+        join: str = "all",
+        at_least: int | None = None,
+        when: Callable[[Any], Any] | None = None,
+        retries: int | None = None,
+        backoff: Backoff | None = None,
+        timeout: Seconds | None = None,
+        compensate: Callable[[Any], Any] | None = None,
+        catch: Mapping[type[Exception], str | Callable[..., Any]] | None = None,
+        scope: dict[str, Any] | None = None,
+    ) -> None:
+        """Add a step."""
+        if not callable(function):
+            raise ConfigurationError(f"a step of dag {self.name!r} must be a function, not {function!r}")
+        if join not in ("all", "any"):
+            raise ConfigurationError(f'join must be "all" or "any" (or say at_least=k), not {join!r}')
+        if when is not None and not callable(when):
+            raise ConfigurationError(f"when must be a function of the context, not {when!r}")
+        checked = step_options(name, retries, backoff, timeout, None, compensate)
+        caught = {kind: self._name(target) for kind, target in (catch or {}).items()}
+        attempts = 1 + (self._default_retries if retries is None else retries)
+        node = Node(
+            check_name(name or name_of(function), f"the name of a step of dag {self.name!r}", 100),
+            self._names(after),
+            1 if join == "any" else at_least,
+            STEP,
+            when is not None,
+            None if compensate is None else name_of(compensate),
+            {type_name(kind): target for kind, target in caught.items()},
+            attempts - 1,
+            checked.timeout,
+        )
+        options = WorkflowOptions(self.queue, attempts, checked.timeout, None, backoff)
+        self._add(NodeWorkflow(self.name, node, function, options, when, compensate, caught, scope))
+        self._named[function] = node.name
+
+    def approval(
+        self,
+        name: str,
+        *,
+        after: After = (),
+        timeout: Seconds | None = None,
+        on_timeout: Literal["fail", "skip", "approve"] = "fail",
+    ) -> None:
+        """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
+        if on_timeout not in ("fail", "skip", "approve"):
+            raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
+        limit = None if timeout is None else seconds(timeout, "the timeout of an approval")
+        check_name(name, f"the name of an approval of dag {self.name!r}", 100)
+        node = Node(name, self._names(after), kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
+        options = WorkflowOptions(self.queue, 1)
+        self._add(NodeWorkflow(self.name, node, approval_handler(node), options))
+
+    def _add(self, step: NodeWorkflow) -> None:
+        if step.node.name in self.steps:
+            self._duplicates.append(f"there are two steps named {step.node.name!r}")
+        self.steps[step.node.name] = step
+        self._graph = None
+
+    def _names(self, after: After) -> tuple[str, ...]:
+        if isinstance(after, str):
+            raise ConfigurationError(f"after must be a list of steps, not the string {after!r}")
+        return tuple(self._name(step) for step in after)
+
+    def _name(self, step: str | Callable[..., Any]) -> str:
+        return step if isinstance(step, str) else self._named.get(step) or name_of(step)
+
+    # -- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """Its graph, checked: GraphError lists everything that is wrong with it."""
+        if self._graph is None:
+            graph = Graph(step.node for step in self.steps.values())
+            problems = [*self._duplicates, *graph.problems()]
+            if problems:
+                raise GraphError(self.name, problems)
+            self._graph = graph
+            self.version = graph.version
+        return self._graph
+
+    def definition(self) -> Definition:
+        """What the database is told: the graph too, so that runs in flight keep theirs when the code changes."""
+        options = {"deadline": self.options.deadline, "takes_input": True}
+        text = msgspec.json.encode(options).decode()
+        graph = self.graph
+        return Definition(self.name, graph.version, DAG, self.queue, text, None, graph.text)
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart, for documents."""
+        return mermaid(self.graph)
+
+
+def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:
+    """The code of a human gate: an ordinary wait for a signal."""
+
+    async def approve(ctx: Any) -> Any:
+        try:
+            value = await ctx.wait_signal(node.name, timeout=node.timeout)
+        except SignalTimeout:
+            if node.on_timeout == "approve":
+                return True
+            if node.on_timeout == "skip":
+                return SKIP
+            raise
+        if value is False:
+            raise NonRetryableError(f"{node.name!r} was not approved")
+        return value
+
+    return approve
+
+
+def dag_from_spec(
+    name: str, spec: Mapping[str, Any], handlers: Mapping[str, Any], options: WorkflowOptions, default_retries: int
+) -> Dag:
+    """A graph that comes as data: ``{"steps": {name: {"retries": 3, "timeout": 10}}, "dag": {name: [dependencies]}}``,
+    and the functions by name (a function, or ``{"run": …, "compensate": …}``). Everything wrong with it is reported
+    together."""
+    dag = Dag(name, options, default_retries)
+    problems = _spec_problems(spec, handlers)
+    if problems:
+        raise GraphError(name, problems)
+    edges = spec.get("dag", {})
+    for step, config in spec["steps"].items():
+        handler = handlers[step]
+        parts = handler if isinstance(handler, Mapping) else {"run": handler}
+        dag.declare(
+            parts["run"],
+            name=step,
+            after=edges.get(step, ()),
+            retries=config.get("retries", config.get("max_retries", config.get("maxRetries"))),
+            timeout=config.get("timeout"),
+            compensate=parts.get("compensate"),
+            when=parts.get("when"),
+        )
+    dag.graph  # noqa: B018 - checks it
+    return dag
+
+
+_KNOWN = {"retries", "max_retries", "maxRetries", "timeout", "compensate"}
+
+
+def _spec_problems(spec: Mapping[str, Any], handlers: Mapping[str, Any]) -> list[str]:
+    steps, edges = spec.get("steps"), spec.get("dag", {})
+    if not isinstance(steps, Mapping) or not isinstance(edges, Mapping):
+        return ['a specification has "steps" and "dag", each a mapping of step names']
+    found = [f"step {step!r} has no handler" for step in steps if step not in handlers]
+    found += [
+        f"there is a handler for {step!r}, which is not among the steps" for step in handlers if step not in steps
+    ]
+    found += [f"the dag names {step!r}, which is not among the steps" for step in edges if step not in steps]
+    for step, config in steps.items():
+        if not isinstance(config, Mapping):
+            found.append(f"the options of step {step!r} must be a mapping")
+            continue
+        found += [f"step {step!r} has an unknown option {option!r}" for option in config if option not in _KNOWN]
+    for step, before in edges.items():
+        found += [f"step {step!r} comes after {b!r}, which does not exist" for b in before if b not in steps]
+    return found
+
+
+def dag_options(queue: str | None, deadline: Seconds | None) -> WorkflowOptions:
+    """Checked options of a dag."""
+    return workflow_options(queue, None, None, deadline, None)
+
+
+async def _finish(ctx: Any, input: Any = None) -> dict[str, Any]:
+    """The code of a dag run itself; what it does is in ``dag_run``."""
+    raise NotImplementedError

@@ -1,0 +1,125 @@
+"""A dag run itself: claimed when all its steps are settled, to end it; and claimed again to undo them, if it failed.
+
+Undos run in reverse: that of a step when those of all completed steps after it are done, in parallel where the graph
+allows. Each is a step of the dag run with a record of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import StepFailed
+from ..model import status
+from ..model.graph import Graph
+from ..model.records import NodeRow
+from .branches import run_branch, settle
+from .calls import StepCall
+from .dag import Dag, NodeWorkflow
+from .dag_context import DagContext, DagView
+from .execution import Execution
+from .failure import decode_error, step_failed
+from .history import UNDO
+from .line import Line
+from .signature import shape_of
+from .step import StepFunction, StepOptions
+from .undo import UNDO_BRANCH
+
+
+def result_of(execution: Execution, nodes: list[NodeRow]) -> dict[str, Any]:
+    """Step → output, of those that were done."""
+    payloads = execution.recorder.payloads
+    return {
+        node.name: payloads.plain(node.output, node.format, f"the output of step {node.name!r}")
+        for node in nodes
+        if node.status == status.COMPLETED
+    }
+
+
+def failure_of(execution: Execution, nodes: list[NodeRow]) -> StepFailed:
+    """The error that ended it: that of the step which failed first, and was not caught."""
+    first = min((node for node in nodes if _failed(node)), key=lambda node: node.completed_at or 0, default=nodes[0])
+    error = decode_error(first.error, first.format, execution.recorder.payloads)
+    failure = step_failed(first.name, {**error, "retryable": False, "delay": None}, ("", 0))
+    failure.only_traceback = failure.traceback  # no code of the user's lies between the step and the run
+    failure.seen = {}
+    return failure
+
+
+def _failed(node: NodeRow) -> bool:
+    if node.status not in (status.FAILED, status.COMPENSATED) or node.reason == status.REASON_CANCELLED:
+        return False
+    return not (node.reason or "").startswith(f"{status.REASON_CAUGHT}:")
+
+
+def has_undo(graph: Graph, nodes: list[NodeRow]) -> bool:
+    """Whether a completed step can be undone."""
+    return any(node.status == status.COMPLETED and graph.nodes[node.name].undo is not None for node in nodes)
+
+
+async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[NodeRow]) -> list[str]:
+    """Undo every completed step that says how; what failed, in words."""
+    graph, failed = view.graph, list[str]()
+    done = {node.name: node for node in nodes if node.status == status.COMPLETED}
+    numbers = {name: number for number, name in enumerate(graph.order, 1)}
+    over = {name: asyncio.Event() for name in done}
+
+    async def undo(name: str) -> None:
+        for later in graph.dependents[name]:
+            if later in over:
+                await over[later].wait()
+        try:
+            if execution.closed is not None:
+                raise execution.closed
+            if graph.nodes[name].undo is not None:
+                problem = await _undo_one(execution, dag.steps.get(name), view, done[name], numbers[name])
+                failed.extend([problem] if problem else [])
+        finally:
+            over[name].set()
+
+    works = [undo(name) for name in reversed(graph.order) if name in done]
+    for end in await settle(execution, execution.main, works):
+        if isinstance(end, BaseException):
+            raise end
+    return failed
+
+
+async def _undo_one(
+    execution: Execution, step: NodeWorkflow | None, view: DagView, node: NodeRow, number: int
+) -> str | None:
+    if step is None or step.undo is None:
+        return f"the undo of step {node.name!r} is not in the code any more"
+    undo, options = _options(step.undo, execution.recorder.settings.undo_retries)
+    shape = shape_of(undo)
+    line = Line(UNDO_BRANCH)
+    line.position = number
+    context = DagContext(execution, view, None)
+    context.step_name = node.name
+    context.output = execution.recorder.payloads.plain(node.output, node.format, "an output")
+
+    async def call(line: Line) -> None:
+        where = f"dag {execution.workflow.name}"
+        await StepCall(execution, line, shape.name, undo, shape, options, where, (context,), {}, UNDO)
+
+    try:
+        await run_branch(execution, line, call)
+        return None
+    except StepFailed as error:
+        return f"undo {shape.name!r} of step {node.name!r}: {error.error_type}: {error.message}"
+
+
+def _options(undo: Callable[..., Any], retries: int) -> tuple[Callable[..., Any], StepOptions]:
+    plain = StepOptions(retries=retries, record_arguments=False)
+    if isinstance(undo, StepFunction):
+        return undo.function, undo.options.over(plain)
+    return undo, plain
+
+
+async def wanted(when: Callable[[Any], Any] | None, context: Any) -> bool:
+    """Whether a step is to be done."""
+    if when is None:
+        return True
+    answer = when(context)
+    return bool(await answer if inspect.isawaitable(answer) else answer)

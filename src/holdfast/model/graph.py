@@ -1,0 +1,248 @@
+"""Declared graphs: steps and edges as plain values, what is wrong with them, what the end of a step means to others.
+
+No I/O: a store asks here what to release and what to skip, and writes the answer in the transaction that settles a
+step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import GraphError
+
+Decision = Literal["wait", "ready", "skip"]
+
+STEP = "step"
+APPROVAL = "approval"
+
+
+class Node(Struct, frozen=True, omit_defaults=True):
+    """One step of a graph."""
+
+    name: str
+    after: tuple[str, ...] = ()
+    at_least: int | None = None
+    """How many of its dependencies have to complete (skipped ones do not count); None: all have to be settled."""
+    kind: str = STEP
+    conditional: bool = False
+    undo: str | None = None
+    """The name of its compensation."""
+    catch: dict[str, str] = {}
+    """Error type → the step to go to instead of failing."""
+    retries: int | None = None
+    timeout: float | None = None
+    on_timeout: str | None = None
+    """For an approval: fail, skip or approve."""
+
+
+class Settled(NamedTuple):
+    """The end of a step: of which run, which step, how, and by which graph the run goes."""
+
+    dag_id: str
+    node: str
+    outcome: str
+    """completed, skipped, failed, cancelled, or ``caught:`` and the step that goes on."""
+    graph: Graph
+
+
+def is_failure(outcome: str) -> bool:
+    """Whether a step that ended so fails its run."""
+    return outcome not in ("completed", "skipped") and not outcome.startswith("caught:")
+
+
+class Graph:
+    """The steps of a dag, checked. Equal graphs have the same version, wherever they were declared."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        declared = list(nodes)
+        self.nodes: dict[str, Node] = {node.name: node for node in declared}
+        self._twice = [name for name, count in Counter(node.name for node in declared).items() if count > 1]
+
+    # -- as text -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def text(self) -> str:
+        """What is stored of it."""
+        return msgspec.json.encode(list(self.nodes.values())).decode()
+
+    @cached_property
+    def version(self) -> str:
+        """A hash of its content."""
+        return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+
+    @classmethod
+    def from_text(cls, text: str) -> Graph:
+        """Read back."""
+        return cls(msgspec.json.decode(text, type=list[Node]))
+
+    # -- shape ---------------------------------------------------------------------------------------------------
+
+    def dependencies(self, name: str) -> tuple[str, ...]:
+        """What a step waits for: the steps it comes after, and those whose errors lead to it."""
+        return (*self.nodes[name].after, *self._catchers.get(name, ()))
+
+    @cached_property
+    def _catchers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for node in self.nodes.values():
+            for target in dict.fromkeys(node.catch.values()):
+                if target in self.nodes and node.name not in self._after[target]:
+                    found.setdefault(target, []).append(node.name)
+        return found
+
+    @cached_property
+    def _after(self) -> dict[str, frozenset[str]]:
+        """Of each step the steps it comes after, for quick answers: there may be thousands before a join."""
+        return {name: frozenset(node.after) for name, node in self.nodes.items()}
+
+    @cached_property
+    def dependents(self) -> dict[str, list[str]]:
+        """Which steps wait for a step."""
+        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for name in self.nodes:
+            for before in self.dependencies(name):
+                if before in found:
+                    found[before].append(name)
+        return found
+
+    @cached_property
+    def order(self) -> list[str]:
+        """The steps, each after those it depends on; in the order of declaration where the graph leaves it open. Those
+        that wait for each other in a circle are not among them."""
+        left = {name: len(self._others(name)) for name in self.nodes}
+        ready = deque(name for name, count in left.items() if count == 0)
+        order: list[str] = []
+        while ready:
+            name = ready.popleft()
+            order.append(name)
+            for after in self.dependents[name]:
+                left[after] -= 1
+                if left[after] == 0:
+                    ready.append(after)
+        return order
+
+    def ancestors(self, name: str) -> set[str]:
+        """Everything a step depends on, directly or not."""
+        found: set[str] = set()
+        look = deque(self.dependencies(name))
+        while look:
+            before = look.popleft()
+            if before not in found:
+                found.add(before)
+                look.extend(self.dependencies(before))
+        return found
+
+    # -- what is wrong with it ---------------------------------------------------------------------------------
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong, by name, all at once."""
+        found = [f"there are two steps named {name!r}" for name in self._twice]
+        found += [problem for node in self.nodes.values() for problem in self._problems_of(node)]
+        if not self.nodes:
+            found.append("it has no steps")
+        cycle = self._cycle()
+        if cycle is not None:
+            found.append(f"the steps wait for each other in a circle: {' → '.join(cycle)}")
+        return found
+
+    def _problems_of(self, node: Node) -> Iterable[str]:
+        for before in node.after:
+            if before not in self.nodes:
+                yield f"step {node.name!r} comes after {before!r}, which does not exist"
+            if before == node.name:
+                yield f"step {node.name!r} comes after itself"
+        if len(set(node.after)) < len(node.after):
+            yield f"step {node.name!r} names a dependency twice"
+        for error, target in node.catch.items():
+            if target not in self.nodes:
+                yield f"step {node.name!r} goes to {target!r} on {error}, which does not exist"
+            if target == node.name:
+                yield f"step {node.name!r} goes to itself on {error}"
+        count = len(self.dependencies(node.name))
+        if node.at_least is not None and not 1 <= node.at_least <= max(count, 1):
+            yield f"step {node.name!r} wants at least {node.at_least} of {count} dependencies"
+        elif node.at_least is not None and count == 0:
+            yield f"step {node.name!r} wants at least {node.at_least} dependencies and has none"
+
+    def _others(self, name: str) -> list[str]:
+        """What a step waits for, but for what does not exist and for itself: these are problems of their own."""
+        return [before for before in self.dependencies(name) if before in self.nodes and before != name]
+
+    def _cycle(self) -> list[str] | None:
+        """One circle among the steps, if there is any."""
+        reached = set(self.order)
+        left = [name for name in self.nodes if name not in reached]
+        if not left:
+            return None
+        path: dict[str, int] = {left[0]: 0}
+        last = left[0]
+        while True:
+            before = next(b for b in self._others(last) if b not in reached)
+            if before in path:
+                return [before, *reversed(list(path)[path[before] :])]
+            path[before] = len(path)
+            last = before
+
+    def check(self, name: str) -> Graph:
+        """Itself, or a GraphError that lists all problems."""
+        problems = self.problems()
+        if problems:
+            raise GraphError(name, problems)
+        return self
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def effects(self, name: str, outcome: str) -> Iterable[tuple[str, int]]:
+        """What the end of a step means to those that wait for it: (step, 1 if it counts as completed there)."""
+        caught = outcome.removeprefix("caught:") if outcome.startswith("caught:") else None
+        for after in self.dependents[name]:
+            by_error = name not in self._after[after]
+            counts = after == caught if by_error or caught is not None else outcome == "completed"
+            yield after, int(counts)
+
+    def decide(self, name: str, pending: int, met: int) -> Decision:
+        """Whether a step that still waits for ``pending`` dependencies, and saw ``met`` of them complete, begins."""
+        wanted = self.nodes[name].at_least
+        if wanted is None:
+            return "wait" if pending > 0 else "ready" if met > 0 else "skip"
+        if met >= wanted:
+            return "ready"
+        return "skip" if met + pending < wanted else "wait"
+
+    def roots(self) -> list[str]:
+        """The steps that begin at once."""
+        return [name for name in self.nodes if not self.dependencies(name)]
+
+
+def summed(settled: Iterable[Settled]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(dag, step) → (how many dependencies were settled, how many of them completed), summed over a batch: two finished
+    dependencies of one step in one statement would otherwise be subtracted once."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for dag_id, node, outcome, graph in settled:
+        for after, met in graph.effects(node, outcome):
+            count, completed = sums.get((dag_id, after), (0, 0))
+            sums[dag_id, after] = (count + 1, completed + met)
+    return sums
+
+
+def mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
+    """The graph in Mermaid's words, for documents."""
+    ids = {name: f"s{number}" for number, name in enumerate(graph.nodes)}
+    lines = ["flowchart TD"]
+    for name, node in graph.nodes.items():
+        label = name.replace('"', "'") + (f"<br/>{states[name]}" if states and name in states else "")
+        left, right = ("{{", "}}") if node.kind == APPROVAL else ("[", "]")
+        lines.append(f'    {ids[name]}{left}"{label}"{right}')
+    for name, node in graph.nodes.items():
+        lines += [f"    {ids[before]} --> {ids[name]}" for before in node.after if before in ids]
+        lines += [
+            f"    {ids[name]} -. {error} .-> {ids[target]}" for error, target in node.catch.items() if target in ids
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,185 @@
+"""What a start is made of: the rows to be inserted, checked against the code or, without it, against its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from .engine.dag import Dag
+from .engine.options import Seconds, StartOptions
+from .engine.workflow import Workflow, check_attempts
+from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
+from .model.backoff import seconds
+from .model.graph import Graph
+from .model.ids import child_id
+from .model.names import check_name
+from .model.payload import Payloads
+from .model.records import Definition, NewNode, NewRun, Parent, RunShape
+from .model.schema import first_problem
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .connected import Connected
+
+_MAX_PRIORITY = 2**31 - 1
+
+
+class Plan(NamedTuple):
+    """What the starts of one call have in common."""
+
+    shape: RunShape
+    encode: Callable[[Any], str]
+    output_type: Any
+    graph: Graph | None = None
+
+    def runs(self, run_id: str, input: Any, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
+        """The rows of one start: a run, and for a dag its steps."""
+        text = self.encode(input)
+        if self.graph is None:
+            return [NewRun(run_id, self.shape, text, key, parent)]
+        graph = self.graph
+        run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.nodes))
+        return [run, *(self._step(run_id, name, graph) for name in graph.nodes)]
+
+    def _step(self, dag_id: str, name: str, graph: Graph) -> NewRun:
+        node = graph.nodes[name]
+        shape = self.shape._replace(
+            workflow=f"{self.shape.workflow}/{name}",
+            deadline_ms=None,
+            max_attempts=(node.retries or 0) + 1,
+            timeout_ms=None if node.timeout is None or node.kind != "step" else int(node.timeout * 1000),
+            tags=(),
+        )
+        place = NewNode(dag_id, name, len(graph.dependencies(name)))
+        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, node=place)
+
+
+class Planner:
+    """Makes plans."""
+
+    def __init__(self, workflows: dict[str, Workflow[Any, Any]], payloads: Payloads, settings: Settings) -> None:
+        self._workflows = workflows
+        self._payloads = payloads
+        self._settings = settings
+
+    async def plan(
+        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any], joins: bool = False
+    ) -> Plan:
+        """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
+        connection may be the only one there is, so that nothing may be waited for."""
+        for name in options:
+            if name not in StartOptions.__annotations__:
+                raise TypeError(f"a start has no option {name!r}; it has {', '.join(StartOptions.__annotations__)}")
+        code = self._code(workflow)
+        if code is None:
+            return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
+        graph = code.graph if isinstance(code, Dag) else None
+        if joins:
+            connected.store_definitions_soon([code])
+        else:
+            await connected.store_definitions([code])
+        shape = self._shape(code.name, code.version, code.queue, code.options.deadline, options)
+
+        def encode(value: Any) -> str:
+            if not code.takes_input:
+                _refuse_input(value, code.name)
+            return self._payloads.check_input(value, code.input_type, code.name)
+
+        return Plan(shape, encode, code.output_type, graph)
+
+    def _code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        if isinstance(workflow, str):
+            return self._workflows.get(workflow)
+        if not isinstance(workflow, Workflow):
+            raise ConfigurationError(f"start takes a workflow or its name, not {workflow!r}")
+        if self._workflows.get(workflow.name) is not workflow:
+            raise UnknownWorkflow(workflow.name, list(self._workflows))
+        return workflow
+
+    def _plan_by_name(self, definition: Definition, options: dict[str, Any]) -> Plan:
+        """A trigger without the code: checked against the stored definition."""
+        name = definition.name
+        declared = msgspec.json.decode(definition.options)
+        schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
+        shape = self._shape(name, definition.version, definition.queue, declared.get("deadline"), options)
+
+        def encode(value: Any) -> str:
+            if not declared.get("takes_input", True):
+                _refuse_input(value, name)
+            text = self._payloads.check_input(value, Any, name)
+            if schema is not None:
+                plain = self._payloads.plain(text, self._payloads.format, "the input")
+                problem = first_problem(plain, schema)
+                if problem is not None:
+                    raise InvalidInput(f"the input of {name!r} does not fit: {problem}")
+            return text
+
+        return Plan(shape, encode, Any, None if definition.graph is None else Graph.from_text(definition.graph))
+
+    def _shape(
+        self, workflow: str, version: str, own_queue: str, own_deadline: float | None, options: dict[str, Any]
+    ) -> RunShape:
+        format_ = self._payloads.format
+        return _shape(workflow, version, own_queue, own_deadline, format_, self._settings, **options)
+
+
+def _shape(
+    workflow: str,
+    version: str,
+    own_queue: str,
+    own_deadline: float | None,
+    format_: int,
+    settings: Settings,
+    *,
+    queue: str | None = None,
+    priority: int = 0,
+    delay: Seconds | None = None,
+    at: datetime | None = None,
+    expires_in: Seconds | None = None,
+    deadline: Seconds | None = None,
+    max_attempts: int | None = None,
+    timeout: Seconds | None = None,
+    tags: Sequence[str] = (),
+) -> RunShape:
+    """Options of a start, checked."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
+        raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
+    if delay is not None and at is not None:
+        raise ConfigurationError("a start takes delay or at, not both")
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
+    check_attempts(max_attempts)
+    limit = own_deadline if deadline is None else seconds(deadline, "deadline")
+    return RunShape(
+        workflow,
+        version,
+        own_queue if queue is None else check_name(queue, "the queue", settings.max_name),
+        priority,
+        0 if delay is None else _milliseconds(delay, "delay") or 0,
+        None if at is None else _moment(at),
+        _milliseconds(expires_in, "expires_in"),
+        None if limit is None else int(limit * 1000),
+        max_attempts,
+        _milliseconds(timeout, "timeout"),
+        tuple(dict.fromkeys(check_name(tag, "a tag", settings.max_name) for tag in tags)),
+        None,
+        format_,
+    )
+
+
+def _milliseconds(value: Seconds | None, what: str) -> int | None:
+    return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _moment(at: datetime) -> int:
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise ConfigurationError(f"at must be a datetime with a time zone, not {at!r}")
+    return int(at.timestamp() * 1000)
+
+
+def _refuse_input(value: Any, name: str) -> None:
+    if value is not None:
+        raise InvalidInput(f"{name!r} takes no input, but was given a {type(value).__name__}")

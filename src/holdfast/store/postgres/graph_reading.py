@@ -1,0 +1,47 @@
+"""Reading dag runs on Postgres: their steps, what these have put out, and the graph they go by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...model.records import DagOutputs, NodeRow
+from .connections import Line
+
+
+class GraphReader:
+    """Reads over a line that workers look at runs by."""
+
+    def __init__(self, line: Line, statements: dict[str, str]) -> None:
+        self._line = line
+        self._sql = statements
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return [_node(row) for row in await self._line.fetch(self._sql["nodes"], dag_id)]
+
+    async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """Of dag runs: the input, and the outputs of steps completed at a time or after."""
+        since: dict[str, int] = {}
+        for dag_id, time in wanted:
+            since[dag_id] = min(time, since.get(dag_id, time))
+        found: dict[str, DagOutputs] = {}
+        async with self._line.use() as connection:
+            for row in await connection.fetch(self._sql["dag_inputs"], list(since)):
+                found[str(row["id"])] = DagOutputs(row["input"], row["format"], [])
+            for dag_id, *output in await connection.fetch(self._sql["dag_outputs"], list(since), list(since.values())):
+                if str(dag_id) in found:
+                    found[str(dag_id)].outputs.append((output[0], output[1], output[2], output[3]))
+        return found
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        rows = await self._line.fetch(self._sql["graph"], name, version)
+        return rows[0]["graph"] if rows else None
+
+
+def _node(row: Any) -> NodeRow:
+    values = dict(row)
+    values["id"] = str(values["id"])
+    values["worker"] = None if values["worker"] is None else str(values["worker"])
+    return NodeRow(**values)

@@ -1,0 +1,162 @@
+-- Dag runs and their steps. The row of a dag run counts the steps that are not settled yet, the row of a step the
+-- dependencies it waits for. Both counts, and what follows from them, are changed only under the lock of the dag run.
+
+-- name: start_dag
+-- Many dag runs of one shape: running from the start, in nobody's hands, and in line only when their steps are settled.
+INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, visible_at, input, key, max_attempts,
+                           timeout_ms, deadline_ms, deadline_at, tags, concurrency_key, format, created_at, started_at,
+                           released_at, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending)
+SELECT u.id, $4, $5, $6, 'running', $7::integer, t.now + $8::bigint, u.input, u.key, $9::integer,
+       $10::bigint, $8::bigint, t.now + $8::bigint, $11, $12, $13::smallint, t.now, t.now,
+       t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, u.graph, u.steps
+FROM unnest($1::uuid[], $2::text[], $3::text[], $14::uuid[], $15::text[], $16::integer[], $17::uuid[], $18::uuid[],
+            $19::text[], $20::integer[])
+     AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, steps)
+CROSS JOIN (SELECT {now} AS now) AS t
+ORDER BY u.key
+ON CONFLICT DO NOTHING;
+
+-- name: start_nodes
+-- Steps of dag runs, of any shapes: each has a name of its own, and a graph may have a thousand. Where the dag run was
+-- not started, because another has its key, there are none. Those that wait for no others stand in line.
+INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
+                           max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, concurrency_key, format,
+                           created_at, released_at, graph, dag_id, node, pending, ordinal)
+SELECT u.id, u.workflow, u.version, u.queue, u.priority, CASE WHEN t.free THEN 'queued' ELSE 'waiting' END,
+       CASE WHEN NOT t.free THEN 'steps' END,
+       CASE WHEN t.free AND t.due <= t.now THEN t.place + $20::bigint + u.n END,
+       CASE WHEN t.free THEN LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + u.expires, t.now + u.deadline) END,
+       u.input, u.max_attempts, u.timeout, u.deadline, t.now + u.deadline,
+       CASE WHEN t.free THEN t.due + u.expires END, u.concurrency_key, u.format, t.now,
+       CASE WHEN t.free THEN d.released_at END, u.graph, u.dag_id, u.node, u.pending, u.ordinal
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::bigint[],
+            $9::bigint[], $10::integer[], $11::bigint[], $12::text[], $13::smallint[], $14::text[], $15::text[],
+            $16::uuid[], $17::text[], $18::integer[], $19::integer[]) WITH ORDINALITY
+     AS u(id, workflow, version, queue, priority, delay, at, expires, deadline, max_attempts, timeout, concurrency_key,
+          format, input, graph, dag_id, node, pending, ordinal, n)
+JOIN {schema}.runs d ON d.id = u.dag_id
+CROSS JOIN (SELECT {now} AS now, {place} AS place) AS clock
+CROSS JOIN LATERAL (SELECT clock.now, clock.place, u.pending = 0 AS free,
+                           GREATEST(clock.now + u.delay, COALESCE(u.at, clock.now)) AS due) AS t
+ON CONFLICT DO NOTHING;
+
+-- name: lock_dags
+-- Dag runs, before anything of them is settled. Those that somebody else holds are stepped over. And whether a run is in
+-- nobody's hands, and neither over nor being undone; and whether it is past its deadline.
+SELECT r.id, r.failing, r.released_at, {now} AS now_ms, (r.deadline_at <= {now}) IS TRUE AS late,
+       r.worker IS NULL AND NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated') AS free
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: which_exist
+-- Which of these runs there are.
+SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
+
+-- name: dependents
+-- Where steps stand for which a dependency was settled, if they are still blocked: who needed only some of its
+-- dependencies, and had them, does not count the rest. Read without a lock, under that of their dag run.
+SELECT r.id, r.dag_id, r.node, r.pending, r.met
+FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node) JOIN {schema}.runs r ON r.dag_id = u.dag_id AND r.node = u.node
+WHERE (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps';
+
+-- name: release_steps
+-- What follows for the dependents: they wait on, stand in line in the order given, or will not be needed.
+UPDATE {schema}.runs r
+SET pending = u.pending, met = u.met,
+    status = CASE u.decision WHEN 'ready' THEN 'queued' WHEN 'skip' THEN 'skipped' ELSE r.status END,
+    waiting_for = CASE WHEN u.decision = 'wait' THEN r.waiting_for END,
+    place = CASE WHEN u.decision = 'ready' THEN $5::bigint * 1000 + u.n END,
+    visible_at = CASE WHEN u.decision = 'ready' THEN r.deadline_at END,
+    released_at = CASE WHEN u.decision = 'ready' THEN $5::bigint END,
+    completed_at = CASE WHEN u.decision = 'skip' THEN $5::bigint END
+FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::text[]) WITH ORDINALITY AS u(id, pending, met, decision, n)
+WHERE r.id = u.id
+RETURNING r.queue, r.workflow, r.priority, u.decision = 'ready' AS ready;
+
+-- name: settle_dags
+-- Steps of dag runs, locked in this transaction, are settled ($2 of each), and some of these runs begin to fail. After its
+-- last step a run stands in line, to be finished. Once it fails, its deadline has nothing left to do.
+UPDATE {schema}.runs r
+SET pending = r.pending - u.settled, released_at = GREATEST(r.released_at, $6::bigint),
+    failing = r.failing OR u.fails,
+    reason = CASE WHEN u.fails THEN COALESCE(u.reason, r.reason) ELSE r.reason END,
+    error = CASE WHEN u.fails THEN COALESCE(u.error, r.error) ELSE r.error END,
+    place = CASE WHEN r.pending = u.settled AND (u.settled > 0 OR u.fails)
+                 THEN COALESCE(r.place, $6::bigint * 1000 + u.n) ELSE r.place END,
+    waiting_for = CASE WHEN NOT u.fails THEN r.waiting_for END,
+    deadline_at = CASE WHEN NOT u.fails THEN r.deadline_at END,
+    visible_at = CASE WHEN NOT u.fails THEN r.visible_at END
+FROM unnest($1::uuid[], $2::integer[], $3::boolean[], $4::text[], $5::text[]) WITH ORDINALITY
+     AS u(id, settled, fails, reason, error, n)
+WHERE r.id = u.id
+RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready;
+
+-- name: lock_open_steps
+-- The steps of dag runs that begin to fail, in the order in which everybody locks. Waited for: who holds them without
+-- the lock of their dag run is about to be done.
+SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.dag_id = u.id
+WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+ORDER BY r.id
+FOR NO KEY UPDATE OF r;
+
+-- name: end_open_steps
+-- The same, locked by now: what has not begun will not, what waits is cancelled, and what a worker holds is marked, for
+-- its owner to end. A step that is being undone comes to its own end.
+UPDATE {schema}.runs r
+SET asked = CASE WHEN r.worker IS NOT NULL THEN 'cancel' END,
+    wakes = CASE WHEN r.worker IS NOT NULL THEN r.wakes + 1 ELSE r.wakes END,
+    status = CASE WHEN r.worker IS NOT NULL THEN r.status WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
+    reason = CASE WHEN r.worker IS NULL AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
+    completed_at = CASE WHEN r.worker IS NULL THEN $2::bigint END,
+    place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
+FROM unnest($1::uuid[]) AS u(id)
+WHERE r.dag_id = u.id AND NOT r.undoing
+  AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+RETURNING r.id, r.dag_id, r.worker, r.status;
+
+-- name: bury_steps
+-- Steps of dag runs that too many workers died with, their dag runs being locked in this transaction: dead letters.
+WITH lost AS MATERIALIZED (
+    SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE r.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
+    ORDER BY r.id
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), counted AS (
+    SELECT r.id, CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
+                      THEN 1 ELSE r.losses + 1 END AS losses
+    FROM lost l JOIN {schema}.runs r ON r.id = l.id
+)
+UPDATE {schema}.runs r
+SET worker = NULL, token = NULL, losses = c.losses, status = 'failed', reason = 'lost workers', error = $3,
+    asked = NULL, completed_at = $4::bigint, place = NULL, visible_at = NULL
+FROM counted c WHERE r.id = c.id AND c.losses >= $2
+RETURNING r.id, r.dag_id;
+
+-- name: step_named
+-- The step of a dag run that a signal is for.
+SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND node = $2;
+
+-- name: nodes
+-- The steps of a dag run, in the order of their declaration.
+SELECT id, node AS name, status, reason, waiting_for, output, error, COALESCE(output_format, format) AS format, attempt,
+       visible_at, released_at, started_at, completed_at, worker
+FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
+
+-- name: dag_inputs
+-- The inputs of dag runs.
+SELECT r.id, r.input, r.format FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
+
+-- name: dag_outputs
+-- The outputs of their steps that were completed at a time ($2 for each) or after. OFFSET 0 keeps the planner from
+-- reading the steps of all dag runs at once, instead of each from its time on.
+SELECT u.id AS dag_id, s.node, s.output, s.format, s.completed_at
+FROM unnest($1::uuid[], $2::bigint[]) AS u(id, since)
+CROSS JOIN LATERAL (SELECT r.node, r.output, COALESCE(r.output_format, r.format) AS format, r.completed_at
+                    FROM {schema}.runs r
+                    WHERE r.dag_id = u.id AND r.completed_at >= u.since AND r.status = 'completed' OFFSET 0) AS s;
+
+-- name: graph
+-- The graph of a dag in a version.
+SELECT graph FROM {schema}.definitions WHERE name = $1 AND version = $2;

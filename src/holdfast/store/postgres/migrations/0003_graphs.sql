@@ -1,0 +1,34 @@
+-- compatible from: 1
+--
+-- Declared graphs. A dag run is one row of `runs`, and each of its steps is another, with `dag_id` and `node`: a step has
+-- its own place in line, its own claim, attempts and records, and any worker may take it.
+--
+--   pending      of a dag run: how many of its steps are not settled yet. It stands in no line until that is 0, and then
+--                to be finished. Of a step: how many of its dependencies are not settled yet. While there are any that it
+--                needs it is `waiting` for `steps`, and has neither a place nor a time.
+--   met          of a step: how many of them completed.
+--   released_at  of a step: when it became ready; what completes later is not for it. Of a dag run: the last time one of
+--                its steps was settled: the next one is settled later than that, even within a millisecond.
+--   graph        the version of the graph that a dag run and its steps go by.
+--   failing      of a dag run: a step failed, or it was cancelled or late. None of its steps begins any more.
+--   ordinal      of a step: its number in the declaration.
+--
+-- Whoever settles a step locks the row of the dag run first, and so the counts are changed by one at a time. Whoever
+-- waits for rows of steps holds the row of their dag run; whoever holds rows of steps without it waits for nothing.
+
+ALTER TABLE {schema}.runs
+    ADD COLUMN pending     integer NOT NULL DEFAULT 0,
+    ADD COLUMN met         integer NOT NULL DEFAULT 0,
+    ADD COLUMN released_at bigint,
+    ADD COLUMN graph       text,
+    ADD COLUMN failing     boolean NOT NULL DEFAULT false,
+    ADD COLUMN ordinal     integer;
+
+CREATE UNIQUE INDEX runs_node ON {schema}.runs (dag_id, node) WHERE dag_id IS NOT NULL;
+-- For reading on where one left off: what else has completed since.
+CREATE INDEX runs_outputs ON {schema}.runs (dag_id, completed_at) WHERE dag_id IS NOT NULL AND status = 'completed';
+
+-- Lists leave steps out, and many of them wait.
+DROP INDEX {schema}.runs_at_rest;
+CREATE INDEX runs_at_rest ON {schema}.runs (status, id)
+    WHERE status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated') AND dag_id IS NULL;

@@ -1,0 +1,53 @@
+"""Starts of dag runs: the run and its steps, all or none of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ...model import status
+from ...model.records import NewRun
+from .wide import execute_wide, fetch_wide
+
+Row = tuple[Any, ...]
+"""The columns of ``start_linked``."""
+
+_PLACE, _VISIBLE, _DEADLINE, _EXPIRES, _LINKS = 3, 8, 12, 13, 18
+
+
+def start_graphs(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], rows: list[Row]) -> int:
+    """Insert dag runs and their steps; how many rows. A run whose key is taken is not there, and so has no steps."""
+    pairs = list(zip(runs, rows, strict=True))
+    dags = [(run, row) for run, row in pairs if run.node is None]
+    nodes = [(run, row) for run, row in pairs if run.node is not None]
+    started = execute_wide(database, sql["start_dag"], [_dag_row(run, row) for run, row in dags])
+    if started < len(dags):
+        there = _there(database, sql, [run.id for run, _ in dags])
+        nodes = [(run, row) for run, row in nodes if run.node is not None and run.node.dag_id in there]
+    return started + execute_wide(database, sql["start_node"], [_node_row(run, row) for run, row in nodes])
+
+
+def _there(database: sqlite3.Connection, sql: dict[str, str], ids: list[str]) -> set[str]:
+    return {row[0] for row in fetch_wide(database, sql["dags"], (msgspec.json.encode(ids).decode(),))}
+
+
+def _dag_row(run: NewRun, row: Row) -> Row:
+    """It has begun, and stands in no line; what expires are its first steps."""
+    changed, now = list(row), row[_LINKS - 1]
+    changed[_PLACE] = changed[_EXPIRES] = None
+    changed[_VISIBLE] = row[_DEADLINE]
+    return (*changed, run.graph, run.steps, now, now)
+
+
+def _node_row(run: NewRun, row: Row) -> Row:
+    """One that waits for nothing is like any run. One that waits does so for steps alone: no time makes it ready, and
+    it does not expire."""
+    assert run.node is not None
+    changed, now = list(row[:_LINKS]), row[_LINKS - 1]
+    if run.node.pending:
+        changed[_PLACE] = changed[_VISIBLE] = changed[_EXPIRES] = None
+        return (*changed, run.graph, *run.node, status.WAITING, status.WAITING_STEPS, None)
+    return (*changed, run.graph, *run.node, status.QUEUED, None, now)

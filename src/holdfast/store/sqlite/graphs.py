@@ -1,0 +1,239 @@
+"""Dag runs: what the end of a step means to the others. Called in the transaction that ends it, for a whole batch.
+
+What to release and what to skip is decided by the graph; here it is looked up and written. The steps that fail their
+run come first: of a run that fails nothing is released, so that the order within a batch makes no difference.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ...model import status
+from ...model.graph import Settled, is_failure, summed
+from ...model.records import DagOutputs, Lane, Mail, NodeRow
+from .families import cancel_children
+from .wide import execute_wide, fetch_wide
+
+NO_SUCH_STEP = "no such step"
+"""Why a signal to a dag run found nobody."""
+
+Name = tuple[str, str]
+"""(dag run, step)"""
+
+
+class Aftermath(NamedTuple):
+    """What came of the end of steps."""
+
+    lanes: set[Lane]
+    """Where something was put in line: steps, or dag runs whose steps are all settled."""
+    held: dict[str, str]
+    """The steps that were asked to end, and the workers that hold them."""
+    undelivered: bool
+    """Whether children of cancelled steps have mail."""
+
+
+class DagRow(NamedTuple):
+    """A dag run of which steps are settled. The columns come in this order."""
+
+    id: str
+    pending: int
+    failing: int
+    settled_at: int
+    queue: str
+    workflow: str
+    priority: int
+
+    def next(self, now: int) -> int:
+        """The time at which the next steps of it end: later than any before. Who was released by those does not see
+        what comes of these."""
+        return max(now, self.settled_at + 1)
+
+    @property
+    def lane(self) -> Lane:
+        """Where it stands when its steps are settled."""
+        return Lane(self.queue, self.workflow, self.priority)
+
+
+Dags = dict[str, DagRow]
+
+
+class _Dependent(Struct):
+    """A step for which dependencies are settled. The columns come in this order."""
+
+    dag_id: str
+    node: str
+    row: int
+    pending: int
+    met: int
+    blocked: int
+    queue: str
+    workflow: str
+    priority: int
+    goes: str = "wait"
+
+
+# -- settling ----------------------------------------------------------------------------------------------
+
+
+def settle(
+    database: sqlite3.Connection, sql: dict[str, str], ends: Sequence[Settled], dags: Dags, now: int
+) -> Aftermath:
+    """Steps of these dag runs have ended: release or skip what waited for them, or let their runs fail."""
+    ends = [end for end in ends if end.dag_id in dags]  # unless somebody has deleted the run
+    counts = Counter(end.dag_id for end in ends)
+    failed = {end.dag_id for end in ends if is_failure(end.outcome)}
+    going = [end for end in ends if end.dag_id not in failed and not dags[end.dag_id].failing]
+    lanes, skipped = _release(database, sql, going, dags, now)
+    counts.update(skipped)
+    return _fall(database, sql, dags, failed, counts, lanes, now)
+
+
+def settle_failed(database: sqlite3.Connection, sql: dict[str, str], ended: Sequence[str], now: int) -> Aftermath:
+    """Steps of these dag runs (one entry for each) were ended by a sweep."""
+    dags = dags_of(database, sql, set(ended))
+    counts = Counter(dag_id for dag_id in ended if dag_id in dags)
+    return _fall(database, sql, dags, set(counts), counts, set(), now)
+
+
+def end_steps(database: sqlite3.Connection, sql: dict[str, str], failing: Sequence[str], now: int) -> Aftermath:
+    """Dag runs were marked as failing: their steps come to an end."""
+    dags = dags_of(database, sql, failing)
+    ended, held, undelivered = _end(database, sql, failing, now)
+    return Aftermath(_count_down(database, sql, dags, ended, set(), now), held, undelivered)
+
+
+def _fall(
+    database: sqlite3.Connection, sql: dict[str, str], dags: Dags, failed: set[str],
+    counts: Counter[str], lanes: set[Lane], now: int,
+) -> Aftermath:  # fmt: skip
+    """Let runs fail that do not yet, and count down all of them."""
+    fresh = {dag_id for dag_id in failed if not dags[dag_id].failing}
+    ended, held, undelivered = _end(database, sql, sorted(fresh), now)
+    counts.update(ended)
+    return Aftermath(lanes | _count_down(database, sql, dags, counts, fresh, now), held, undelivered)
+
+
+def dags_of(database: sqlite3.Connection, sql: dict[str, str], ids: Iterable[str]) -> Dags:
+    """Where dag runs stand, before steps of theirs are settled."""
+    return {row[0]: DagRow(*row) for row in fetch_wide(database, sql["dags"], (_json(list(ids)),))}
+
+
+def _count_down(
+    database: sqlite3.Connection, sql: dict[str, str], dags: Dags, counts: Counter[str], fails: set[str],
+    now: int,
+) -> set[Lane]:  # fmt: skip
+    """Dag runs have fewer steps to wait for; the lanes of those that have none left."""
+    rows = [
+        (dag_id, count, dag_id in fails, n, dags[dag_id].next(now))
+        for n, (dag_id, count) in enumerate(counts.items(), 1)
+    ]
+    execute_wide(database, sql["settle"], rows)
+    return {dags[dag_id].lane for dag_id, count in counts.items() if count == dags[dag_id].pending}
+
+
+def _end(
+    database: sqlite3.Connection, sql: dict[str, str], dag_ids: Sequence[str], now: int
+) -> tuple[Counter[str], dict[str, str], bool]:
+    """End the steps of these runs that nobody holds: how many of each; ask those that are held: which, and by whom; and
+    whether mail was left for children of the ended ones."""
+    if not dag_ids:
+        return Counter(), {}, False
+    which = _json(list(dag_ids))
+    steps = fetch_wide(database, sql["open_steps"], (which,))
+    held = {step_id: worker for _, step_id, _, worker in steps if worker is not None}
+    if held:
+        database.execute(sql["ask_steps"], (which,))
+    database.execute(sql["end_steps"], (now, which))
+    begun = [step_id for _, step_id, started, worker in steps if started and worker is None]
+    undelivered = cancel_children(database, sql, begun)
+    return Counter(dag_id for dag_id, _, _, worker in steps if worker is None), held, undelivered
+
+
+# -- releasing ---------------------------------------------------------------------------------------------
+
+
+def _release(
+    database: sqlite3.Connection, sql: dict[str, str], ends: Sequence[Settled], dags: Dags, now: int
+) -> tuple[set[Lane], Counter[str]]:
+    """Release and skip what waited for these steps, and for the skipped ones. Round by round it is only looked; then
+    everything is written at once."""
+    known: dict[Name, _Dependent] = {}
+    round_ = list(ends)
+    while round_:
+        sums = summed(round_)
+        _look_up(database, sql, known, [name for name in sums if name not in known])
+        round_ = _skipped(round_, sums, known)
+    steps = known.values()
+    execute_wide(database, sql["count_down"], [(s.row, s.pending, s.met) for s in steps if s.goes == "wait"])
+    moved = [
+        (s.row, s.pending, s.met, s.goes == "ready", n, dags[s.dag_id].next(now))
+        for n, s in enumerate(steps, 1)
+        if s.goes != "wait"
+    ]
+    execute_wide(database, sql["release"], moved)
+    lanes = {Lane(s.queue, s.workflow, s.priority) for s in steps if s.goes == "ready"}
+    return lanes, Counter(s.dag_id for s in steps if s.goes == "skip")
+
+
+def _look_up(
+    database: sqlite3.Connection, sql: dict[str, str], known: dict[Name, _Dependent], names: list[Name]
+) -> None:
+    if names:
+        found = {(row[0], row[1]): _Dependent(*row) for row in fetch_wide(database, sql["dependents"], (_json(names),))}
+        known.update((name, found[name]) for name in names if name in found)  # in the order of the batch
+
+
+def _skipped(round_: list[Settled], sums: dict[Name, tuple[int, int]], known: dict[Name, _Dependent]) -> list[Settled]:
+    """Count, and decide what is blocked still; those that will not be needed are settled, too."""
+    graphs = {end.dag_id: end.graph for end in round_}
+    skipped = []
+    for (dag_id, node), (count, completed) in sums.items():
+        step, graph = known.get((dag_id, node)), graphs[dag_id]
+        if step is None:
+            continue
+        step.pending -= count
+        step.met += completed
+        if step.blocked and step.goes == "wait":
+            step.goes = graph.decide(node, step.pending, step.met)
+            if step.goes == "skip":
+                skipped.append(Settled(dag_id, node, status.SKIPPED, graph))
+    return skipped
+
+
+# -- signals and reading -----------------------------------------------------------------------------------
+
+
+def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> bool:
+    """Leave a signal for the step of its name, to be delivered later; whether there is one that has not ended."""
+    row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.run_id, mail.name)
+    if database.execute(sql["post_to_step"], row).rowcount > 0:
+        return True
+    step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
+    return step is not None and step[1] not in status.TERMINAL
+
+
+def nodes(database: sqlite3.Connection, sql: dict[str, str], dag_id: str) -> list[NodeRow]:
+    """The steps of a dag run."""
+    return [NodeRow(*row) for row in database.execute(sql["nodes"], (dag_id,)).fetchall()]
+
+
+def dag_outputs(
+    database: sqlite3.Connection, sql: dict[str, str], wanted: Sequence[tuple[str, int]]
+) -> dict[str, DagOutputs]:
+    """What the steps of dag runs see; two questions for all of them."""
+    which = _json(list(wanted))
+    found = {i: DagOutputs(text, form, []) for i, text, form in fetch_wide(database, sql["dag_inputs"], (which,))}
+    for dag_id, *output in fetch_wide(database, sql["dag_outputs"], (which,)):
+        if dag_id in found:
+            found[dag_id].outputs.append(tuple(output))
+    return found
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

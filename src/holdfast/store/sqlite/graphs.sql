@@ -1,0 +1,127 @@
+-- Dag runs and their steps. A dag run's row counts the steps that are not settled yet, a step's row the dependencies it waits
+-- for; both are changed in the transaction that settles a step, which nobody else's comes in between.
+
+-- name: start_dag
+-- A dag run: running from the start, in nobody's hands, and in line only when its steps are settled.
+INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at,
+                          parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending, started_at,
+                          released_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: start_node
+-- A step of a dag run.
+INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts,
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at,
+                          graph, dag_id, node, pending, status, waiting_for, released_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: dags
+-- Where dag runs stand whose steps are settled.
+SELECT json_group_array(json_array(
+    d.id, d.pending, d.failing, COALESCE(d.released_at, 0), d.queue, d.workflow, d.priority))
+FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = asked.value;
+
+-- name: dependents
+-- Where steps stand for which a dependency was settled: (dag, step) of each. They are blocked no more if they needed
+-- only some of their dependencies, and had them.
+SELECT json_group_array(json_array(
+    s.dag_id, s.node, s.rowid, s.pending, s.met, s.status = 'waiting' AND s.waiting_for IS 'steps',
+    s.queue, s.workflow, s.priority))
+FROM json_each(?) AS asked
+CROSS JOIN {prefix}runs AS s ON s.dag_id = json_extract(asked.value, '$[0]') AND s.node = json_extract(asked.value, '$[1]')
+WHERE s.dag_id IS NOT NULL;
+
+-- name: count_down
+-- A dependency was settled, and the step waits on; or it began without it.
+WITH s(row, pending, met) AS (VALUES (?, ?, ?))
+UPDATE {prefix}runs AS r SET pending = s.pending, met = s.met FROM s WHERE r.rowid = s.row;
+
+-- name: release
+-- The dependency was settled that a step waited for: it is ready, or it will not be needed.
+WITH s(row, pending, met, ready, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET pending = s.pending, met = s.met, waiting_for = NULL,
+    status = CASE WHEN s.ready THEN 'queued' ELSE 'skipped' END,
+    place = CASE WHEN s.ready THEN s.now * 1000 + s.n END,
+    visible_at = CASE WHEN s.ready THEN r.deadline_at END,
+    released_at = CASE WHEN s.ready THEN s.now END,
+    completed_at = CASE WHEN NOT s.ready THEN s.now END
+FROM s WHERE r.rowid = s.row;
+
+-- name: settle
+-- Steps of a dag run are settled. After the last of them it stands in line, to be finished. Once it fails, its deadline
+-- has nothing left to do.
+WITH s(id, settled, fails, n, now) AS (VALUES (?, ?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET pending = r.pending - s.settled, released_at = s.now,
+    failing = r.failing OR s.fails,
+    place = CASE WHEN r.pending = s.settled THEN s.now * 1000 + s.n ELSE r.place END,
+    visible_at = CASE WHEN NOT s.fails THEN r.visible_at END,
+    deadline_at = CASE WHEN NOT s.fails THEN r.deadline_at END
+FROM s WHERE r.id = s.id;
+
+-- name: open_steps
+-- The steps of dag runs that are not settled, whether they have begun, and who holds them.
+SELECT json_group_array(json_array(dag_id, id, started_at IS NOT NULL, worker)) FROM {prefix}runs
+WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing
+  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+
+-- name: end_steps
+-- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end.
+UPDATE {prefix}runs
+SET status = CASE WHEN started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
+    reason = CASE WHEN started_at IS NOT NULL THEN 'cancelled' END,
+    place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, completed_at = ?
+WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing AND worker IS NULL
+  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+
+-- name: ask_steps
+-- Steps that a worker holds are asked to come to an end.
+UPDATE {prefix}runs SET asked = 'cancel', wakes = wakes + 1
+WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing AND worker IS NOT NULL;
+
+-- name: cancel_dag
+-- A dag run that nobody holds was cancelled; whoever finishes it knows what is to be undone. If its steps are settled
+-- already it is in line, or goes there.
+UPDATE {prefix}runs
+SET failing = 1, reason = 'cancelled', visible_at = NULL, deadline_at = NULL, waiting_for = NULL, awaits = NULL,
+    place = CASE WHEN pending = 0 THEN COALESCE(place, {now} * 1000) END
+WHERE id = ?;
+
+-- name: step_named
+-- The step of a dag run that a signal is for.
+SELECT id, status FROM {prefix}runs WHERE dag_id = ? AND node = ? AND dag_id IS NOT NULL;
+
+-- name: post_to_step
+-- A signal to a dag run, left in the mailbox of the step of its name.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
+WHERE dag_id = ? AND node = ? AND dag_id IS NOT NULL
+  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+ON CONFLICT DO NOTHING;
+
+-- name: nodes
+-- The steps of a dag run, in the order they were started in.
+SELECT id, node, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt, visible_at,
+       released_at, started_at, completed_at, worker
+FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
+
+-- name: dag_inputs
+-- The inputs of dag runs: [id, since] of each.
+SELECT json_group_array(json_array(d.id, d.input, d.format))
+FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = json_extract(asked.value, '$[0]');
+
+-- name: dag_outputs
+-- The outputs of their steps that completed at a time or after.
+SELECT json_group_array(json_array(s.dag_id, s.node, s.output, COALESCE(s.output_format, s.format), s.completed_at))
+FROM json_each(?) AS asked
+CROSS JOIN {prefix}runs AS s INDEXED BY {prefix}runs_outputs
+    ON s.dag_id = json_extract(asked.value, '$[0]') AND s.completed_at >= json_extract(asked.value, '$[1]')
+WHERE s.dag_id IS NOT NULL AND s.status = 'completed';
+
+-- name: graph
+-- The graph of a dag in a version.
+SELECT graph FROM {prefix}definitions WHERE name = ? AND version = ?;

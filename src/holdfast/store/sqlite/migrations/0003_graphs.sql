@@ -1,0 +1,27 @@
+-- compatible from: 1
+-- Dag runs: each step is a row of `runs` with `dag_id` and `node`, beside the row of the dag run itself.
+--
+-- `pending` counts what a row waits for: of a dag run the steps that are not settled yet, of a step its dependencies; `met` those of
+-- them that completed. A blocked step is 'waiting' for 'steps' and has neither place nor time; it is released, at
+-- `released_at`, by the transaction that settles the dependency it waited for; what completes later is not for it. Of a dag
+-- run that is when a step of it was last settled: the next one is settled later than that, be it by a millisecond that has not
+-- passed yet, or though the clock went back. `graph` is the version of the graph that a
+-- dag run and its steps go by. `failing` is set once a step of a dag run has failed, or the run was cancelled or late:
+-- nothing of it is released any more.
+--
+-- A dag run stands in no line while its steps are at work; whoever settles the last of them puts it there, to be finished.
+
+ALTER TABLE {prefix}runs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE {prefix}runs ADD COLUMN met INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE {prefix}runs ADD COLUMN released_at INTEGER;
+ALTER TABLE {prefix}runs ADD COLUMN graph TEXT;
+ALTER TABLE {prefix}runs ADD COLUMN failing INTEGER NOT NULL DEFAULT 0;
+
+CREATE UNIQUE INDEX {prefix}runs_node ON {prefix}runs (dag_id, node) WHERE dag_id IS NOT NULL;
+-- For reading on where one left off: what else has completed since.
+CREATE INDEX {prefix}runs_outputs ON {prefix}runs (dag_id, completed_at) WHERE dag_id IS NOT NULL AND status = 'completed';
+
+-- Lists leave steps out, and there may be many that wait.
+DROP INDEX {prefix}runs_at_rest;
+CREATE INDEX {prefix}runs_at_rest ON {prefix}runs (status, id)
+    WHERE status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated') AND dag_id IS NULL;

@@ -1,0 +1,822 @@
+"""Several lines of work in one run: branch, gather, map. Each replays the same whatever finished first."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    ContextMisuse,
+    Holdfast,
+    NonRetryableError,
+    RetryLater,
+    RunFailed,
+    Settings,
+    StepFailed,
+)
+from tests.engine.conftest import MakeApp
+from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+
+WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
+
+LATER = Backoff(base=600, max=3600)
+"""So that a new attempt is made when the test wants it."""
+
+Body = Callable[[Context], Awaitable[Any]]
+
+
+async def places(app: Holdfast, run_id: str) -> set[tuple[str, int, str]]:
+    """What is recorded where."""
+    steps = await app.get(run_id).steps()
+    assert len({(s.branch, s.position) for s in steps}) == len(steps)
+    return {(s.branch, s.position, s.name) for s in steps}
+
+
+async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+    return await app.get(run_id).status() == status
+
+
+# -- positions -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_branch_counts_its_own_positions(app: Holdfast) -> None:
+    """Design: a position space of its own, nested as deep as the code is."""
+
+    async def inner(ctx: Context, name: str) -> str:
+        return await ctx.step(f"{name} in", lambda: name)
+
+    async def outer(ctx: Context, name: str) -> list[str]:
+        first = await ctx.step(f"{name} out", lambda: name)
+        return [first, *await ctx.gather(ctx.branch(inner, f"{name}1"), ctx.branch(inner, f"{name}2"))]
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        await ctx.step("before", lambda: None)
+        both = await ctx.gather(ctx.branch(outer, "a"), ctx.branch(outer, "b"))
+        await ctx.step("after", lambda: None)
+        return list(both)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == [["a", "a1", "a2"], ["b", "b1", "b2"]]
+    assert await places(app, run.id) == {
+        ("", 0, "before"), ("", 3, "after"),
+        ("1", 0, "a out"), ("1/1", 0, "a1 in"), ("1/2", 0, "a2 in"),
+        ("2", 0, "b out"), ("2/1", 0, "b1 in"), ("2/2", 0, "b2 in"),
+    }  # fmt: skip
+
+
+async def test_each_item_of_a_map_is_a_branch(app: Holdfast) -> None:
+    async def fetch(ctx: Context, url: str) -> str:
+        page = await ctx.step("get", lambda: url.upper())
+        return await ctx.step("parse", lambda: f"<{page}>")
+
+    @app.workflow
+    async def crawl(ctx: Context, urls: list[str]) -> list[str]:
+        return await ctx.map(fetch, urls, limit=2)
+
+    run = await app.start(crawl, ["a", "b", "c"])
+    await app.drain()
+    assert await run.result() == ["<A>", "<B>", "<C>"]
+    assert await places(app, run.id) == {
+        (f"0.{item}", position, name) for item in range(3) for position, name in enumerate(("get", "parse"))
+    }
+
+
+async def test_parallel_branches_replay_whatever_finished_first(app: Holdfast, calls: Calls) -> None:
+    """R1: the branch that was made last ends first; after a crash each finds its own."""
+    first_may_end, gate = asyncio.Event(), Gate()
+
+    async def slow(ctx: Context) -> list[str]:
+        await ctx.step("wait", first_may_end.wait)
+        return [await ctx.step("same name", lambda: f"slow {calls.hit('slow')}") for _ in range(2)]
+
+    async def quick(ctx: Context) -> list[str]:
+        results = [await ctx.step("same name", lambda: f"quick {calls.hit('quick')}") for _ in range(2)]
+        first_may_end.set()
+        return results
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        both = await ctx.gather(ctx.branch(slow), ctx.branch(quick))
+        await ctx.step("gate", gate.passing)
+        return list(both)
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [["slow 1", "slow 2"], ["quick 1", "quick 2"]]
+    assert calls == {"slow": 2, "quick": 2}
+
+
+async def test_parallel_steps_of_one_run_are_each_done_once(app: Holdfast, calls: Calls) -> None:
+    """R1: two hundred steps of one run at once."""
+
+    async def work(number: int) -> int:
+        calls.hit(str(number))
+        await asyncio.sleep(0)
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        return await ctx.gather(*(ctx.step(work, number) for number in range(200)))
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == list(range(200))
+    assert set(calls.values()) == {1} and len(calls) == 200
+    assert len(await run.steps()) == 200
+
+
+async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Holdfast, calls: Calls) -> None:
+    """R7, W25: in the main line and in each branch."""
+    gate = Gate()
+
+    async def loop(ctx: Context, times: int) -> list[int]:
+        return [await ctx.step("same", lambda n=n: n * 10 + times) for n in range(times)]
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        results = [await ctx.step("same", lambda n=n: n) for n in range(3)]
+        results += await ctx.gather(ctx.branch(loop, 2), ctx.branch(loop, 3))
+        await ctx.step("gate", gate.passing)
+        return results
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [0, 1, 2, [2, 12], [3, 13, 23]]
+
+
+async def test_branches_share_nothing_but_what_the_code_shares(app: Holdfast) -> None:
+    """W26: random numbers, times and step keys are each branch's own, and stay what they were."""
+    gate = Gate()
+    seen: list[list[Any]] = []
+
+    async def branch(ctx: Context, n: int) -> list[Any]:
+        drawn = [str(ctx.uuid()), ctx.random(), ctx.step_key]
+        await ctx.step("s", lambda: n)
+        return [*drawn, str(ctx.uuid()), ctx.now().isoformat()]
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        both = await ctx.gather(ctx.branch(branch, 1), ctx.branch(branch, 2))
+        seen.append(list(both))
+        await ctx.step("gate", gate.passing)
+        return list(both)
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    first, second = await run.result()
+    assert seen[0] == seen[1] == [first, second]
+    assert not set(map(str, first[:4])) & set(map(str, second[:4]))
+    assert first[2] == f"{run.id}:0:0"
+
+
+async def test_which_steps_are_called_may_depend_on_results(app: Holdfast, calls: Calls) -> None:
+    """Q50, W21: conditions are code; the way taken once is taken again."""
+    gate = Gate()
+
+    async def cheap(ctx: Context) -> str:
+        return await ctx.step("cheap", lambda: f"cheap {calls.hit('cheap')}")
+
+    async def dear(ctx: Context) -> str:
+        await ctx.step("ask", lambda: calls.hit("ask"))
+        return await ctx.step("dear", lambda: "dear")
+
+    @app.workflow
+    async def order(ctx: Context, cents: int) -> str:
+        total = await ctx.step("total", lambda: cents * 2)
+        result = await ctx.branch(dear if total > 100 else cheap)
+        await ctx.step("gate", gate.passing)
+        return result
+
+    run = await app.start(order, 7)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == "cheap 1"
+    assert calls == {"cheap": 1}
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", []])
+async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Holdfast, value: Any) -> None:
+    """R4: also through ctx.set."""
+    gate = Gate()
+
+    async def give(ctx: Context, value: Any) -> Any:
+        return await ctx.step("give", lambda: value)
+
+    @app.workflow
+    async def order(ctx: Context, value: Any) -> list[Any]:
+        await ctx.set("value", value)
+        results = [await ctx.branch(give, value), *await ctx.map(give, [value])]
+        results += await ctx.gather(ctx.branch(give, value))
+        await ctx.step("gate", gate.passing)
+        return results
+
+    run = await app.start(order, value)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [value] * 3
+    assert await run.get("value", "not set") == value
+
+
+async def test_no_branches_at_all(app: Holdfast) -> None:
+    async def item(ctx: Context, n: int) -> int:
+        return n
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        return [await ctx.map(item, []), await ctx.gather(), await ctx.step("after", lambda: 1)]
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == [[], [], 1]
+
+
+async def test_a_branch_may_do_nothing_durable(app: Holdfast) -> None:
+    """It leaves no record, and needs none."""
+
+    async def nothing(ctx: Context) -> str:
+        await asyncio.sleep(0)
+        return "nothing"
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return await ctx.branch(nothing)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "nothing"
+    assert await run.steps() == []
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_is_released_when_every_branch_waits(make_app: MakeApp) -> None:
+    """Rule 24: with one still busy it stays; the earliest wake counts."""
+    app = make_app(settings=Settings(moment=0))
+    gate = Gate()
+
+    async def sleeper(ctx: Context, seconds: float) -> None:
+        await ctx.sleep(seconds)
+
+    async def busy(ctx: Context) -> None:
+        await ctx.step("gate", gate.passing)
+        await ctx.wait_signal("go")
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        await ctx.gather(ctx.branch(sleeper, 3600), ctx.branch(sleeper, 600), ctx.branch(busy))
+        return "all"
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        assert await run.status() == "running"
+        gate.open()
+        await eventually(lambda: has_status(app, run.id, "waiting"))
+        info = await run.info()
+        assert info.due_at is not None and 500 < (info.due_at - info.read_at).total_seconds() <= 600
+
+
+@WAITS
+async def test_a_branch_goes_on_while_others_wait(make_app: MakeApp, moment: float) -> None:
+    """Signals wake the branch that waits for them, in whatever order they come."""
+    app = make_app(settings=Settings(moment=moment))
+
+    async def wait(ctx: Context, name: str) -> str:
+        value = await ctx.wait_signal(name)
+        await ctx.set(f"got {name}", value)
+        return await ctx.step(f"after {name}", lambda: f"{name}{value}")
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        return await ctx.map(wait, ["a", "b", "c"])
+
+    run = await app.start(order)
+    async with app.worker():
+        for number, name in enumerate("cab"):
+            await run.signal(name, number)
+            await eventually(lambda name=name: got(app, run.id, name))
+        assert await run.result(timeout=20) == ["a1", "b2", "c0"]
+
+
+async def got(app: Holdfast, run_id: str, name: str) -> bool:
+    return await app.get(run_id).get(f"got {name}") is not None
+
+
+async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Holdfast) -> None:
+    """W33: first in, first out, none lost and none given twice."""
+
+    async def wait(ctx: Context, number: int) -> Any:
+        return await ctx.wait_signal("work")
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        return await ctx.map(wait, range(20))
+
+    run = await app.start(order)
+    async with app.worker():
+        await asyncio.gather(*(run.signal("work", number) for number in range(20)))
+        assert sorted(await run.result(timeout=20)) == list(range(20))
+
+
+async def test_steps_in_branches_are_retried_and_may_wait_for_it(make_app: MakeApp, calls: Calls) -> None:
+    app = make_app(settings=Settings(moment=0))
+
+    def flaky(name: str) -> str:
+        if calls.hit(name) == 1:
+            raise RetryLater(3600)
+        return name
+
+    async def item(ctx: Context, name: str) -> str:
+        return await ctx.options(retries=1).step(flaky, name)
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        return await ctx.map(item, ["a", "b"])
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "waiting"
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.result() == ["a", "b"]
+    assert calls == {"a": 2, "b": 2}
+
+
+# -- failures ------------------------------------------------------------------------------------------------------
+
+
+class Sad:
+    """Branches of which some fail, and a count of what they did."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.healthy = asyncio.Event()
+
+    async def branch(self, ctx: Context, name: str) -> str:
+        await ctx.step(f"first {name}", lambda: self.calls.hit(f"first {name}"))
+        await ctx.step(f"second {name}", lambda: self.second(name))
+        return await ctx.step(f"third {name}", lambda: f"{name} {self.calls.hit(f'third {name}')}")
+
+    def second(self, name: str) -> None:
+        self.calls.hit(f"second {name}")
+        if name.isupper() and not self.healthy.is_set():
+            raise ValueError(name)
+
+
+WAYS: dict[str, Callable[[Context, Sad, list[str]], Awaitable[list[Any]]]] = {
+    "gather": lambda ctx, sad, names: ctx.gather(*(ctx.branch(sad.branch, name) for name in names)),
+    "map": lambda ctx, sad, names: ctx.map(sad.branch, names),
+    "map with a limit": lambda ctx, sad, names: ctx.map(sad.branch, names, limit=1),
+}
+ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+@ways
+async def test_the_others_are_settled_before_an_error_surfaces(app: Holdfast, calls: Calls, way: Any) -> None:
+    """Issue 4 item 6: and the error is the first one in the order of the code."""
+    sad = Sad(calls)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> str:
+        try:
+            await way(ctx, sad, ["a", "B", "c", "D"])
+        except StepFailed as error:
+            return f"{error.message} after {calls['third a'] + calls['third c']} others, {calls['second D']} D"
+        return "?"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "B after 2 others, 1 D"
+
+
+@ways
+async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Holdfast, calls: Calls, way: Any) -> None:
+    """Rule 15: the failed record is made anew; its own earlier steps and its siblings are kept."""
+    sad = Sad(calls)
+
+    @app.workflow(backoff=LATER)
+    async def order(ctx: Context) -> list[Any]:
+        before = await ctx.step("before", lambda: calls.hit("before"))
+        return [before, *await way(ctx, sad, ["a", "B", "c"])]
+
+    run = await app.start(order)
+    await app.drain()
+    sad.healthy.set()
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.result() == [1, "a 1", "B 1", "c 1"]
+    assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2}
+
+
+@ways
+async def test_errors_may_be_collected(app: Holdfast, calls: Calls, way: Any) -> None:
+    """Issue 4 item 6: return_errors=True, live and replayed."""
+    sad, gate = Sad(calls), Gate()
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> list[Any]:
+        if way is WAYS["gather"]:
+            branches = [ctx.branch(sad.branch, name) for name in ("A", "b", "C")]
+            results = await ctx.gather(*branches, return_errors=True)
+        else:
+            results = await ctx.map(sad.branch, ["A", "b", "C"], return_errors=True, limit=2)
+        await ctx.step("gate", gate.passing)
+        return [f"{type(r).__name__}: {r}" if isinstance(r, Exception) else r for r in results]
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [
+        "StepFailed: step 'second A' failed: ValueError: A", "b 1", "StepFailed: step 'second C' failed: ValueError: C",
+    ]  # fmt: skip
+    assert calls["second A"] == calls["second C"] == 1
+
+
+async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: what the code did knowing of the error is made anew, what it had done before is not."""
+    sad = Sad(calls)
+
+    @app.workflow(backoff=LATER)
+    async def order(ctx: Context) -> list[Any]:
+        await ctx.step("before", lambda: calls.hit("before"))
+        results = await ctx.map(sad.branch, ["a", "B"], return_errors=True)
+        await ctx.step("after", lambda: calls.hit("after"))
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    run = await app.start(order)
+    await app.drain()
+    sad.healthy.set()
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.result() == ["a 1", "B 1"]
+    assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2, "after": 2}
+
+
+async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Holdfast, calls: Calls) -> None:
+    """W24: catch is code; a crash later does not call the failed step again."""
+    sad, gate = Sad(calls), Gate()
+
+    async def careful(ctx: Context, name: str) -> str:
+        try:
+            return await ctx.branch(sad.branch, name)
+        except StepFailed as error:
+            return await ctx.step(f"instead of {name}", str.upper, error.message + "!")
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        results = await ctx.map(careful, ["a", "B"])
+        await ctx.step("gate", gate.passing)
+        return results
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == ["a 1", "B!"]
+    assert set(calls.values()) == {1}
+
+
+async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Holdfast, calls: Calls) -> None:
+    """No step failed, so nothing is forgotten; the code runs again on its records."""
+
+    async def branch(ctx: Context, name: str) -> str:
+        await ctx.step(f"step {name}", lambda: calls.hit(f"step {name}"))
+        if calls.hit(name) == 1 and name == "b":
+            raise KeyError("in the code")
+        return name
+
+    @app.workflow(backoff=LATER)
+    async def order(ctx: Context) -> list[str]:
+        return await ctx.map(branch, ["a", "b"])
+
+    run = await app.start(order)
+    await app.drain()
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.result() == ["a", "b"]
+    assert calls == {"step a": 1, "step b": 1, "a": 2, "b": 2}
+
+
+async def test_a_permanent_error_in_a_branch_ends_the_run_at_once(app: Holdfast, calls: Calls) -> None:
+    def broken() -> None:
+        calls.hit("broken")
+        raise NonRetryableError("never")
+
+    async def branch(ctx: Context) -> None:
+        await ctx.step(broken)
+
+    @app.workflow(max_attempts=5)
+    async def order(ctx: Context) -> None:
+        await ctx.gather(ctx.branch(branch), ctx.step("other", lambda: None))
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="never"):
+        await run.result()
+    assert calls == {"broken": 1}
+    assert (await run.info()).attempt == 1
+
+
+async def test_an_operators_retry_repeats_only_the_branch_that_failed(app: Holdfast, calls: Calls) -> None:
+    sad = Sad(calls)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> list[Any]:
+        return await ctx.map(sad.branch, ["a", "B", "c"])
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "failed"
+    sad.healthy.set()
+    await run.retry()
+    await app.drain()
+    assert await run.result() == ["a 1", "B 1", "c 1"]
+    assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2}
+
+
+async def test_two_failed_branches_are_mended_one_attempt_after_the_other(app: Holdfast, calls: Calls) -> None:
+    """Rule 15: an attempt forgets only the failed record whose error ended it."""
+    sad = Sad(calls)
+
+    @app.workflow(backoff=LATER)
+    async def order(ctx: Context) -> list[Any]:
+        return await ctx.map(sad.branch, ["A", "B"])
+
+    run = await app.start(order)
+    await app.drain()
+    sad.healthy.set()
+    for _ in range(2):
+        await make_due(app, run.id)
+        await app.drain()
+    assert await run.result() == ["A 1", "B 1"]
+    assert calls["second A"] == calls["second B"] == 2
+    assert (await run.info()).attempt == 3
+
+
+async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Holdfast, calls: Calls) -> None:
+    """Q47, rule 27: each of them is recorded, and none begins."""
+    gates = [Gate(), Gate()]
+
+    async def branch(ctx: Context, n: int) -> None:
+        await ctx.step(f"in flight {n}", gates[n].passing)
+        await ctx.step(f"never {n}", lambda: calls.hit("never"))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.map(branch, [0, 1])
+
+    run = await app.start(order)
+    async with app.worker():
+        for gate in gates:
+            await gate.reached()
+        await run.cancel()
+        await eventually(lambda: was_asked(app, run.id))
+        for gate in gates:
+            gate.open()
+        await eventually(lambda: has_status(app, run.id, "cancelled"))
+    assert calls == {}
+    assert {(s.name, s.status) for s in await run.steps()} == {(f"in flight {n}", "completed") for n in (0, 1)}
+
+
+async def was_asked(app: Holdfast, run_id: str) -> bool:
+    return (await app.get(run_id).info()).asked is not None
+
+
+# -- the code was changed, or misused ------------------------------------------------------------------------------
+
+
+async def branches_in_order(ctx: Context) -> None:
+    await ctx.gather(ctx.branch(part, "a"), ctx.branch(part, "b"))
+
+
+async def part(ctx: Context, name: str) -> None:
+    await ctx.step(f"{name} 1", lambda: None)
+    await ctx.step(f"{name} 2", lambda: None)
+
+
+def with_gate(body: Body, gate: Gate) -> Body:
+    async def order(ctx: Context) -> None:
+        await body(ctx)
+        await ctx.step("gate", gate.passing)
+
+    return order
+
+
+async def swapped(ctx: Context) -> None:
+    await ctx.gather(ctx.branch(part, "b"), ctx.branch(part, "a"))
+
+
+async def one_less(ctx: Context) -> None:
+    await ctx.gather(ctx.branch(part, "a"))
+
+
+async def without_branches(ctx: Context) -> None:
+    await part(ctx, "a")
+
+
+async def longer_first(ctx: Context) -> None:
+    async def longer(ctx: Context) -> None:
+        await ctx.step("a new one", lambda: None)
+        await part(ctx, "a")
+
+    await ctx.gather(ctx.branch(longer), ctx.branch(part, "b"))
+
+
+@pytest.mark.parametrize("changed", [swapped, one_less, without_branches, longer_first])
+async def test_changed_branches_are_noticed(make_app: MakeApp, changed: Body) -> None:
+    """R7: with where it was, in which branch, and no attempt burnt."""
+    old, new = make_app(), make_app()
+    gate = Gate()
+
+    old.workflow(name="order")(with_gate(branches_in_order, gate))
+    new.workflow(name="order")(with_gate(changed, gate))
+    run = await old.start("order")
+    await interrupt(old, gate)
+    gate.open()
+    await new.drain()
+    with pytest.raises(RunFailed) as failed:
+        await new.get(run.id).result()
+    assert (failed.value.reason, failed.value.error_type) == ("non-determinism", "NonDeterminismError")
+    assert (await new.get(run.id).info()).attempt == 1
+
+
+async def test_a_run_of_changed_branches_goes_on_with_the_code_it_was_made_by(make_app: MakeApp) -> None:
+    """R7: an operator's retry after the fix."""
+    old, new = make_app(), make_app()
+    gate = Gate()
+    old.workflow(name="order")(with_gate(branches_in_order, gate))
+    new.workflow(name="order")(with_gate(swapped, gate))
+    run = await old.start("order")
+    await interrupt(old, gate)
+    gate.open()
+    await new.drain()
+    assert await run.status() == "failed"
+    await run.retry()
+    await old.drain()
+    assert await run.status() == "completed"
+
+
+async def test_the_context_of_a_branch_is_not_for_others(app: Holdfast) -> None:
+    """Rule 18: nor is the outer one for the branch."""
+
+    async def branch(ctx: Context, outer: Context) -> None:
+        await outer.step("mixed up", lambda: None)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.branch(branch, ctx)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"ctx\.branch") as failed:
+        await run.result()
+    assert failed.value.error_type == ContextMisuse.__name__
+
+
+async def test_a_branch_never_awaited_is_told(app: Holdfast) -> None:
+    """Rule 18: by name."""
+
+    async def forgotten(ctx: Context) -> None: ...
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        ctx.branch(forgotten)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="without awaiting 'forgotten'"):
+        await run.result()
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
+async def test_a_limit_that_makes_no_sense_is_refused(app: Holdfast, limit: Any) -> None:
+    async def item(ctx: Context, n: int) -> None: ...
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.map(item, [1], limit=limit)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"the limit of ctx\.map must be a whole number"):
+        await run.result()
+
+
+# -- many ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+async def test_a_map_is_never_above_its_limit(app: Holdfast, limit: int) -> None:
+    """Issue 4 item 6: a branch counts until it is done, its waits included."""
+    now, most = 0, 0
+
+    async def item(ctx: Context, number: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await ctx.step("one", lambda: number)
+        await ctx.sleep(0.001)
+        await ctx.step("two", lambda: number)
+        now -= 1
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        return await ctx.map(item, range(30), limit=limit)
+
+    run = await app.start(order)
+    async with app.worker():
+        assert await run.result(timeout=30) == list(range(30))
+    assert most == limit
+
+
+async def test_an_interrupted_map_goes_on_where_it_was(app: Holdfast, calls: Calls) -> None:
+    """R9: count the calls."""
+    gate = Gate()
+
+    async def item(ctx: Context, number: int) -> int:
+        if number == 50:
+            await ctx.step("gate", gate.passing)
+        return await ctx.step("work", lambda: calls.hit(f"item {number}") and number)
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        return sum(await ctx.map(item, range(100), limit=10))
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == sum(range(100))
+    repeated = [name for name, count in calls.items() if count > 1]
+    assert len(repeated) <= 10, "only what was in flight"
+
+
+async def test_ten_thousand_items_are_bounded_in_memory(app: Holdfast) -> None:
+    """Issue 4 item 6: with a limit, items that are done leave little behind."""
+
+    async def item(ctx: Context, number: int) -> None:
+        await ctx.step("work", big)
+
+    async def big() -> None: ...
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        return len(await ctx.map(item, range(10_000), limit=100))
+
+    run = await app.start(order)
+    tracemalloc.start()
+    try:
+        async with app.worker():
+            assert await run.result(timeout=40) == 10_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40_000_000
+    assert (await run.info()).losses == 0
+
+
+async def test_ten_thousand_recorded_items_are_replayed(app: Holdfast, calls: Calls) -> None:
+    gate = Gate()
+
+    async def item(ctx: Context, number: int) -> int:
+        return await ctx.step("work", work, number)
+
+    async def work(number: int) -> int:
+        calls.hit("work")
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        total = sum(await ctx.map(item, range(10_000)))
+        await ctx.step("gate", gate.passing)
+        return total
+
+    run = await app.start(order)
+    async with app.worker(grace=0):
+        await asyncio.wait_for(gate._arrived.wait(), 40)
+    gate.open()
+    await app.drain()
+    assert await run.result() == sum(range(10_000))
+    assert calls == {"work": 10_000}

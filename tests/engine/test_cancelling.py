@@ -1,0 +1,718 @@
+"""Cancel: before, between and during steps; what is in flight is recorded, what comes after never runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    Holdfast,
+    InvalidState,
+    RetryLater,
+    Run,
+    RunCancelled,
+    RunNotFound,
+    Settings,
+    SyncContext,
+    cancelled,
+)
+from holdfast.model.ids import new_id
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached
+from tests.worker.spying import wrap
+
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+async def is_cancelled(run: Run[Any]) -> None:
+    """It has ended so, for good, and says so to whoever asks."""
+    with pytest.raises(RunCancelled, match=run.id):
+        await run.result(timeout=PATIENCE)
+    info = await run.info()
+    assert (info.status, info.reason, info.worker, info.asked) == ("cancelled", "cancelled", None, None)
+    assert (info.output, info.due_at, info.ready) == (None, None, False)
+    assert info.completed_at is not None
+
+
+# -- while nobody executes it -------------------------------------------------------------------------------------
+
+
+async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Holdfast, calls: Calls) -> None:
+    """Q45."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+
+    run = await app.start(order)
+    await run.cancel()
+    await is_cancelled(run)
+    await app.drain()
+    assert calls == {}
+
+
+async def test_a_delayed_run_can_be_cancelled(app: Holdfast, calls: Calls) -> None:
+    @app.task
+    async def work() -> None:
+        calls.hit("work")
+
+    run = await app.start(work, delay=3600)
+    await run.cancel()
+    await is_cancelled(run)
+    await app.drain()
+    assert calls == {}
+
+
+@pytest.mark.parametrize("what", ["a time", "a signal", "a check", "a retry", "a child"])
+async def test_a_run_that_waits_is_cancelled_at_once(app: Holdfast, calls: Calls, what: str) -> None:
+    """Issue 4 item 4: no worker is needed, and none wakes it any more."""
+
+    async def fail() -> None:
+        raise RetryLater(3600)
+
+    @app.task
+    async def child() -> None: ...
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        if what == "a time":
+            await ctx.sleep(3600)
+        elif what == "a signal":
+            await ctx.wait_signal("go", timeout=3600)
+        elif what == "a check":
+            await ctx.wait_until(never, every=3600)
+        elif what == "a retry":
+            await ctx.options(retries=1).step(fail)
+        else:
+            await ctx.call(child)
+        calls.hit("went on")
+
+    async def never() -> bool:
+        return False
+
+    run = await app.start(order)
+    await app.drain(queues=["order"])
+    assert await run.status() == "waiting"
+    await run.cancel()
+    await is_cancelled(run)
+    await let_pass(app, run, 7200)
+    await app.drain()
+    assert calls == {}
+
+
+async def test_a_run_is_cancelled_between_two_attempts(app: Holdfast, calls: Calls) -> None:
+    """Q48, Q49: it does not come back."""
+
+    @app.task(backoff=Backoff(base=60))
+    async def work() -> None:
+        calls.hit("work")
+        raise ValueError("again")
+
+    run = await app.start(work)
+    await app.drain()
+    assert (await run.status(), (await run.info()).attempt) == ("queued", 2)
+    await run.cancel()
+    await is_cancelled(run)
+    await app.drain()
+    assert calls["work"] == 1
+
+
+async def test_a_paused_run_can_be_cancelled(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(3600)
+
+    queued, waiting = await app.start(order), await app.start(order)
+    await queued.pause()
+    await app.drain()
+    await waiting.pause()
+    for run in (queued, waiting):
+        assert await run.status() == "paused"
+        await run.cancel()
+        await is_cancelled(run)
+        with pytest.raises(InvalidState, match="cancelled"):
+            await run.resume()
+
+
+# -- while it is executed -----------------------------------------------------------------------------------------
+
+
+async def test_a_run_cancelled_before_its_first_step_runs_none(app: Holdfast, calls: Calls) -> None:
+    """Q46: the code is under way, its first step is not."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        begun.set()
+        await go_on.wait()
+        await ctx.step("first", calls.hit, "first")
+
+    async with app.worker():
+        run = await app.start(order)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await run.cancel()
+        await is_cancelled(run)
+        go_on.set()
+    assert calls == {}
+    assert await run.steps() == []
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Holdfast, calls: Calls, kind: str) -> None:
+    """Q47, rule 27: it is recorded before the run ends."""
+    gate = ThreadGate()
+
+    def first() -> str:
+        calls.hit("first")
+        gate.passing()
+        return "recorded"
+
+    if kind == "async":
+
+        @app.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            await ctx.step(first)
+            await ctx.step("second", calls.hit, "second")
+    else:
+
+        @app.workflow(name="order")
+        def order_in_a_thread(ctx: SyncContext) -> None:
+            ctx.step(first)
+            ctx.step("second", calls.hit, "second")
+
+    async with app.worker():
+        run = await app.start("order")
+        await gate.reached()
+        await run.cancel()
+        info = await run.info()
+        assert (info.status, info.asked) == ("running", "cancel")
+        gate.open()
+        await is_cancelled(run)
+    assert calls == {"first": 1}
+    assert [(s.name, s.status, s.output) for s in await run.steps()] == [("first", "completed", "recorded")]
+
+
+async def test_an_except_around_the_steps_does_not_save_the_run(app: Holdfast, calls: Calls) -> None:
+    """Rule 20: ``except Exception`` sees nothing, ``finally`` runs, and what swallows all changes nothing."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.step(gate.passing)
+        except Exception:
+            calls.hit("caught")
+        finally:
+            calls.hit("finally")
+            try:
+                await ctx.step("clean up", calls.hit, "clean up")
+            except BaseException:
+                calls.hit("refused")
+        return "saved"
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+    assert calls == {"finally": 1, "refused": 1}
+
+
+async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Holdfast, calls: Calls) -> None:
+    quick, slow = Gate(), Gate()
+
+    async def line(ctx: Context, name: str, gate: Gate) -> None:
+        await ctx.step(name, gate.passing)
+        await ctx.step(f"after {name}", calls.hit, name)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow))
+
+    async with app.worker():
+        run = await app.start(order)
+        await quick.reached()
+        await slow.reached()
+        await run.cancel()
+        quick.open()
+        await eventually(run.steps)
+        await asyncio.sleep(0.05)
+        assert await run.status() == "running"
+        slow.open()
+        await is_cancelled(run)
+    assert calls == {}
+    assert sorted(s.name for s in await run.steps()) == ["quick", "slow"]
+
+
+async def test_a_step_that_fails_is_not_tried_again(app: Holdfast, calls: Calls) -> None:
+    """Q48: neither by its own retries nor by another attempt."""
+    gate = Gate()
+
+    async def fail() -> None:
+        calls.hit("fail")
+        await gate.passing()
+        raise ValueError("no")
+
+    @app.workflow(backoff=AT_ONCE)
+    async def order(ctx: Context) -> None:
+        await ctx.options(retries=3, backoff=AT_ONCE).step(fail)
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+    assert calls["fail"] == 1
+
+
+async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: MakeApp) -> None:
+    """Nothing is in flight that could be waited for."""
+    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.gather(ctx.sleep(1800), ctx.wait_signal("go"))
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await eventually(run.steps)
+        assert await run.status() == "running"
+        await run.cancel()
+        await is_cancelled(run)
+        await eventually(lambda: worker._executor.running == {})
+
+
+async def test_a_completion_that_meets_the_wish_wins(app: Holdfast) -> None:
+    """Rule 27: there was no further step; what was done is told."""
+    gate = Gate()
+
+    @app.task
+    async def work() -> str:
+        await gate.passing()
+        return "done"
+
+    async with app.worker():
+        run = await app.start(work)
+        await gate.reached()
+        await run.cancel()
+        assert (await run.info()).asked == "cancel"
+        gate.open()
+        assert await run.result(timeout=PATIENCE) == "done"
+    info = await run.info()
+    assert (info.status, info.reason, info.asked) == ("completed", None, None)
+
+
+async def test_a_task_that_fails_while_it_is_to_be_cancelled_is_not_tried_again(app: Holdfast, calls: Calls) -> None:
+    gate = Gate()
+
+    @app.task(backoff=AT_ONCE)
+    async def work() -> None:
+        calls.hit("work")
+        await gate.passing()
+        raise ValueError("no")
+
+    async with app.worker():
+        run = await app.start(work)
+        await gate.reached()
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+    assert calls["work"] == 1
+
+
+async def test_blocking_code_can_ask_whether_to_stop(app: Holdfast, calls: Calls) -> None:
+    """``holdfast.cancelled()``: a task hears of the wish and may return early."""
+    begun = ThreadGate()
+    begun.open()
+
+    @app.task
+    def work() -> str:
+        begun.passing()
+        for _ in range(4000):
+            if cancelled():
+                return "stopped early"
+            calls.hit("turn")
+            time.sleep(0.005)
+        return "never heard of it"
+
+    async with app.worker():
+        run = await app.start(work)
+        await begun.reached()
+        await run.cancel()
+        assert await run.result(timeout=PATIENCE) == "stopped early"
+
+
+async def test_a_wish_survives_the_death_of_the_worker(app: Holdfast, make_app: MakeApp, calls: Calls) -> None:
+    """Rule 27: its next owner ends it, without calling the code."""
+    gate = Gate()
+    victim = make_app()
+    for each in (app, victim):
+
+        @each.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            calls.hit("body")
+            await ctx.step(gate.passing)
+
+    run = await app.start("order")
+    async with doomed(victim):
+        await gate.reached()
+        await run.cancel()
+    assert (await run.info()).asked == "cancel"
+    await app.drain()
+    await is_cancelled(run)
+    assert calls["body"] == 1
+
+
+async def test_a_wish_is_heeded_when_the_worker_stops(app: Holdfast, calls: Calls) -> None:
+    """The worker gives the run back in the middle of a step; whoever takes it next ends it."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.step(gate.passing)
+
+    async with app.worker(grace=0):
+        run = await app.start(order)
+        await gate.reached()
+        await run.cancel()
+    await app.drain()
+    await is_cancelled(run)
+    assert calls["body"] == 1
+
+
+async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeApp) -> None:
+    """Rule 6: the record "now waiting" is on its way when the operator asks."""
+    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    on_the_way, let_go = asyncio.Event(), asyncio.Event()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
+        if any(move.status == "waiting" for move in batch.transitions):
+            on_the_way.set()
+            await let_go.wait()
+        return await call(worker, batch)
+
+    wrap(await app.store(), "flush", flush)
+    async with app.worker():
+        run = await app.start(order)
+        await asyncio.wait_for(on_the_way.wait(), PATIENCE)
+        await run.cancel()
+        let_go.set()
+        await is_cancelled(run)
+
+
+@pytest.mark.parametrize("told", ["by a wake-up", "by polling"])
+async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, calls: Calls, told: str) -> None:
+    """Rule 4: heartbeat and flush bring the wish to the worker, which is inside a long step."""
+    settings = HARDLY_EVER if told == "by a wake-up" else Settings(poll=0.1, lease=1)
+    app, operator = make_app(settings=settings), make_app()
+    if told == "by polling":
+        for each in (app, operator):
+            await deafen(each)
+    gate = Gate()
+
+    async def long_step() -> None:
+        await gate.passing()
+        await eventually(cancelled)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(long_step)
+        await ctx.step("second", calls.hit, "second")
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        gate.open()
+        await operator.get(run.id).cancel()
+        await is_cancelled(run)
+    assert calls == {}
+
+
+# -- those who wait for it, and its children ----------------------------------------------------------------------
+
+
+async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> None:
+    """Issue 4 item 4: RunCancelled, in this process and in another, without a poll."""
+    app, elsewhere = make_app(settings=HARDLY_EVER), make_app()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    waiters = [asyncio.create_task(each.get(run.id).result(timeout=PATIENCE)) for each in (app, app, elsewhere)]
+    await app.drain()
+    assert not any(waiter.done() for waiter in waiters)
+    await run.cancel()
+    outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [RunCancelled] * 3
+
+
+@pytest.mark.parametrize("parent_is", ["waiting", "running"])
+async def test_children_are_cancelled_with_their_parent(app: Holdfast, calls: Calls, parent_is: str) -> None:
+    """Rule 26: and theirs, whatever they are doing; those that have ended stay as they are."""
+    gate = Gate()
+
+    @app.task
+    async def done() -> str:
+        return "done"
+
+    @app.workflow
+    async def grandchild(ctx: Context) -> None:
+        await ctx.sleep(3600)
+        calls.hit("grandchild")
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.call(grandchild)
+        calls.hit("child")
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.call(done)
+        await ctx.start(child)
+        if parent_is == "running":
+            await ctx.step(gate.passing)
+        else:
+            await ctx.wait_signal("go")
+        calls.hit("parent")
+
+    async def family() -> dict[str, str]:
+        return {info.workflow: info.status for info in await app.runs()}
+
+    async def settled() -> bool:
+        return (await family()).get("grandchild") == "waiting" and (await family())["child"] == "waiting"
+
+    async with app.worker():
+        run = await app.start(parent)
+        await eventually(settled)
+        if parent_is == "waiting":
+            await reached(run, "waiting")
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+
+        async def all_ended() -> bool:
+            return set((await family()).values()) == {"completed", "cancelled"}
+
+        await eventually(all_ended)
+    assert await family() == {
+        "parent": "cancelled",
+        "child": "cancelled",
+        "grandchild": "cancelled",
+        "done": "completed",
+    }
+    assert calls == {}
+
+
+async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Holdfast) -> None:
+    """Rule 26."""
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        await ctx.wait_signal("go")
+        return "on its own"
+
+    @app.workflow(max_attempts=1)
+    async def parent(ctx: Context, fail: bool) -> str:
+        handle = await ctx.start(child)
+        if fail:
+            raise ValueError(handle.id)
+        return handle.id
+
+    for fail in (False, True):
+        run = await app.start(parent, fail)
+        await app.drain()
+        info = await run.info()
+        child_id = info.error.message if fail and info.error else info.output
+        orphan = app.get(child_id)
+        assert await orphan.status() == "waiting"
+        await orphan.signal("go")
+        await app.drain()
+        assert await orphan.result(timeout=PATIENCE) == "on its own"
+
+
+async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Holdfast, calls: Calls) -> None:
+    """Rule 27: a start that is on its way when the wish is written is barred."""
+    on_the_way, let_go = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def child() -> None:
+        calls.hit("child")
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.start(child)
+        await ctx.step("second", calls.hit, "second")
+
+    async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
+        if any(entry.starts for entry in batch.joint):
+            on_the_way.set()
+            await let_go.wait()
+        return await call(worker, batch)
+
+    wrap(await app.store(), "flush", flush)
+    async with app.worker():
+        run = await app.start(parent)
+        await asyncio.wait_for(on_the_way.wait(), PATIENCE)
+        await run.cancel()
+        let_go.set()
+        await is_cancelled(run)
+    await app.drain()
+    assert calls == {}
+    assert await app.runs(workflow="child") == []
+
+
+async def test_a_cancelled_child_is_an_error_in_its_parent(app: Holdfast) -> None:
+    """It names the child; the parent may go on."""
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.call(child)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "no error"
+
+    run = await app.start(parent)
+    await app.drain()
+    [info] = await app.runs(workflow="child")
+    await app.get(info.id).cancel()
+    await app.drain()
+    said = await run.result(timeout=PATIENCE)
+    assert said.startswith("ChildFailed") and info.id in said and "cancelled" in said
+
+
+# -- the other verbs ----------------------------------------------------------------------------------------------
+
+
+async def test_cancelling_twice_is_cancelling_once(app: Holdfast) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+
+    queued = await app.start(order, delay=3600)
+    await queued.cancel()
+    ended = (await queued.info()).completed_at
+    await queued.cancel()
+    assert (await queued.info()).completed_at == ended
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await run.cancel()
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+    await run.cancel()
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+async def test_a_run_that_has_ended_otherwise_cannot_be_cancelled(app: Holdfast, end: str) -> None:
+    @app.task(max_attempts=1)
+    async def work() -> None:
+        if end == "failed":
+            raise ValueError("no")
+
+    run = await app.start(work)
+    await app.drain()
+    before = await run.info()
+    with pytest.raises(InvalidState, match=f"{run.id} is {end}"):
+        await run.cancel()
+    after = await run.info()
+    assert (after.status, after.reason, after.completed_at) == (end, before.reason, before.completed_at)
+
+
+async def test_an_unknown_run_cannot_be_cancelled(app: Holdfast) -> None:
+    with pytest.raises(RunNotFound):
+        await app.get(new_id()).cancel()
+
+
+async def test_a_cancelled_run_can_be_retried(app: Holdfast, calls: Calls) -> None:
+    """Terminal states change only by an operator's retry: it goes on where it was."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        first = await ctx.step("first", calls.hit, "first")
+        await ctx.step(gate.passing)
+        return [first, await ctx.step("last", calls.hit, "last")]
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await run.cancel()
+        gate.open()
+        await is_cancelled(run)
+        await run.retry()
+        assert await run.result(timeout=PATIENCE) == [1, 1]
+    assert gate.arrivals == 1
+    assert calls == {"first": 1, "last": 1}
+
+
+async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Holdfast) -> None:
+    """Nothing wakes the cancelled run by it."""
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    await run.signal("go", 1)
+    await run.cancel()
+    await app.drain()
+    await is_cancelled(run)
+    await run.retry()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 1
+    assert await count(app, "mailbox", run) == 0
+
+
+async def test_many_are_cancelled_while_they_are_executed(app: Holdfast, calls: Calls) -> None:
+    """Promise 5: each ends once, whatever it was doing when the wish came."""
+
+    @app.workflow
+    async def order(ctx: Context, number: int) -> int:
+        for turn in range(20):
+            await ctx.step("work", lambda: asyncio.sleep(0))
+            if turn % 5 == number % 5:
+                await ctx.sleep(0.001)
+        return number
+
+    async with app.worker(concurrency=20):
+        runs = await app.start_many(order, list(range(60)))
+        outcomes = await asyncio.gather(*(one(run) for run in runs))
+    statuses = [await run.status() for run in runs]
+    assert statuses == outcomes
+    assert set(statuses) <= {"completed", "cancelled"} and "cancelled" in statuses
+
+
+async def one(run: Run[Any]) -> str:
+    try:
+        await run.cancel()
+    except InvalidState:
+        pass
+    try:
+        await run.result(timeout=PATIENCE)
+    except RunCancelled:
+        return "cancelled"
+    return "completed"

@@ -1,0 +1,337 @@
+"""``connection=``: starts and signals join the caller's own transaction, and end with it (rule 10, R12, W7)."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from holdfast import ConfigurationError, Context, Holdfast, InvalidInput, InvalidState, RunNotFound
+from holdfast.model.ids import new_id
+from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
+from tests.support.engine import Calls, eventually
+
+KINDS = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection", "sqlite3"]
+
+
+class Caller:
+    """Somebody with a transaction of their own and a table in it, by way of one library."""
+
+    def __init__(self, kind: str, app: Holdfast) -> None:
+        self.kind = kind
+        self.app = app
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """Commits at the end of the block, rolls back if it raises."""
+        if self.kind == "sqlite3":
+            assert self.app.url.path is not None
+            connection = sqlite3.connect(self.app.url.path, timeout=30)
+            try:
+                with connection:
+                    yield connection
+            finally:
+                connection.close()
+        elif self.kind == "asyncpg":
+            connection = await asyncpg.connect(self.app.url.text)
+            try:
+                async with connection.transaction():
+                    yield connection
+            finally:
+                await connection.close()
+        elif self.kind == "asyncpg pool":
+            async with asyncpg.create_pool(self.app.url.text, min_size=1, max_size=1) as pool:
+                async with pool.acquire() as connection, connection.transaction():
+                    yield connection
+        else:
+            engine = create_async_engine(self.app.url.text.replace("postgresql://", "postgresql+asyncpg://"))
+            try:
+                if self.kind == "alchemy session":
+                    async with AsyncSession(engine) as session, session.begin():
+                        yield session
+                else:
+                    async with engine.begin() as connection:
+                        yield connection
+            finally:
+                await engine.dispose()
+
+    async def note(self, connection: Any, text: str) -> None:
+        """A row of the caller's own."""
+        sql = f"INSERT INTO notes VALUES ('{text}')"
+        if self.kind == "sqlite3":
+            connection.execute(sql)
+        else:
+            await connection.execute(sqlalchemy.text(sql) if self.kind.startswith("alchemy") else sql)
+
+    async def notes(self) -> list[str]:
+        return [text for (text,) in await self.fetch("SELECT text FROM notes ORDER BY text")]
+
+    async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        rows = Rows(await self.app.store(), self.app.namespace, self.app.url.text)
+        try:
+            return await rows.fetch(sql)
+        finally:
+            await rows.close()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest) -> str:
+    """The database that this kind of connection goes to."""
+    return str(request.getfixturevalue("sqlite_url" if kind == "sqlite3" else "postgres_url"))
+
+
+@pytest.fixture
+async def caller(kind: str, app: Holdfast) -> Caller:
+    caller = Caller(kind, app)
+    await caller.fetch("CREATE TABLE notes (text text)")
+    return caller
+
+
+@pytest.fixture
+def double(app: Holdfast, calls: Calls) -> Any:
+    @app.task
+    async def double(number: int) -> int:
+        calls.hit(str(number))
+        return number * 2
+
+    return double
+
+
+class Stop(Exception):
+    """Rolls the caller's transaction back."""
+
+
+async def test_a_start_is_committed_with_the_callers_rows(app: Holdfast, caller: Caller, double: Any) -> None:
+    """W7: nothing of it before the commit, all of it after."""
+    async with app.worker():
+        async with caller.transaction() as connection:
+            await caller.note(connection, "before")
+            run = await app.start(double, 4, connection=connection)
+            await caller.note(connection, "after")
+        assert await run.result(timeout=20) == 8
+    assert await caller.notes() == ["after", "before"]
+
+
+async def test_a_start_is_rolled_back_with_the_callers_rows(
+    app: Holdfast, caller: Caller, double: Any, calls: Calls
+) -> None:
+    with pytest.raises(Stop):
+        async with caller.transaction() as connection:
+            await caller.note(connection, "a")
+            run = await app.start(double, 4, connection=connection)
+            raise Stop
+    await app.drain()
+    assert await app.runs() == []
+    assert await caller.notes() == []
+    assert calls == {}
+    with pytest.raises(RunNotFound):
+        await run.result(timeout=1)
+
+
+async def test_a_start_is_seen_by_nobody_before_the_commit(app: Holdfast, caller: Caller, double: Any) -> None:
+    async with caller.transaction() as connection:
+        run = await app.start(double, 4, connection=connection)
+        if caller.kind != "sqlite3":  # there a second connection may have to wait for the first
+            assert await app.runs() == []
+    assert [info.id for info in await app.runs()] == [run.id]
+
+
+async def test_many_starts_are_committed_or_rolled_back_together(app: Holdfast, caller: Caller, double: Any) -> None:
+    async with caller.transaction() as connection:
+        runs = await app.start_many(double, range(20), connection=connection)
+    with pytest.raises(Stop):
+        async with caller.transaction() as connection:
+            await app.start_many(double, range(100, 120), connection=connection)
+            raise Stop
+    await app.drain()
+    assert [await run.result() for run in runs] == [n * 2 for n in range(20)]
+    assert len(await app.runs(limit=100)) == 20
+
+
+async def test_the_same_key_is_the_same_run(app: Holdfast, caller: Caller, double: Any, calls: Calls) -> None:
+    """Within one transaction, against what was there before, and for the starts that come after."""
+    old = await app.start(double, 1, key="old")
+    async with caller.transaction() as connection:
+        again = await app.start(double, 1, key="old", connection=connection)
+        new = await app.start(double, 2, key="new", connection=connection)
+        twice = await app.start(double, 3, key="new", connection=connection)
+    later = await app.start(double, 4, key="new")
+    assert again.id == old.id
+    assert new.id == twice.id == later.id
+    await app.drain()
+    assert calls == {"1": 1, "2": 1}
+
+
+async def test_a_key_that_was_rolled_back_is_free(app: Holdfast, caller: Caller, double: Any) -> None:
+    with pytest.raises(Stop):
+        async with caller.transaction() as connection:
+            await app.start(double, 1, key="k", connection=connection)
+            raise Stop
+    run = await app.start(double, 2, key="k")
+    await app.drain()
+    assert await run.result() == 4
+
+
+async def test_keys_of_many(app: Holdfast, caller: Caller, double: Any) -> None:
+    await app.start(double, 1, key="b")
+    async with caller.transaction() as connection:
+        runs = await app.start_many(double, [1, 2, 3], keys=["a", "b", "a"], connection=connection)
+    assert runs[0].id == runs[2].id
+    assert len(await app.runs()) == 2
+
+
+async def test_an_input_that_does_not_fit_leaves_the_transaction_usable(
+    app: Holdfast, caller: Caller, double: Any
+) -> None:
+    """Refused before anything is written; the caller's rows are the caller's."""
+    async with caller.transaction() as connection:
+        await caller.note(connection, "kept")
+        with pytest.raises(InvalidInput):
+            await app.start(double, "many", connection=connection)
+    assert await caller.notes() == ["kept"]
+    assert await app.runs() == []
+
+
+async def test_the_first_use_of_an_application_may_join_a_transaction(
+    make_app: MakeApp, caller: Caller, double: Any
+) -> None:
+    """A process that has done nothing yet: what it must write for itself is not part of the caller's transaction."""
+    fresh = make_app()
+
+    @fresh.task(name="newcomer")
+    async def newcomer(number: int) -> int:
+        return number
+
+    await caller.app.start(double, 1)
+    if caller.kind == "sqlite3":
+        await fresh.store()  # the caller holds SQLite's only lock from its first row on
+        await fresh.start(newcomer, 0)
+    async with caller.transaction() as connection:
+        await caller.note(connection, "a")
+        run = await fresh.start(newcomer, 5, connection=connection)
+    await fresh.drain()
+    assert await run.result() == 5
+
+
+# -- signals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waiter(app: Holdfast) -> Any:
+    @app.workflow
+    async def waiter(ctx: Context) -> Any:
+        return [await ctx.wait_signal("word"), await ctx.wait_signal("word")]
+
+    return waiter
+
+
+async def test_a_signal_is_delivered_when_the_caller_commits(app: Holdfast, caller: Caller, waiter: Any) -> None:
+    run = await app.start(waiter)
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "waiting"))
+        async with caller.transaction() as connection:
+            await caller.note(connection, "a")
+            await run.signal("word", 1, connection=connection)
+            await app.signal(run.id, "word", 2, connection=connection)
+        assert await run.result(timeout=20) == [1, 2]
+    assert await caller.notes() == ["a"]
+
+
+async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+    return await app.get(run_id).status() == status
+
+
+async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Holdfast, caller: Caller, waiter: Any) -> None:
+    run = await app.start(waiter)
+    with pytest.raises(Stop):
+        async with caller.transaction() as connection:
+            await run.signal("word", "undone", connection=connection)
+            raise Stop
+    await run.signal("word", 1)
+    await run.signal("word", 2)
+    await app.drain()
+    assert await run.result() == [1, 2]
+
+
+async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Holdfast, caller: Caller, waiter: Any) -> None:
+    async with caller.transaction() as connection:
+        run = await app.start(waiter, connection=connection)
+        await run.signal("word", 1, connection=connection)
+        await run.signal("word", None, connection=connection)
+    await app.drain()
+    assert await run.result() == [1, None]
+
+
+async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, caller: Caller, double: Any) -> None:
+    run = await app.start(double, 1)
+    await app.drain()
+    async with caller.transaction() as connection:
+        await caller.note(connection, "kept")
+        with pytest.raises(InvalidState, match="completed"):
+            await run.signal("word", connection=connection)
+    assert await caller.notes() == ["kept"]
+
+
+async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Holdfast, caller: Caller, double: Any) -> None:
+    await app.start(double, 1)
+    async with caller.transaction() as connection:
+        with pytest.raises(RunNotFound):
+            await app.signal(new_id(), "word", connection=connection)
+
+
+async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
+    app: Holdfast, caller: Caller, waiter: Any
+) -> None:
+    """Rule 10: inserts only. The run goes on meanwhile, woken by others."""
+    if caller.kind == "sqlite3":
+        pytest.skip("SQLite has one writer at a time")
+    run = await app.start(waiter)
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "waiting"))
+        async with caller.transaction() as connection:
+            await run.signal("word", "late", connection=connection)
+            await run.signal("word", "first")
+            await run.signal("word", "second")
+            assert await run.result(timeout=20) == ["first", "second"]
+
+
+async def test_many_transactions_at_once_start_and_signal(app: Holdfast, caller: Caller, calls: Calls) -> None:
+    """Each commits its own; none blocks another for ever, and nothing is slept over."""
+
+    @app.workflow
+    async def waiter(ctx: Context) -> Any:
+        calls.hit("began")
+        return await ctx.wait_signal("word")
+
+    async def one(number: int) -> Any:
+        async with caller.transaction() as connection:
+            run = await app.start(waiter, connection=connection)
+        async with caller.transaction() as connection:
+            await run.signal("word", number, connection=connection)
+        return await run.result(timeout=30)
+
+    async with app.worker():
+        if caller.kind == "sqlite3":  # in one thread, one after the other
+            assert [await one(number) for number in range(5)] == list(range(5))
+        else:
+            assert await asyncio.gather(*(one(number) for number in range(10))) == list(range(10))
+
+
+@pytest.mark.parametrize("wrong", [object(), "postgresql://somewhere", 5])
+async def test_what_is_no_connection_is_refused_by_name(app: Holdfast, double: Any, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="connection="):
+        await app.start(double, 1, connection=wrong)
+    assert await app.runs() == []

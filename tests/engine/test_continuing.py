@@ -1,0 +1,237 @@
+"""``ctx.continue_as``: a run ends and goes on as another, with an empty history (rule 23)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, RunCancelled, RunFailed, Settings, SyncContext
+from tests.engine.conftest import MakeApp
+from tests.support.crashing import crash_at
+from tests.support.engine import Calls, eventually
+
+
+def add_counter(app: Holdfast, calls: Calls, last: int) -> None:
+    @app.workflow
+    async def counter(ctx: Context, number: int) -> str:
+        await ctx.step("count", lambda: calls.hit(f"count {number}"))
+        if number < last:
+            ctx.continue_as(number + 1)
+        return f"ended at {number}"
+
+
+async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+    return await app.get(run_id).status() == status
+
+
+async def chain_of(app: Holdfast, first: str) -> list[Any]:
+    """The runs of a chain, oldest first."""
+    infos = {info.origin: info for info in await app.runs(limit=1000)}
+    chain = [await app.get(first).info()]
+    while chain[-1].id in infos:
+        chain.append(infos[chain[-1].id])
+    return chain
+
+
+async def test_the_result_is_that_of_the_last(app: Holdfast, calls: Calls) -> None:
+    """Whoever waits for the first waits for the whole chain."""
+    add_counter(app, calls, 3)
+    run = await app.start("counter", 0)
+    async with app.worker():
+        assert await run.result(timeout=20) == "ended at 3"
+    assert calls == {f"count {n}": 1 for n in range(4)}
+
+
+async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before(app: Holdfast, calls: Calls) -> None:
+    add_counter(app, calls, 2)
+    run = await app.start("counter", 0)
+    await app.drain()
+    chain = await chain_of(app, run.id)
+    assert [(info.input, info.status, info.reason) for info in chain] == [
+        (0, "completed", "continued"), (1, "completed", "continued"), (2, "completed", None),
+    ]  # fmt: skip
+    assert [info.origin for info in chain] == [None, chain[0].id, chain[1].id]
+    for info in chain:
+        assert [s.name for s in await app.get(info.id).steps()] == ["count"]
+
+
+async def test_a_plain_def_goes_on_as_another_too(app: Holdfast) -> None:
+    @app.workflow
+    def counter(ctx: SyncContext, number: int) -> int:
+        if number < 2:
+            ctx.continue_as(number + 1)
+        return number
+
+    run = await app.start(counter, 0)
+    await app.drain()
+    assert await run.result() == 2
+
+
+async def test_the_next_keeps_queue_priority_and_tags(app: Holdfast, calls: Calls) -> None:
+    add_counter(app, calls, 1)
+    run = await app.start("counter", 0, queue="vip", priority=5, tags=["a"])
+    await app.drain()
+    _, successor = await chain_of(app, run.id)
+    assert (successor.queue, successor.priority, successor.tags) == ("vip", 5, ["a"])
+
+
+async def test_an_input_that_does_not_fit_is_refused(app: Holdfast) -> None:
+    @app.workflow(max_attempts=1)
+    async def counter(ctx: Context, number: int) -> None:
+        ctx.continue_as("many")
+
+    run = await app.start(counter, 0)
+    await app.drain()
+    with pytest.raises(RunFailed) as failed:
+        await run.result()
+    assert failed.value.error_type == "InvalidInput"
+    assert len(await app.runs()) == 1
+
+
+async def test_signals_that_were_not_taken_go_along(app: Holdfast) -> None:
+    """In their order; also those sent to the first of the chain before it ended."""
+
+    @app.workflow
+    async def inbox(ctx: Context, seen: list[str]) -> list[str]:
+        seen = [*seen, await ctx.wait_signal("word", type=str)]
+        if len(seen) < 3:
+            ctx.continue_as(seen)
+        return seen
+
+    run = await app.start(inbox, [])
+    for word in "abc":
+        await run.signal("word", word)
+    await app.drain()
+    assert await run.result() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+async def test_a_crash_when_it_goes_on_makes_one_successor(app: Holdfast, calls: Calls, written: bool) -> None:
+    """R12: end and start are one transaction."""
+    add_counter(app, calls, 1)
+    run = await app.start("counter", 0)
+    await crash_at(app, lambda batch: any(m.successor for m in batch.transitions), written=written)
+    assert len(await app.runs()) == (2 if written else 1)
+    await app.drain()
+    assert await run.result() == "ended at 1"
+    assert len(await app.runs()) == 2
+    assert calls == {"count 0": 1, "count 1": 1}
+
+
+async def test_catching_it_changes_nothing(app: Holdfast, calls: Calls) -> None:
+    """Rule 20: the run has decided to go on as another."""
+
+    @app.workflow
+    async def counter(ctx: Context, number: int) -> str:
+        if number == 0:
+            try:
+                ctx.continue_as(1)
+            except BaseException:
+                calls.hit("caught")
+            return "wrong"
+        return "right"
+
+    run = await app.start(counter, 0)
+    await app.drain()
+    assert await run.result() == "right"
+    assert calls == {"caught": 1}
+
+
+async def test_a_branch_may_let_the_run_go_on_as_another(app: Holdfast) -> None:
+    """The other branches are given up, whatever they wait for."""
+
+    async def waits(ctx: Context) -> None:
+        await ctx.wait_signal("never")
+
+    async def busy(ctx: Context) -> None:
+        await ctx.step("hang", asyncio.Event().wait)
+
+    async def decides(ctx: Context) -> None:
+        await ctx.step("decide", lambda: None)
+        ctx.continue_as(1)
+
+    @app.workflow
+    async def order(ctx: Context, number: int) -> int:
+        if number == 0:
+            await ctx.gather(ctx.branch(waits), ctx.branch(busy), ctx.branch(decides))
+        return number
+
+    run = await app.start(order, 0)
+    async with app.worker():
+        assert await run.result(timeout=10) == 1
+
+
+async def test_going_on_inside_a_step_is_refused(app: Holdfast) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, number: int) -> None:
+        def inside() -> None:
+            ctx.continue_as(1)
+
+        await ctx.step(inside)
+
+    run = await app.start(order, 0)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"ctx\.continue_as from inside"):
+        await run.result()
+
+
+async def test_a_key_stays_with_the_first_of_a_chain(app: Holdfast, calls: Calls) -> None:
+    """Rule 35: the same key is the same run, whose result is that of the last."""
+    add_counter(app, calls, 2)
+    run = await app.start("counter", 0, key="k")
+    await app.drain()
+    again = await app.start("counter", 0, key="k")
+    assert again.id == run.id
+    assert await again.result() == "ended at 2"
+    assert len(await app.runs()) == 3
+
+
+async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_first(app: Holdfast) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, number: int) -> None:
+        if number == 0:
+            ctx.continue_as(1)
+        await ctx.wait_signal("never")
+
+    run = await app.start(order, 0)
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "completed"))
+        [_, last] = await chain_of(app, run.id)
+        await app.get(last.id).cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=20)
+
+
+async def test_a_long_chain_comes_to_its_end(make_app: MakeApp, calls: Calls) -> None:
+    """For work without an end: a hundred runs, each with its few records."""
+    app = make_app(settings=Settings(max_records=5))
+
+    @app.workflow
+    async def counter(ctx: Context, number: int) -> int:
+        for _ in range(3):
+            await ctx.step("count", lambda: calls.hit("count"))
+        if number < 100:
+            ctx.continue_as(number + 1)
+        return number
+
+    run = await app.start(counter, 0)
+    async with app.worker():
+        assert await run.result(timeout=40) == 100
+    assert calls == {"count": 303}
+
+
+async def test_the_limit_on_records_names_the_way_out(make_app: MakeApp) -> None:
+    """Rule 23."""
+    app = make_app(settings=Settings(max_records=5))
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        for _ in range(6):
+            await ctx.step("one more", lambda: None)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"ctx\.continue_as"):
+        await run.result()

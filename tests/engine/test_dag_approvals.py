@@ -1,0 +1,330 @@
+"""Approvals: steps of a dag that wait for somebody's word (R16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, Holdfast, InvalidState, RunFailed, Settings
+from holdfast.engine.dag import Dag
+from tests.engine.conftest import MakeApp
+from tests.support.dags import how, make_step_due, row_of, steps_of
+from tests.support.engine import Calls, Gate, eventually, stopped_at_once
+
+Declare = Callable[..., Dag]
+
+
+@pytest.fixture(params=[2.0, 0.0], ids=["in memory", "released"])
+def app(request: pytest.FixtureRequest, make_app: MakeApp) -> Holdfast:
+    """A gate waits in memory for a moment, or lets go of its slot at once."""
+    return make_app(settings=Settings(moment=request.param))
+
+
+@pytest.fixture
+def log() -> list[Any]:
+    """What was done, in order."""
+    return []
+
+
+@pytest.fixture
+def declare(app: Holdfast, log: list[Any]) -> Declare:
+    """charge → manager_ok → ship."""
+
+    def make(**options: Any) -> Dag:
+        dag = app.dag("order")
+
+        @dag.step(compensate=lambda ctx: log.append("refund"))
+        async def charge(ctx: Any) -> None:
+            log.append("charge")
+
+        dag.approval("manager_ok", after=[charge], **options)
+
+        @dag.step(after=["manager_ok"])
+        async def ship(ctx: Any) -> Any:
+            log.append("ship")
+            return ctx.outputs.get("manager_ok", "nobody said")
+
+        return dag
+
+    return make
+
+
+async def waits(run: Any) -> bool:
+    return (await how(run))["manager_ok"] in ("waiting", "running") and (await how(run))["charge"] == "completed"
+
+
+async def test_a_gate_holds_what_comes_after_it(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+    run = await app.start(declare())
+    await app.drain()
+    info = (await steps_of(run))["manager_ok"]
+    assert (info.status, info.detail) == ("waiting", "signal")
+    assert log == ["charge"]
+    assert (await run.status(), (await app.get(await row_of(run, "manager_ok")).info()).worker) == ("running", None)
+
+
+@pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])
+async def test_a_signal_opens_it_and_its_value_is_the_output(app: Holdfast, declare: Declare, value: Any) -> None:
+    run = await app.start(declare())
+    await app.drain()
+    await run.signal("manager_ok", value)
+    await app.drain()
+    result = await run.result()
+    assert result == {"charge": None, "manager_ok": value, "ship": value}
+    assert type(result["manager_ok"]) is type(value)
+
+
+async def test_false_fails_the_step_and_so_undoes_the_run(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+    run = await app.start(declare())
+    await app.drain()
+    await run.signal("manager_ok", False)
+    await app.drain()
+    assert log == ["charge", "refund"]
+    assert await run.status() == "compensated"
+    assert await how(run) == {"charge": "completed", "manager_ok": "failed", "ship": "skipped"}
+    with pytest.raises(RunFailed, match="'manager_ok' was not approved"):
+        await run.result()
+
+
+async def test_a_worker_that_is_at_it_hears_at_once(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare())
+    async with app.worker():
+        await eventually(lambda: waits(run))
+        await run.signal("manager_ok", "go")
+        assert (await run.result())["ship"] == "go"
+
+
+@pytest.mark.parametrize("value", [True, False])
+async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Holdfast, declare: Declare, value: bool) -> None:
+    """R10."""
+    run = await app.start(declare())
+    await run.signal("manager_ok", value)
+    await app.drain()
+    assert await run.status() == ("completed" if value else "compensated")
+
+
+async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Holdfast) -> None:
+    gate = Gate()
+    dag = app.dag("dag")
+
+    @dag.step
+    async def before(ctx: Any) -> None:
+        await gate.passing()
+
+    dag.approval("ok", after=[before])
+    run = await app.start(dag)
+    async with app.worker():
+        await gate.reached()
+        await run.signal("ok", 7)
+        gate.open()
+        assert (await run.result())["ok"] == 7
+
+
+async def test_of_two_signals_the_first_counts(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare())
+    await run.signal("manager_ok", "first")
+    await run.signal("manager_ok", "second")
+    await app.drain()
+    assert (await run.result())["ship"] == "first"
+
+
+async def test_several_gates_are_opened_in_any_order(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.approval("legal")
+    dag.approval("finance")
+
+    @dag.step(after=["legal", "finance"])
+    async def sign(ctx: Any) -> Any:
+        return [ctx.outputs["legal"], ctx.outputs["finance"]]
+
+    run = await app.start(dag)
+    await app.drain()
+    await run.signal("finance", 2)
+    await app.drain()
+    assert await how(run) == {"legal": "waiting", "finance": "completed", "sign": "waiting"}
+    await run.signal("legal", 1)
+    await app.drain()
+    assert (await run.result())["sign"] == [1, 2]
+
+
+async def test_k_of_n_approvals_are_enough(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    voters = ["ann", "bob", "cyd"]
+    for name in voters:
+        dag.approval(name, timeout=3600, on_timeout="skip")
+    dag.declare(lambda ctx: sorted(ctx.outputs), name="act", after=voters, at_least=2)
+    run = await app.start(dag)
+    await app.drain()
+    await run.signal("cyd", True)
+    await app.drain()
+    assert (await how(run))["act"] == "waiting"
+    await run.signal("ann", True)
+    await app.drain()
+    assert (await how(run)) == {"ann": "completed", "bob": "waiting", "cyd": "completed", "act": "completed"}
+    await make_step_due(app, run, "bob")
+    await app.drain()
+    assert (await run.result())["act"] == ["ann", "cyd"]
+
+
+# -- too late ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_gate_that_nobody_opens_in_time_fails(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+    run = await app.start(declare(timeout=timedelta(days=2)))
+    await app.drain()
+    info = await app.get(await row_of(run, "manager_ok")).info()
+    assert info.due_at is not None
+    assert timedelta(days=1, hours=23) < info.due_at - info.read_at <= timedelta(days=2)
+    await make_step_due(app, run, "manager_ok")
+    await app.drain()
+    assert log == ["charge", "refund"]
+    with pytest.raises(RunFailed, match="manager_ok") as failed:
+        await run.result()
+    assert "SignalTimeout" in failed.value.message
+
+
+async def test_a_gate_can_be_skipped_when_nobody_opens_it(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+    """And so is what hangs only on it."""
+    run = await app.start(declare(timeout=3600, on_timeout="skip"))
+    await app.drain()
+    await make_step_due(app, run, "manager_ok")
+    await app.drain()
+    assert await run.result() == {"charge": None}
+    assert await how(run) == {"charge": "completed", "manager_ok": "skipped", "ship": "skipped"}
+    assert log == ["charge"]
+
+
+async def test_a_gate_can_open_by_itself(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare(timeout=3600, on_timeout="approve"))
+    await app.drain()
+    await make_step_due(app, run, "manager_ok")
+    await app.drain()
+    assert await run.result() == {"charge": None, "manager_ok": True, "ship": True}
+
+
+@pytest.mark.parametrize("on_timeout", ["fail", "skip", "approve"])
+async def test_a_word_in_time_counts_whatever_is_said_of_late_ones(
+    app: Holdfast, declare: Declare, on_timeout: str
+) -> None:
+    run = await app.start(declare(timeout=3600, on_timeout=on_timeout))
+    await app.drain()
+    await run.signal("manager_ok", "in time")
+    await app.drain()
+    assert (await run.result())["ship"] == "in time"
+
+
+async def test_a_short_timeout_is_kept_in_memory_too(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare(timeout=0.05, on_timeout="approve"))
+    async with app.worker():
+        assert (await run.result())["manager_ok"] is True
+
+
+async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Holdfast) -> None:
+    """Not from the start of the run, and a new worker does not begin anew."""
+    gate = Gate()
+    dag = app.dag("dag")
+
+    @dag.step
+    async def before(ctx: Any) -> None:
+        await gate.passing()
+
+    dag.approval("ok", after=[before], timeout=3600)
+    run = await app.start(dag)
+    async with stopped_at_once(app):
+        await gate.reached()
+    assert (await app.get(await row_of(run, "ok")).info()).due_at is None
+    gate.open()
+    await app.drain()
+    due = (await app.get(await row_of(run, "ok")).info()).due_at
+    assert due is not None
+    await run.signal("ok", True)
+    await app.drain()
+    assert await run.status() == "completed"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_signal_to_no_step_of_the_run_is_refused(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare())
+    with pytest.raises(InvalidState, match="has no step 'manager'"):
+        await run.signal("manager", True)
+
+
+async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Holdfast, declare: Declare) -> None:
+    gate = Gate()
+    dag = app.dag("dag")
+    dag.approval("ok")
+
+    @dag.step(after=["ok"])
+    async def after(ctx: Any) -> None:
+        await gate.passing()
+
+    run = await app.start(dag)
+    await run.signal("ok", True)
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(InvalidState, match="has no step 'ok' that goes on"):
+            await run.signal("ok", False)
+        gate.open()
+        await run.result()
+
+
+async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, declare: Declare) -> None:
+    run = await app.start(declare())
+    await run.signal("manager_ok", True)
+    await app.drain()
+    with pytest.raises(InvalidState):
+        await run.signal("manager_ok", False)
+
+
+async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match='"fail", "skip" or "approve"'):
+        app.dag("dag").approval("ok", on_timeout="wait")  # type: ignore[arg-type]
+
+
+# -- when something else ends the run ------------------------------------------------------------------------------------
+
+
+async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
+    app: Holdfast, declare: Declare, log: list[Any]
+) -> None:
+    run = await app.start(declare())
+    async with app.worker():
+        await eventually(lambda: waits(run))
+        await run.cancel()
+        await eventually(lambda: is_over(run))
+    assert await run.status() == "compensated"
+    assert log == ["charge", "refund"]
+    assert (await how(run))["manager_ok"] in ("cancelled", "skipped")
+
+
+async def is_over(run: Any) -> bool:
+    return await run.status() in ("compensated", "failed", "cancelled")
+
+
+async def test_a_gate_that_waits_ends_when_another_step_fails(app: Holdfast, calls: Calls) -> None:
+    gate = Gate()
+    dag = app.dag("dag")
+    dag.approval("ok")
+
+    @dag.step(retries=0)
+    async def broken(ctx: Any) -> None:
+        await gate.passing()
+        raise ValueError("no")
+
+    dag.declare(lambda ctx: calls.hit("after"), name="after", after=["ok"])
+    run = await app.start(dag)
+    async with app.worker():
+        await gate.reached()
+        await eventually(lambda: begun(run, "ok"))
+        gate.open()
+        await eventually(lambda: is_over(run))
+    assert (await how(run))["ok"] == "cancelled"
+    assert calls == {}
+
+
+async def begun(run: Any, step: str) -> bool:
+    return (await steps_of(run))[step].started_at is not None

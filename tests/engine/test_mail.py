@@ -1,0 +1,375 @@
+"""The mailbox of a run: sorted in memory, looked into for many at once, heard of by whichever worker has the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, DatabaseUnavailable, Holdfast, RunCancelled, RunFailed, Settings
+from holdfast.engine.inbox import Inbox
+from holdfast.model.records import Mail, Mailbox
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.waiting import HARDLY_EVER, count, deafen, reached
+from tests.worker.spying import Counted, HeldReply, wrap
+
+
+def signal(name: str, id_: str, value: str = "null") -> Mail:
+    return Mail("run", id_, "signal", name, value)
+
+
+def child(id_: str) -> Mail:
+    return Mail("run", id_, "child", "completed", "null")
+
+
+def box(*mail: Mail, wakes: int = 1, ends: int = 0) -> Mailbox:
+    return Mailbox(wakes, ends, list(mail))
+
+
+# -- the inbox ----------------------------------------------------------------------------------------------------
+
+
+async def test_mail_that_nobody_waits_for_is_kept_in_order_per_name() -> None:
+    inbox = Inbox(0, 0)
+    inbox.put(box(signal("a", "1"), signal("b", "2"), signal("a", "3")))
+    taken = [inbox.take("signal", name) for name in ("a", "b", "a", "a")]
+    assert [mail and mail.id for mail in taken] == ["1", "2", "3", None]
+
+
+async def test_mail_goes_to_who_waits_longest() -> None:
+    inbox = Inbox(0, 0)
+    first, second = inbox.wait("signal", "a"), inbox.wait("signal", "a")
+    inbox.put(box(signal("a", "1")))
+    assert first.result() == signal("a", "1") and not second.done()
+    assert inbox.take("signal", "a") is None
+
+
+async def test_who_has_given_up_waiting_is_passed_over() -> None:
+    inbox = Inbox(0, 0)
+    first, second = inbox.wait("signal", "a"), inbox.wait("signal", "a")
+    first.cancel()
+    inbox.put(box(signal("a", "1")))
+    assert second.result() == signal("a", "1")
+
+
+async def test_mail_is_seen_once_however_often_it_is_brought() -> None:
+    """Rule 7: a look that was under way while the mail was taken brings it again."""
+    inbox = Inbox(0, 0)
+    for _ in range(3):
+        inbox.put(box(signal("a", "1")))
+    assert inbox.take("signal", "a") is not None
+    assert inbox.take("signal", "a") is None
+    inbox.put(box(signal("a", "1")))
+    assert inbox.take("signal", "a") is None
+
+
+async def test_mail_given_back_is_the_next_to_be_taken() -> None:
+    inbox = Inbox(0, 0)
+    inbox.put(box(signal("a", "1"), signal("a", "2")))
+    first = inbox.take("signal", "a")
+    assert first is not None
+    inbox.give_back(first)
+    assert [inbox.take("signal", "a"), inbox.take("signal", "a")] == [signal("a", "1"), signal("a", "2")]
+
+
+@pytest.mark.parametrize("mail", [signal("a", "1"), child("1")])
+async def test_mail_given_back_goes_to_who_waits_for_it_by_now(mail: Mail) -> None:
+    """Rule 6: a branch was cancelled, or lost a race, at the very moment it got the mail; another waits for the same.
+    The run would be released knowing all there is to know, and never hear of it again."""
+    inbox = Inbox(0, 0)
+    key = mail.id if mail.kind == "child" else mail.name
+    first = inbox.wait(mail.kind, key)
+    second = inbox.wait(mail.kind, key)
+    inbox.put(box(mail))
+    assert not second.done()
+    inbox.give_back(first.result() or mail)
+    assert second.result() == mail
+
+
+async def test_ends_of_children_are_found_by_their_id() -> None:
+    inbox = Inbox(0, 0)
+    late = inbox.wait("child", "c2")
+    inbox.put(box(child("c1"), child("c2"), wakes=0, ends=2))
+    assert late.result() == child("c2")
+    assert inbox.take("child", "c1") == child("c1")
+    assert inbox.ends == 2
+
+
+async def test_any_wake_is_told_to_those_who_watch_and_no_other() -> None:
+    inbox = Inbox(3, 0)
+    watcher = inbox.watch()
+    inbox.put(box(wakes=3, ends=1))
+    assert not watcher.done()
+    inbox.put(box(wakes=4))
+    assert watcher.done() and inbox.wakes == 4
+
+
+# -- looking ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", [0, 3600])
+async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp, moment: float) -> None:
+    """Nothing was ever sent to the run, and nobody has told of anything lately: waiting costs no question."""
+    app = make_app(settings=Settings(moment=moment, poll=60, sweep=60))
+    looks = Counted(await app.store(), "mail")
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        await ctx.step("forget the first word of the ear", forget)
+        return await ctx.wait_signal("go", timeout=3600)
+
+    async def forget() -> None:
+        await _hearing(app)
+        worker._mailman._news = 0.0
+
+    async with app.worker(grace=0) as worker:
+        run = await app.start(order)
+        await eventually(lambda: _opened(run))
+        assert len(looks) == 0
+
+
+async def _opened(run: Any) -> bool:
+    return any(step.status == "waiting" for step in await run.steps())
+
+
+async def test_one_question_serves_all_runs_that_wait_in_memory(make_app: MakeApp) -> None:
+    """Fifty runs wait, fifty signals come at once: the mailman goes round a few times, not fifty."""
+    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+
+    @app.workflow
+    async def order(ctx: Context, number: int) -> int:
+        return number + int(await ctx.wait_signal("go"))
+
+    async with app.worker() as worker:
+        runs = await app.start_many(order, list(range(50)))
+        await eventually(lambda: len(worker._executor.running) == 50)
+        await eventually(lambda: not any(execution.busy for execution in worker._executor.running.values()))
+        looks = Counted(await app.store(), "mail")
+        await asyncio.gather(*(run.signal("go", 100) for run in runs))
+        assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(100, 150))
+    assert 1 <= len(looks) <= 50
+    assert max(len(ids) for (ids,) in looks.calls) > 1
+
+
+async def test_looking_rides_out_an_outage(make_app: MakeApp) -> None:
+    """The database is away when the mailman comes: he comes again."""
+    app = make_app(settings=Settings(outage_backoff_max=0.05))
+    failures: list[int] = []
+
+    async def away(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        if len(failures) < 3:
+            failures.append(1)
+            raise DatabaseUnavailable("away")
+        return await call(*args)
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    await run.signal("go", 1)
+    wrap(await app.store(), "mail", away)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 1
+    assert len(failures) == 3
+
+
+async def test_an_error_of_the_engine_fails_the_run_and_says_so(app: Holdfast) -> None:
+    """W36: it neither hangs nor keeps its slot, and the worker goes on."""
+
+    async def broken(_call: Callable[..., Awaitable[Any]], *_args: Any) -> Any:
+        raise RuntimeError("the mailman stumbled")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    @app.task
+    async def other() -> str:
+        return "well"
+
+    run = await app.start(order)
+    await run.signal("go", 1)
+    wrap(await app.store(), "mail", broken)
+    async with app.worker(concurrency=1):
+        with pytest.raises(RunFailed, match="the mailman stumbled"):
+            await run.result(timeout=PATIENCE)
+        assert await (await app.start(other)).result(timeout=PATIENCE) == "well"
+
+
+async def test_an_answer_that_comes_when_the_run_has_left_is_harmless(app: Holdfast) -> None:
+    """The run is cancelled while the mailman is under way."""
+    held = HeldReply(await app.store(), "mail")
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    @app.task
+    async def other() -> str:
+        return "well"
+
+    run = await app.start(order)
+    await run.signal("go", 1)
+    async with app.worker():
+        await held.done()
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=PATIENCE)
+        held.release()
+        assert await (await app.start(other)).result(timeout=PATIENCE) == "well"
+
+
+# -- many workers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_sender_elsewhere_wakes_the_worker_at_once(make_app: MakeApp) -> None:
+    """R10, R15: the run is released; the worker that will have it hardly ever polls."""
+    app, sender = make_app(settings=Settings(moment=0, poll=60, sweep=60)), make_app()
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        return [await ctx.wait_signal("go") for _ in range(3)]
+
+    async with app.worker():
+        await _hearing(app)
+        run = await app.start(order)
+        for number in range(3):
+            await reached(run, "waiting")
+            await sender.signal(run.id, "go", number)
+            await eventually(lambda number=number: _taken(app, run, number + 1))
+        assert await run.result(timeout=PATIENCE) == [0, 1, 2]
+
+
+async def test_a_sender_elsewhere_is_heard_by_a_run_in_memory(make_app: MakeApp) -> None:
+    app, sender = make_app(settings=Settings(moment=3600, poll=60, sweep=60)), make_app()
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    async with app.worker() as worker:
+        await _hearing(app)
+        run = await app.start(order)
+        await eventually(lambda: run.id in worker._executor.running and not worker._executor.running[run.id].busy)
+        await sender.signal(run.id, "go", 5)
+        assert await run.result(timeout=PATIENCE) == 5
+
+
+async def _hearing(app: Holdfast) -> None:
+    store = await app.store()
+    await eventually(lambda: store.can_wake or store.dialect != "postgres")
+
+
+async def _taken(app: Holdfast, run: Any, number: int) -> bool:
+    return await count(app, "mailbox", run) == 0 and await count(app, "steps", run) >= number
+
+
+async def test_a_run_may_be_woken_on_any_worker_and_knows_its_history_on_each(make_app: MakeApp, calls: Calls) -> None:
+    """Rule 33: two workers take turns as it happens; what one remembers of the run must not be older than its row."""
+    apps = [make_app(settings=Settings(moment=0)) for _ in range(2)]
+    number = 40
+    for app in apps:
+
+        @app.workflow(name="collect")
+        async def collect(ctx: Context) -> list[int]:
+            got: list[int] = []
+            for turn in range(number):
+                got.append(await ctx.wait_signal("item", type=int))
+                await ctx.step("note", calls.hit, str(turn))
+            return got
+
+    run = await apps[0].start("collect")
+    async with apps[0].worker(), apps[1].worker():
+        for turn in range(number):
+            await apps[turn % 2].signal(run.id, "item", turn)
+            if turn % 3 == 0:
+                await asyncio.sleep(0.01)
+        assert await run.result(timeout=30) == list(range(number))
+    assert calls == {str(turn): 1 for turn in range(number)}
+
+
+async def test_the_end_of_a_child_on_another_worker_wakes_the_parent(make_app: MakeApp) -> None:
+    """Rule 26: over two workers, each of which knows one of the two."""
+    parents, children = make_app(settings=Settings(moment=0, poll=60)), make_app(settings=Settings(moment=0, poll=60))
+    gate = Gate()
+
+    @children.task(name="child")
+    async def child_task(number: int) -> int:
+        await gate.passing()
+        return number * 2
+
+    @parents.workflow(name="parent")
+    async def parent(ctx: Context) -> int:
+        return int(await ctx.call("child", 21))
+
+    await children.start("child", 0, delay=3600)  # so that its definition is known
+    async with parents.worker(), children.worker():
+        await _hearing(parents)
+        await _hearing(children)
+        run = await parents.start("parent")
+        await gate.reached()
+        await reached(run, "waiting")
+        gate.open()
+        assert await run.result(timeout=PATIENCE) == 42
+
+
+async def test_mail_finds_its_run_by_polling_alone(make_app: MakeApp) -> None:
+    """Signals and ends of children, with nobody told of anything."""
+    apps = [make_app(settings=Settings(moment=0, poll=0.1)) for _ in range(2)]
+    for app in apps:
+        await deafen(app)
+
+        @app.task(name="child")
+        async def child_task(number: int) -> int:
+            return number * 2
+
+        @app.workflow(name="parent")
+        async def parent(ctx: Context) -> list[int]:
+            doubled = [await ctx.call("child", n) for n in range(3)]
+            return [*doubled, await ctx.wait_signal("go")]
+
+    async with apps[0].worker():
+        run = await apps[1].start("parent")
+        await apps[1].signal(run.id, "go", 7)
+        assert await run.result(timeout=PATIENCE) == [0, 2, 4, 7]
+
+
+async def test_a_crowd_of_runs_is_woken_by_a_crowd_of_signals(make_app: MakeApp) -> None:
+    """Two hundred runs, ten slots, two workers, three signals each: all are taken, none twice."""
+    apps = [make_app(settings=Settings(moment=0)) for _ in range(2)]
+    for app in apps:
+
+        @app.workflow(name="collect")
+        async def collect(ctx: Context) -> list[int]:
+            return [await ctx.wait_signal("item", type=int) for _ in range(3)]
+
+    runs = await apps[0].start_many("collect", [None] * 200)
+    async with apps[0].worker(concurrency=5), apps[1].worker(concurrency=5):
+        for turn in range(3):
+            await asyncio.gather(*(apps[n % 2].signal(run.id, "item", turn) for n, run in enumerate(runs)))
+        results = [await run.result(timeout=40) for run in runs]
+    assert results == [[0, 1, 2]] * 200
+
+
+async def test_a_worker_that_hardly_ever_polls_delivers_what_was_left_with_the_end_of_a_child(
+    make_app: MakeApp,
+) -> None:
+    """The mail of a child is delivered after its commit, by the worker that committed it, at once."""
+    app = make_app(settings=HARDLY_EVER)
+
+    @app.task(name="child")
+    async def child_task(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[int]:
+        handles = [await ctx.start(child_task, n) for n in range(10)]
+        return [await handle.result() for handle in handles]
+
+    async with app.worker(concurrency=1):
+        run = await app.start(parent)
+        assert await run.result(timeout=PATIENCE) == list(range(10))

@@ -1,0 +1,285 @@
+"""``ctx.patched``: living with changes of the code. Old runs go the old way, new ones the new way, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, SyncContext
+from tests.engine.conftest import MakeApp
+from tests.support.engine import Calls, Gate, interrupt, make_due
+
+Body = Callable[[Context], Awaitable[Any]]
+
+
+def register(app: Holdfast, body: Body) -> Holdfast:
+    app.workflow(name="order", backoff=Backoff(base=600, max=600))(body)
+    return app
+
+
+async def say(text: str) -> str:
+    return text
+
+
+async def old(ctx: Context) -> list[str]:
+    return [await ctx.step("a", say, "a"), await ctx.step("b", say, "old b")]
+
+
+async def patched(ctx: Context) -> list[str]:
+    results = [await ctx.step("a", say, "a")]
+    if ctx.patched("new b"):
+        results += [await ctx.step("check", say, "checked"), await ctx.step("new b", say, "new b")]
+    else:
+        results.append(await ctx.step("b", say, "old b"))
+    return results
+
+
+def with_gate(body: Body, gate: Gate) -> Body:
+    async def order(ctx: Context) -> Any:
+        results = await body(ctx)
+        await ctx.step("gate", gate.passing)
+        return results
+
+    return order
+
+
+async def test_a_new_run_takes_the_new_way(app: Holdfast) -> None:
+    register(app, patched)
+    run = await app.start("order")
+    await app.drain()
+    assert await run.result() == ["a", "checked", "new b"]
+
+
+async def test_a_run_of_the_old_code_goes_on_the_old_way(make_app: MakeApp) -> None:
+    gate = Gate()
+    before, after = register(make_app(), with_gate(old, gate)), register(make_app(), with_gate(patched, gate))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == ["a", "old b"]
+
+
+async def test_a_run_that_had_not_come_there_takes_the_new_way(make_app: MakeApp) -> None:
+    """It began by the old code, but the changed part lies before it."""
+    gate = Gate()
+
+    def held(body: Body) -> Body:
+        async def order(ctx: Context) -> Any:
+            await ctx.step("gate", gate.passing)
+            return await body(ctx)
+
+        return order
+
+    before, after = register(make_app(), held(old)), register(make_app(), held(patched))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == ["a", "checked", "new b"]
+
+
+async def test_the_way_taken_is_taken_again(app: Holdfast, calls: Calls) -> None:
+    """Interrupted after the patch, and right behind it."""
+    gate = Gate()
+
+    async def order(ctx: Context) -> list[Any]:
+        way = ctx.patched("p")
+        await ctx.step("gate", gate.passing)
+        return [way, ctx.patched("p"), await ctx.step("after", lambda: calls.hit("after"))]
+
+    register(app, order)
+    run = await app.start("order")
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [True, True, 1]
+
+
+async def test_the_way_taken_survives_the_failure_of_the_step_behind_it(make_app: MakeApp, calls: Calls) -> None:
+    """A new attempt forgets the failed step, not the way."""
+    app = make_app()
+
+    def flaky() -> str:
+        if calls.hit("flaky") == 1:
+            raise ValueError("once")
+        return "better"
+
+    async def order(ctx: Context) -> list[Any]:
+        return [ctx.patched("p"), await ctx.step(flaky)]
+
+    register(app, order)
+    run = await app.start("order")
+    await app.drain()
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.result() == [True, "better"]
+
+
+async def test_branches_take_their_ways_singly(make_app: MakeApp) -> None:
+    """One branch had passed the change by the old code, the other had not."""
+    gate = Gate()
+
+    async def ahead(ctx: Context, new: bool) -> str:
+        way = "new" if new and ctx.patched("p") else "old"
+        return await ctx.step(f"{way} way", say, way)
+
+    async def behind(ctx: Context, new: bool) -> str:
+        await ctx.step("gate", gate.passing)
+        return await ahead(ctx, new)
+
+    def body(new: bool) -> Body:
+        async def order(ctx: Context) -> list[str]:
+            return list(await ctx.gather(ctx.branch(ahead, new), ctx.branch(behind, new)))
+
+        return order
+
+    before, after = register(make_app(), body(False)), register(make_app(), body(True))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == ["old", "new"]
+
+
+async def test_each_item_of_a_map_takes_its_way(app: Holdfast) -> None:
+    async def item(ctx: Context, number: int) -> list[Any]:
+        return [ctx.patched("p"), await ctx.step("s", lambda: number)]
+
+    async def order(ctx: Context) -> list[Any]:
+        return await ctx.map(item, range(3))
+
+    register(app, order)
+    run = await app.start("order")
+    await app.drain()
+    assert await run.result() == [[True, n] for n in range(3)]
+
+
+async def test_a_change_met_in_a_loop_is_one_decision(make_app: MakeApp) -> None:
+    """The first time decides for the whole line."""
+    gate = Gate()
+
+    def body(new: bool) -> Body:
+        async def order(ctx: Context) -> list[str]:
+            results = []
+            for number in range(3):
+                way = "new" if new and ctx.patched("p") else "old"
+                results.append(await ctx.step(f"{way} {number}", say, way))
+                if number == 1:
+                    await ctx.step("gate", gate.passing)
+            return results
+
+        return order
+
+    app = register(make_app(), body(True))
+    run = await app.start("order")
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == ["new"] * 3
+
+
+async def test_several_changes_are_told_apart(make_app: MakeApp) -> None:
+    gate = Gate()
+
+    async def first_change(ctx: Context) -> list[Any]:
+        return [ctx.patched("one"), await ctx.step("a", say, "a")]
+
+    async def second_change(ctx: Context) -> list[Any]:
+        return [ctx.patched("one"), ctx.patched("two"), await ctx.step("a", say, "a")]
+
+    before = register(make_app(), with_gate(first_change, gate))
+    after = register(make_app(), with_gate(second_change, gate))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == [True, False, "a"]
+
+
+async def test_a_change_may_leave_the_code_when_no_run_needs_it(make_app: MakeApp) -> None:
+    """What is recorded of a patch is no step that must be called."""
+    gate = Gate()
+
+    async def cleaned(ctx: Context) -> list[str]:
+        return [
+            await ctx.step("a", say, "a"),
+            await ctx.step("check", say, "checked"),
+            await ctx.step("new b", say, "new b"),
+        ]
+
+    before, after = register(make_app(), with_gate(patched, gate)), register(make_app(), with_gate(cleaned, gate))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == ["a", "checked", "new b"]
+
+
+async def test_a_plain_def_is_patched_too(make_app: MakeApp) -> None:
+    before, after = make_app(), make_app()
+    gate = Gate()
+
+    @before.workflow(name="order")
+    def was(ctx: SyncContext) -> list[Any]:
+        result = [ctx.step("a", say, "a")]
+        ctx.step("gate", gate.passing)
+        return result
+
+    @after.workflow(name="order")
+    def now(ctx: SyncContext) -> list[Any]:
+        result: list[Any] = [ctx.patched("early"), ctx.step("a", say, "a")]
+        ctx.step("gate", gate.passing)
+        return [*result, ctx.patched("late")]
+
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.result() == [False, "a", True]
+
+
+async def test_a_patch_is_not_listed_among_the_steps(app: Holdfast) -> None:
+    register(app, patched)
+    run = await app.start("order")
+    await app.drain()
+    assert [s.name for s in await run.steps()] == ["a", "check", "new b"]
+
+
+async def test_a_run_undone_by_newer_code_goes_the_way_it_went(make_app: MakeApp) -> None:
+    """The replay that finds the undos asks the patches too."""
+    gate = Gate()
+    undone: list[str] = []
+
+    def body(new: bool) -> Body:
+        async def order(ctx: Context) -> None:
+            if new and ctx.patched("p"):
+                await ctx.options(compensate=lambda *_: undone.append("new")).step("new", say, "new")
+            else:
+                await ctx.options(compensate=lambda *_: undone.append("old")).step("old", say, "old")
+            await ctx.step("gate", gate.passing)
+            raise NonRetryableError("no")
+
+        return order
+
+    before, after = register(make_app(), body(False)), register(make_app(), body(True))
+    run = await before.start("order")
+    await interrupt(before, gate)
+    gate.open()
+    await after.drain()
+    assert await run.status() == "compensated"
+    assert undone == ["old"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300])
+async def test_a_change_needs_a_name(app: Holdfast, name: str) -> None:
+    async def order(ctx: Context) -> None:
+        ctx.patched(name)
+
+    app.workflow(name="order", max_attempts=1)(order)
+    run = await app.start("order")
+    await app.drain()
+    with pytest.raises(RunFailed, match="the name of a change"):
+        await run.result()

@@ -1,0 +1,653 @@
+"""Pause and resume by an operator: held from the next step on, nothing lost, and no sleep made shorter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    Holdfast,
+    InvalidState,
+    RetryLater,
+    Run,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    Settings,
+    SyncContext,
+)
+from holdfast.model.ids import new_id
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
+from tests.worker.spying import wrap
+
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+async def asked(run: Run[Any], what: str) -> None:
+    """Wait until the wish is written into the row."""
+
+    async def there() -> bool:
+        return (await run.info()).asked == what
+
+    await eventually(there)
+
+
+# -- before it is executed ----------------------------------------------------------------------------------------
+
+
+async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Holdfast, calls: Calls) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        return calls.hit("body")
+
+    run = await app.start(order)
+    await run.pause()
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.ready, info.worker) == ("paused", False, None)
+    assert calls == {}
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 1
+
+
+async def test_a_delayed_run_is_not_early_after_a_pause(app: Holdfast) -> None:
+    """Resume never shortens a wait."""
+
+    @app.task
+    async def work() -> None: ...
+
+    run = await app.start(work, delay=3600)
+    due_at = (await run.info()).due_at
+    await run.pause()
+    await app.drain()
+    assert await run.status() == "paused"
+    await run.resume()
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.due_at) == ("queued", due_at)
+
+
+async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Holdfast, calls: Calls) -> None:
+    @app.task
+    async def work() -> str:
+        if calls.hit("work") == 1:
+            raise RetryLater(3600)
+        return "done"
+
+    run = await app.start(work)
+    await app.drain()
+    due_at = (await run.info()).due_at
+    await run.pause()
+    await run.resume()
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.due_at, info.attempt) == ("queued", due_at, 2)
+    await run.pause()
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert (await run.status(), calls["work"]) == ("paused", 1)
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "done"
+
+
+# -- while it waits -----------------------------------------------------------------------------------------------
+
+
+async def test_resume_never_shortens_a_sleep(app: Holdfast) -> None:
+    """W35."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(3600)
+
+    run = await app.start(order)
+    await app.drain()
+    due_at = (await run.info()).due_at
+    for _ in range(2):
+        await run.pause()
+        assert (await run.info()).waiting_for == "time"
+        await app.drain()
+        assert await run.status() == "paused"
+        await run.resume()
+        await app.drain()
+        info = await run.info()
+        assert (info.status, info.waiting_for, info.due_at) == ("waiting", "time", due_at)
+
+
+async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Holdfast, calls: Calls) -> None:
+    """W35: a pause makes it no longer than itself; nothing wakes the run before the operator does."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        await ctx.sleep(3600)
+        calls.hit("awake")
+        return "awake"
+
+    run = await app.start(order)
+    await app.drain()
+    await run.pause()
+    await let_pass(app, run, 7200)
+    await app.drain()
+    assert await run.status() == "paused" and calls == {}
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "awake"
+
+
+async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) -> None:
+    """The run is still in a slot, and nothing is executed: it is held at once, however rarely its worker beats."""
+    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+    short = make_app()
+    for each in (app, short):
+
+        @each.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            await ctx.sleep(1800)
+
+    async with app.worker():
+        run = await app.start("order")
+        await eventually(run.steps)
+        assert await run.status() == "running"
+        [sleep] = await run.steps()
+        await run.pause()
+        await reached(run, "paused")
+    await run.resume()
+    await short.drain()
+    info = await run.info()
+    assert (info.status, info.due_at) == ("waiting", sleep.started_at + timedelta(seconds=1800))
+
+
+async def test_signals_are_collected_during_a_pause(app: Holdfast, calls: Calls) -> None:
+    """Semantics: a run held while it waits collects its wakes and acts on them at resume."""
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        values = [await ctx.wait_signal("go"), await ctx.wait_signal("go")]
+        calls.hit("went on")
+        return values
+
+    run = await app.start(order)
+    await app.drain()
+    await run.pause()
+    await run.signal("go", 1)
+    await run.signal("go", 2)
+    await app.drain()
+    assert await run.status() == "paused" and calls == {}
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == [1, 2]
+
+
+async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_sleep(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        await ctx.sleep(3600)
+        return await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    await app.drain()
+    due_at = (await run.info()).due_at
+    await run.pause()
+    await run.signal("go", 1)
+    await run.resume()
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.waiting_for, info.due_at) == ("waiting", "time", due_at)
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 1
+
+
+async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Holdfast) -> None:
+    """It was decided once, and is over at resume."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            return str(await ctx.wait_signal("go", timeout=3600))
+        except TimeoutError:
+            return "late"
+
+    run = await app.start(order)
+    await app.drain()
+    await run.pause()
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.status() == "paused"
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "late"
+
+
+async def test_the_end_of_a_child_is_collected_during_a_pause(app: Holdfast) -> None:
+    @app.task
+    async def child() -> str:
+        return "grown up"
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        return await ctx.call(child)
+
+    run = await app.start(parent)
+    await app.drain(queues=["parent"])
+    assert await run.status() == "waiting"
+    await run.pause()
+    await app.drain()
+    assert await run.status() == "paused"
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "grown up"
+
+
+async def test_a_deadline_ends_a_paused_run(app: Holdfast) -> None:
+    """It is wall-clock for the whole run; whoever holds it does not stop the clock."""
+
+    @app.workflow(deadline=3600)
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    waiting, queued = await app.start(order), await app.start(order)
+    await queued.pause()
+    await app.drain()
+    await waiting.pause()
+    for run in (waiting, queued):
+        await let_pass(app, run, 3601)
+    await app.drain()
+    for run in (waiting, queued):
+        with pytest.raises(RunFailed) as caught:
+            await run.result(timeout=PATIENCE)
+        assert caught.value.reason == "deadline"
+
+
+# -- while it is executed -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_running_run_is_held_at_the_next_step(app: Holdfast, calls: Calls, kind: str) -> None:
+    """Issue 4 item 3: the step in flight is finished and recorded; the next is not begun. No attempt is used."""
+    gate = ThreadGate()
+
+    def first() -> int:
+        number = calls.hit("first")
+        gate.passing()
+        return number
+
+    if kind == "async":
+
+        @app.workflow(name="order")
+        async def order(ctx: Context) -> list[int]:
+            return [await ctx.step(first), await ctx.step("second", calls.hit, "second")]
+    else:
+
+        @app.workflow(name="order")
+        def order_in_a_thread(ctx: SyncContext) -> list[int]:
+            return [ctx.step(first), ctx.step("second", calls.hit, "second")]
+
+    async with app.worker():
+        run = await app.start("order")
+        await gate.reached()
+        await run.pause()
+        assert await run.status() == "running"
+        gate.open()
+        await reached(run, "paused")
+        assert calls == {"first": 1}
+        assert [(s.name, s.status, s.output) for s in await run.steps()] == [("first", "completed", 1)]
+        await run.resume()
+        assert await run.result(timeout=PATIENCE) == [1, 1]
+    assert calls == {"first": 1, "second": 1}
+    info = await run.info()
+    assert (info.attempt, info.losses, info.asked) == (1, 0, None)
+
+
+async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Holdfast, calls: Calls) -> None:
+    """A line whose step is done begins no other while its sibling is still executed."""
+    quick, slow = Gate(), Gate()
+
+    async def line(ctx: Context, name: str, gate: Gate) -> None:
+        await ctx.step(name, gate.passing)
+        await ctx.step(f"after {name}", calls.hit, name)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.gather(ctx.branch(line, "quick", quick), ctx.branch(line, "slow", slow))
+
+    async def recorded() -> bool:
+        return [s.name for s in await run.steps() if s.status == "completed"] == ["quick"]
+
+    async with app.worker():
+        run = await app.start(order)
+        await quick.reached()
+        await slow.reached()
+        await run.pause()
+        quick.open()
+        await eventually(recorded)
+        await asyncio.sleep(0.05)
+        assert (await run.status(), calls) == ("running", {})
+        slow.open()
+        await reached(run, "paused")
+        assert calls == {}
+        assert sorted(s.name for s in await run.steps()) == ["quick", "slow"]
+        await run.resume()
+        await run.result(timeout=PATIENCE)
+    assert (quick.arrivals, slow.arrivals) == (1, 1)
+    assert calls == {"quick": 1, "slow": 1}
+
+
+async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Holdfast, calls: Calls) -> None:
+    """The worker knows of the pause, and the step is still in flight, when the operator resumes."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        await ctx.step(gate.passing)
+        return await ctx.step("second", calls.hit, "second")
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await gate.reached()
+        await run.pause()
+        await eventually(lambda: worker._executor.running[run.id].asked == "pause")
+        await run.resume()
+        gate.open()
+        assert await run.result(timeout=PATIENCE) == 1
+    assert gate.arrivals == 1
+
+
+async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailbox(app: Holdfast, calls: Calls) -> None:
+    """A branch waits for mail meanwhile, and so the worker has seen that something moved on."""
+    gate = Gate()
+
+    async def listener(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    async def busy(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+        await ctx.step("second", calls.hit, "second")
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        value, _ = await ctx.gather(ctx.branch(listener), ctx.branch(busy))
+        return value
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await gate.reached()
+        execution = worker._executor.running[run.id]
+        await run.pause()
+        await eventually(lambda: execution.asked == "pause")
+        await run.resume()
+        await run.signal("other")
+        await eventually(lambda: execution.inbox.wakes > 0)
+        gate.open()
+        await eventually(lambda: calls["second"] == 1)
+        await run.signal("go", 7)
+        assert await run.result(timeout=PATIENCE) == 7
+    assert gate.arrivals == 1
+
+
+async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app: Holdfast, calls: Calls) -> None:
+    """Rule 16: the failed try is recorded, and the next one is made after resume, not before its time."""
+    gate = Gate()
+
+    async def flaky() -> str:
+        if calls.hit("flaky") == 1:
+            await gate.passing()
+            raise RetryLater(3600)
+        return "done"
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return await ctx.options(retries=1).step(flaky)
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await run.pause()
+        gate.open()
+        await reached(run, "paused")
+    await run.resume()
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.waiting_for, calls["flaky"]) == ("waiting", "retry", 1)
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "done"
+    assert calls["flaky"] == 2
+
+
+async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app: Holdfast, calls: Calls) -> None:
+    """The next attempt is not begun before resume."""
+    gate = Gate()
+
+    @app.task(backoff=AT_ONCE)
+    async def work() -> str:
+        if calls.hit("work") == 1:
+            await gate.passing()
+            raise ValueError("the first attempt fails")
+        return "done"
+
+    async with app.worker():
+        run = await app.start(work)
+        await gate.reached()
+        await run.pause()
+        gate.open()
+        await reached(run, "paused")
+        assert calls["work"] == 1
+        await run.resume()
+        assert await run.result(timeout=PATIENCE) == "done"
+    assert (await run.info()).attempt == 2
+
+
+async def test_a_task_is_one_piece_of_work_and_finishes(app: Holdfast) -> None:
+    """There is no step boundary in it."""
+    gate = Gate()
+
+    @app.task
+    async def work() -> str:
+        await gate.passing()
+        return "done"
+
+    async with app.worker():
+        run = await app.start(work)
+        await gate.reached()
+        await run.pause()
+        gate.open()
+        assert await run.result(timeout=PATIENCE) == "done"
+    assert gate.arrivals == 1
+
+
+async def test_a_pause_survives_the_death_of_the_worker(app: Holdfast, make_app: MakeApp, calls: Calls) -> None:
+    """Its next owner holds it before the code is called."""
+    gate = Gate()
+    victim = make_app()
+    for each in (app, victim):
+
+        @each.workflow(name="order")
+        async def order(ctx: Context) -> str:
+            calls.hit("body")
+            await ctx.step(gate.passing)
+            return "done"
+
+    run = await app.start("order")
+    async with doomed(victim):
+        await gate.reached()
+        await run.pause()
+    await app.drain()
+    assert (await run.status(), calls["body"]) == ("paused", 1)
+    gate.open()
+    await run.resume()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "done"
+
+
+async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -> None:
+    """The record "now waiting" is on its way when the operator asks."""
+    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+    on_the_way, let_go = asyncio.Event(), asyncio.Event()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(3600)
+
+    async def flush(call: Callable[..., Awaitable[Any]], worker: str, batch: Any) -> Any:
+        if any(move.status == "waiting" for move in batch.transitions):
+            on_the_way.set()
+            await let_go.wait()
+        return await call(worker, batch)
+
+    wrap(await app.store(), "flush", flush)
+    async with app.worker():
+        run = await app.start(order)
+        await asyncio.wait_for(on_the_way.wait(), PATIENCE)
+        await run.pause()
+        let_go.set()
+        info = await reached(run, "paused")
+    assert info.waiting_for == "time"
+    [sleep] = await run.steps()
+    await run.resume()
+    assert (await run.info()).due_at == sleep.started_at + timedelta(hours=1)
+
+
+async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:
+    """A worker that hardly ever polls, and whose heart beats every minute, holds a run in memory."""
+    app, operator = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180)), make_app()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await eventually(lambda: run.id in worker._executor.running)
+        await eventually(lambda: worker._executor.running[run.id].busy == 0)
+        for _ in range(3):  # also when one wish follows upon the other
+            await operator.signal(run.id, "other")
+        await operator.get(run.id).pause()
+        await reached(run, "paused")
+
+
+async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp) -> None:
+    """The heartbeat brings it."""
+    app, operator = make_app(settings=Settings(moment=3600, poll=0.1, lease=1)), make_app()
+    for each in (app, operator):
+        await deafen(each)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await eventually(lambda: run.id in worker._executor.running)
+        await eventually(lambda: worker._executor.running[run.id].busy == 0)
+        await operator.get(run.id).pause()
+        await reached(run, "paused")
+
+
+# -- the other verbs ----------------------------------------------------------------------------------------------
+
+
+async def test_cancel_wins_over_pause(app: Holdfast, calls: Calls) -> None:
+    """Both are asked for while a step is in flight, in either order."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+        await ctx.step("second", calls.hit, "second")
+
+    async with app.worker():
+        runs = [await app.start(order), await app.start(order)]
+        await eventually(lambda: gate.arrivals == 2)
+        await runs[0].pause()
+        await runs[0].cancel()
+        await runs[1].cancel()
+        with pytest.raises(InvalidState):
+            await runs[1].pause()
+        gate.open()
+        for run in runs:
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+    assert calls == {}
+
+
+async def test_pausing_twice_is_pausing_once(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        await ctx.sleep(3600)
+        return "done"
+
+    run = await app.start(order)
+    await run.pause()
+    await run.pause()
+    await run.resume()
+    await app.drain()
+    await run.pause()
+    await run.pause()
+    await run.resume()
+    assert await run.status() == "waiting"
+
+
+async def test_what_does_not_fit_is_refused(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    with pytest.raises(InvalidState, match="queued; only a paused run"):
+        await run.resume()
+    await app.drain()
+    with pytest.raises(InvalidState, match="waiting; only a paused run"):
+        await run.resume()
+    await run.signal("go")
+    await app.drain()
+    assert await run.status() == "completed"
+    with pytest.raises(InvalidState, match="completed"):
+        await run.pause()
+    with pytest.raises(InvalidState, match="completed"):
+        await run.resume()
+    for verb in (app.get(new_id()).pause, app.get(new_id()).resume):
+        with pytest.raises(RunNotFound):
+            await verb()
+
+
+async def test_a_paused_run_holds_no_slot(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(3600)
+
+    @app.task
+    async def other() -> str:
+        return "meanwhile"
+
+    runs = await app.start_many(order, [None] * 5)
+    await app.drain(concurrency=1)
+    for run in runs:
+        await run.pause()
+    async with app.worker(concurrency=1):
+        assert await (await app.start(other)).result(timeout=PATIENCE) == "meanwhile"
+
+
+async def test_resume_wakes_a_worker_at_once(make_app: MakeApp) -> None:
+    """R10."""
+    app = make_app(settings=HARDLY_EVER)
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        return "done"
+
+    run = await app.start(order)
+    await run.pause()
+    async with app.worker():
+        await run.resume()
+        assert await run.result(timeout=PATIENCE) == "done"

@@ -1,0 +1,550 @@
+"""Sleeping: when to wake is decided once, and nobody is held until then."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import Backoff, ConfigurationError, Context, Holdfast, RunFailed, Settings, SyncContext
+from holdfast.engine.execution import Execution
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
+from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
+
+DAY = timedelta(days=1)
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+# -- releasing and waking -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_sleep_frees_the_slot_and_wakes_in_time(app: Holdfast, calls: Calls, kind: str) -> None:
+    """R10, W34: a worker with one slot does other work meanwhile; what came before the sleep is not done again."""
+    if kind == "async":
+
+        @app.workflow(name="order")
+        async def order(ctx: Context) -> str:
+            before = await ctx.step("before", lambda: calls.hit("before"))
+            await ctx.sleep(DAY)
+            return f"{before} {await ctx.step('after', lambda: calls.hit('after'))}"
+    else:
+
+        @app.workflow(name="order")
+        def order_in_a_thread(ctx: SyncContext) -> str:
+            before = ctx.step("before", lambda: calls.hit("before"))
+            ctx.sleep(DAY)
+            return f"{before} {ctx.step('after', lambda: calls.hit('after'))}"
+
+    @app.task
+    async def other() -> str:
+        return "meanwhile"
+
+    run = await app.start("order")
+    meanwhile = await app.start(other)
+    await app.drain(concurrency=1)
+    assert await meanwhile.result(timeout=PATIENCE) == "meanwhile"
+    info = await run.info()
+    assert (info.status, info.waiting_for, info.worker) == ("waiting", "time", None)
+    assert info.due_at is not None and DAY - timedelta(minutes=1) < info.due_at - info.read_at <= DAY
+    assert calls == {"before": 1}
+    await let_pass(app, run, DAY.total_seconds())
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "1 1"
+    assert calls == {"before": 1, "after": 1}
+    info = await run.info()
+    assert (info.attempt, info.losses) == (1, 0)
+
+
+async def test_a_sleep_within_a_moment_stays_in_memory(app: Holdfast, calls: Calls) -> None:
+    """Semantics, defaults: no replay, no new claim."""
+
+    @app.workflow
+    async def nap(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.sleep(0.05)
+
+    run = await app.start(nap)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert calls == {"body": 1}
+
+
+@pytest.mark.parametrize("moment", [0, 2])
+async def test_sleepers_wake_by_themselves(make_app: MakeApp, calls: Calls, moment: float) -> None:
+    """R10: nobody polls, and nobody is asked; released or not, the worker goes on when it is time."""
+    app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
+
+    @app.workflow
+    async def nap(ctx: Context, number: int) -> int:
+        for _ in range(3):
+            await ctx.sleep(0.05)
+        return number
+
+    async with app.worker():
+        runs = await app.start_many(nap, list(range(20)))
+        assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(20))
+
+
+async def test_a_sleep_is_listed_while_it_lasts_and_when_it_is_over(app: Holdfast) -> None:
+    """W34: one record, which says when it ends."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.sleep(3600)
+        await ctx.step(gate.passing)
+
+    run = await app.start(order)
+    await app.drain()
+    [sleep] = await run.steps()
+    assert (sleep.name, sleep.kind, sleep.status, sleep.completed_at) == ("sleep", "sleep", "waiting", None)
+    await let_pass(app, run, 3601)
+    await interrupt(app, gate)
+    [sleep, *_] = await run.steps()
+    assert sleep.status == "completed"
+    assert await count(app, "steps", run) == 1
+
+
+# -- decided once -------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Holdfast, calls: Calls) -> None:
+    """The time to wake is decided once; a replay does not decide it anew."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.sleep(3600)
+
+    run = await app.start(order)
+    await app.drain()
+    first = await due(run)
+    for _ in range(3):
+        await wake(app, run)
+        await app.drain()
+        assert await run.status() == "waiting"
+        assert await due(run) == first
+    assert calls["body"] == 4
+    assert await count(app, "steps", run) == 1
+
+
+async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Holdfast, make_app: MakeApp) -> None:
+    """The sleep was kept in memory when its worker died; the next one goes by the record."""
+    patient = make_app(settings=Settings(moment=3600))
+    began = asyncio.Event()
+
+    for each in (app, patient):
+
+        @each.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            began.set()
+            await ctx.sleep(1800)
+
+    run = await patient.start("order")
+    async with doomed(patient):
+        await asyncio.wait_for(began.wait(), PATIENCE)
+        while not await run.steps():
+            await asyncio.sleep(0.01)
+    info = await run.info()
+    assert (info.status, info.losses) == ("queued", 1)
+    async with rows_of(app) as rows:
+        [(recorded_at,)] = await rows.fetch("SELECT completed_at FROM [steps] WHERE run_id = ?", run.id)
+    await app.drain()
+    assert await due(run) == datetime.fromtimestamp(recorded_at / 1000, UTC) + timedelta(seconds=1800)
+
+
+async def test_a_new_attempt_does_not_sleep_again(app: Holdfast, calls: Calls) -> None:
+    """R8: the sleep is over, only what came after it failed."""
+
+    @app.workflow(backoff=AT_ONCE)
+    async def order(ctx: Context) -> int:
+        await ctx.sleep(3600)
+        return await ctx.step("fail twice", fail_twice)
+
+    def fail_twice() -> int:
+        if calls.hit("fail") < 3:
+            raise ValueError("not yet")
+        return calls["fail"]
+
+    run = await app.start(order)
+    await app.drain()
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 3
+    assert (await run.info()).attempt == 3
+
+
+async def test_a_sleep_under_way_goes_on_over_attempts(app: Holdfast, calls: Calls) -> None:
+    """The attempt fails beside the sleep: the next one wakes when the first would have."""
+
+    @app.workflow(backoff=AT_ONCE)
+    async def order(ctx: Context) -> None:
+        await asyncio.gather(ctx.sleep(3600), ctx.step("fail", fail_once_asleep, ctx.run_id))
+
+    async def fail_once_asleep(run_id: str) -> None:
+        await eventually(lambda: app.get(run_id).steps())
+        if calls.hit("fail") == 1:
+            raise ValueError("the first attempt fails")
+
+    run = await app.start(order)
+    async with app.worker():
+        await eventually(lambda: calls["fail"] == 2)
+        info = await reached(run, "waiting")
+    assert info.attempt == 2
+    [sleep, *_] = await run.steps()
+    assert info.due_at == sleep.started_at + timedelta(seconds=3600)
+
+
+async def test_the_time_after_a_sleep_is_at_least_when_it_ended(app: Holdfast) -> None:
+    """Rule 17: and the same on every replay."""
+    seen: list[datetime] = []
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        begun = ctx.now()
+        await ctx.sleep(0.2)
+        seen.append(ctx.now())
+        assert ctx.now() - begun >= timedelta(seconds=0.2)
+        await ctx.step(gate.passing)
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
+# -- until a point in time ----------------------------------------------------------------------------------------
+
+
+async def test_sleep_until_wakes_at_the_time_given(app: Holdfast) -> None:
+    when = (datetime.now(UTC) + DAY).replace(microsecond=123_000)
+
+    @app.workflow
+    async def order(ctx: Context, until: datetime) -> None:
+        await ctx.sleep_until(until)
+
+    run = await app.start(order, when)
+    await app.drain()
+    assert await due(run) == when
+
+
+async def test_a_time_that_has_passed_is_not_waited_for(make_app: MakeApp, calls: Calls) -> None:
+    app = make_app(settings=Settings(moment=0))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.sleep_until(datetime.now(UTC) - DAY)
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert calls["body"] == 1
+    assert [s.status for s in await run.steps()] == ["completed"]
+
+
+@pytest.mark.parametrize("sleep", [-1, timedelta(days=-1), True, "soon", float("inf"), 1e12])
+async def test_a_span_that_makes_no_sense_is_refused(app: Holdfast, sleep: Any) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        with pytest.raises(ConfigurationError, match=r"ctx\.sleep"):
+            await ctx.sleep(sleep)
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+
+
+async def test_a_time_without_a_zone_is_refused(app: Holdfast) -> None:
+    """The worker's zone is nobody's business."""
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.sleep_until(datetime.now())
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="time zone"):
+        await run.result(timeout=PATIENCE)
+
+
+# -- deadlines and timeouts ---------------------------------------------------------------------------------------
+
+
+async def test_a_deadline_ends_a_sleep(app: Holdfast, calls: Calls) -> None:
+    """Waits count for the deadline; the code is not woken to be told."""
+
+    @app.workflow(deadline=timedelta(hours=1))
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.sleep(DAY)
+
+    run = await app.start(order)
+    await app.drain()
+    await let_pass(app, run, 3601)
+    await app.drain()
+    with pytest.raises(RunFailed) as caught:
+        await run.result(timeout=PATIENCE)
+    assert caught.value.reason == "deadline"
+    assert calls["body"] == 1
+
+
+async def test_the_timeout_of_an_attempt_does_not_count_sleeps(app: Holdfast) -> None:
+    """Semantics: it bounds stretches of execution, waits excluded; here the sleep stays in memory."""
+
+    @app.workflow(timeout=0.3, max_attempts=1)
+    async def order(ctx: Context) -> str:
+        await ctx.sleep(0.8)
+        return "slept"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "slept"
+
+
+# -- an own timeout, another task, a closed context ---------------------------------------------------------------
+
+
+async def test_a_sleep_given_up_by_the_workflow_replays_as_given_up(app: Holdfast, calls: Calls) -> None:
+    """Rule 19: the code's own timeout around a sleep in memory; the record says cancelled."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        way = "slept"
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.sleep(1.5)
+        except TimeoutError:
+            way = "given up"
+        calls.hit(way)
+        await ctx.step(gate.passing)
+        return way
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    [sleep, *_] = await run.steps()
+    assert (sleep.kind, sleep.status) == ("sleep", "cancelled")
+    gate.open()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "given up"
+    assert calls == {"given up": 2}
+
+
+async def test_a_sleep_called_from_another_task_is_refused(app: Holdfast) -> None:
+    """Rule 18."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        async def elsewhere() -> None:
+            await ctx.sleep(0)
+
+        await asyncio.create_task(elsewhere())
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match=r"ctx\.branch"):
+        await run.result(timeout=PATIENCE)
+    assert (await run.info()).attempt == 1
+
+
+async def test_a_sleep_that_nobody_awaits_fails_the_run_by_name(app: Holdfast) -> None:
+    """Rule 18."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        ctx.sleep(3600)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="without awaiting 'sleep'"):
+        await run.result(timeout=PATIENCE)
+
+
+async def test_a_released_context_refuses_whatever_is_still_asked_of_it(app: Holdfast, calls: Calls) -> None:
+    """Rule 20: code that swallows the end of its attempt changes nothing by it."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.sleep(3600)
+        except BaseException:
+            calls.hit("swallowed")
+            for call in (lambda: ctx.sleep(1), lambda: ctx.wait_signal("x"), lambda: ctx.step("x", calls.hit, "x")):
+                try:
+                    await call()
+                except BaseException:
+                    calls.hit("refused")
+        return "out of turn"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "waiting"
+    assert calls == {"swallowed": 1, "refused": 3}
+    assert await count(app, "steps", run) == 1
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "out of turn"
+    assert calls == {"swallowed": 1, "refused": 3}
+
+
+async def test_gathering_with_errors_as_results_does_not_swallow_a_release(app: Holdfast, calls: Calls) -> None:
+    """Rule 20: ``gather(return_exceptions=True)`` takes any exception for a result."""
+
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        results = await asyncio.gather(ctx.sleep(3600), ctx.sleep(7200), return_exceptions=True)
+        calls.hit("went on")
+        return str(results)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "waiting"
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.status() == "waiting"
+    await let_pass(app, run, 3601)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "[None, None]"
+    assert calls["went on"] == 1
+
+
+# -- many ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_stays_in_memory_while_a_branch_is_busy(make_app: MakeApp, calls: Calls) -> None:
+    """Rule 24: it is released when every branch waits, and due when the first of them is."""
+    app = make_app(settings=Settings(moment=0))
+    gate = Gate()
+
+    async def sleeper(ctx: Context, seconds: float) -> None:
+        await ctx.sleep(seconds)
+
+    async def worker(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+        await ctx.sleep(1800)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("body")
+        await ctx.gather(ctx.branch(sleeper, 7200), ctx.branch(worker), ctx.branch(sleeper, 3600))
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        await asyncio.sleep(0.05)
+        assert await run.status() == "running"
+        gate.open()
+        info = await reached(run, "waiting")
+    assert info.due_at is not None
+    assert timedelta(seconds=1790) < info.due_at - info.read_at <= timedelta(seconds=1800)
+    for _ in range(4):
+        await let_pass(app, run, 1801)
+        await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert gate.arrivals == 1
+
+
+@pytest.mark.parametrize("order", [(7200, 3600, 1800), (1800, 3600, 7200)])
+async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Holdfast, order: tuple[int, ...]) -> None:
+    """Rule 24: a branch that sleeps on must not hide another whose time has come, whichever is replayed first."""
+    woken: list[int] = []
+
+    async def sleeper(ctx: Context, seconds: int) -> None:
+        await ctx.sleep(seconds)
+        await ctx.step("woken", woken.append, seconds)
+
+    @app.workflow
+    async def dream(ctx: Context) -> None:
+        await ctx.map(sleeper, order)
+
+    run = await app.start(dream)
+    await app.drain()
+    for passed, awake in [(1801, [1800]), (1800, [1800, 3600]), (3600, [1800, 3600, 7200])]:
+        await let_pass(app, run, passed)
+        await app.drain()
+        assert woken == awake
+    await run.result(timeout=PATIENCE)
+
+
+async def test_a_thousand_sleepers_hold_nothing(app: Holdfast) -> None:
+    """Issue 4 item 1: no slots and no memory, and others are not held up."""
+
+    @app.workflow
+    async def dream(ctx: Context, number: int) -> int:
+        await ctx.sleep(DAY)
+        return number
+
+    @app.task
+    async def quick(number: int) -> int:
+        return number
+
+    runs = await app.start_many(dream, list(range(1000)))
+    async with app.worker(concurrency=20) as worker:
+        await worker.until_drained()
+        assert worker._executor.running == {} and worker._executor.free == 20
+        await eventually(lambda: not in_memory({run.id for run in runs}))
+        others = await app.start_many(quick, list(range(50)))
+        assert [await run.result(timeout=PATIENCE) for run in others] == list(range(50))
+    async with rows_of(app) as rows:
+        counted = await rows.fetch("SELECT status, count(*) FROM [runs] GROUP BY status ORDER BY status")
+        assert counted == [("completed", 50), ("waiting", 1000)]
+        day = 24 * 3_600_000
+        await rows.fetch("UPDATE [runs] SET visible_at = visible_at - ? WHERE status = 'waiting'", day)
+        await rows.fetch("UPDATE [steps] SET completed_at = completed_at - ?", day)
+    await app.drain(concurrency=20)
+    assert [await run.result(timeout=PATIENCE) for run in runs[::100]] == list(range(0, 1000, 100))
+    assert await app.runs(status="waiting") == []
+
+
+def in_memory(runs: set[str]) -> list[Execution]:
+    """What this process still knows of runs that were released."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is Execution and thing.run_id in runs]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: MakeApp) -> None:
+    """Rule 31, issue 4 item 1: by the server's own count of rows read, whatever the clock says."""
+    app = make_app(settings=HARDLY_EVER)
+
+    @app.workflow
+    async def dream(ctx: Context, number: int) -> int:
+        await ctx.sleep(DAY)
+        return number
+
+    @app.task
+    async def quick(number: int) -> int:
+        return number
+
+    for _ in range(10):
+        await app.start_many(dream, [0] * 10_000, delay=DAY)
+    async with rows_of(app) as rows:
+        await rows.fetch("UPDATE [runs] SET status = 'waiting', waiting_for = 'time'")
+        await rows.fetch("ANALYZE [runs]")
+
+        async def read() -> int:
+            await rows.fetch("SELECT pg_stat_clear_snapshot()")
+            [(number,)] = await rows.fetch(
+                "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint "
+                "FROM pg_stat_user_tables WHERE relname = 'runs'"
+            )
+            return int(number)
+
+        before = await read()
+        async with app.worker(concurrency=10) as worker:
+            runs = [await app.start(quick, number) for number in range(200)]
+            assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(200))
+            assert len(worker._executor.running) == 0
+        await asyncio.sleep(1.5)  # until the server has counted
+        assert await read() - before < 50_000

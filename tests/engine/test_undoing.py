@@ -1,0 +1,855 @@
+"""Undo: what a run did is undone in reverse when it fails for good or is cancelled (rule 28, R11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    ChildFailed,
+    Context,
+    Holdfast,
+    InvalidState,
+    NonRetryableError,
+    RetryLater,
+    RunCancelled,
+    RunFailed,
+    Settings,
+    StepFailed,
+    SyncContext,
+    step,
+)
+from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
+from tests.support.crashing import crash_at, outcome_of
+from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+
+QUICK = Backoff(base=0.001, jitter=False)
+
+
+class Trip:
+    """Bookings that can be undone, in the order things happened."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.failing: set[str] = set()
+        """Undos that fail."""
+
+    def book(self, what: str) -> str:
+        self.log.append(f"book {what}")
+        return f"{what}-1"
+
+    def unbook(self, output: str, what: str) -> None:
+        self.log.append(f"undo {what} {output}")
+        if what in self.failing:
+            raise ValueError(f"{what} cannot be undone")
+
+    async def booked(self, ctx: Context, what: str, undo: Callable[..., Any] | None = None) -> str:
+        return await ctx.options(compensate=undo or self.unbook).step(f"book {what}", self.book, what)
+
+    @property
+    def undone(self) -> list[str]:
+        return [line.split()[1] for line in self.log if line.startswith("undo")]
+
+
+@pytest.fixture
+def trip() -> Trip:
+    return Trip()
+
+
+async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+    return await app.get(run_id).status() == status
+
+
+async def was_asked(app: Holdfast, run_id: str) -> bool:
+    return (await app.get(run_id).info()).asked is not None
+
+
+# -- a run that fails ----------------------------------------------------------------------------------------------
+
+
+async def test_completed_steps_are_undone_in_reverse_with_their_output_and_arguments(app: Holdfast, trip: Trip) -> None:
+    """S16, R11: those that have an undo, once each."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.step("no undo", lambda: trip.log.append("no undo"))
+        await trip.booked(ctx, "hotel")
+        raise NonRetryableError("no car")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.log == ["book flight", "no undo", "book hotel", "undo hotel hotel-1", "undo flight flight-1"]
+    assert await run.status() == "compensated"
+
+
+async def test_the_result_of_an_undone_run_is_the_error_that_caused_it(app: Holdfast, trip: Trip) -> None:
+    """Semantics, statuses."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        raise NonRetryableError("no car")
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="no car") as failed:
+        await run.result()
+    assert (failed.value.reason, failed.value.error_type) == ("code", "NonRetryableError")
+    info = await run.info()
+    assert (info.status, info.reason, info.waiting_for, info.worker) == ("compensated", "code", None, None)
+    assert info.completed_at is not None
+
+
+async def test_the_undos_are_listed_with_words_of_their_own(app: Holdfast, trip: Trip) -> None:
+    trip.failing = {"flight"}
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        undo = step(retries=0)(trip.unbook)
+        await trip.booked(ctx, "flight", undo)
+        await trip.booked(ctx, "hotel", undo)
+        raise NonRetryableError("no car")
+
+    run = await app.start(order)
+    await app.drain()
+    undos = [(s.name, s.kind, s.status) for s in await run.steps() if s.kind == "undo"]
+    assert undos == [("unbook", "undo", "compensated"), ("unbook", "undo", "compensation_failed")]
+
+
+async def test_a_step_that_did_not_complete_is_not_undone(app: Holdfast, trip: Trip) -> None:
+    """S, broken there: the failed step's own undo must not run."""
+
+    def broken(what: str) -> None:
+        raise ValueError(what)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.options(compensate=trip.unbook).step(broken, "hotel")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.undone == ["flight"]
+    assert await run.status() == "compensated"
+
+
+async def test_nothing_is_undone_while_there_are_attempts_left(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    @app.workflow(max_attempts=2, backoff=QUICK)
+    async def order(ctx: Context) -> str:
+        await trip.booked(ctx, "flight")
+        if calls.hit("attempt") == 1:
+            raise ValueError("once")
+        return "done"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "done"
+    assert trip.log == ["book flight"]
+
+
+async def test_a_caught_failure_undoes_nothing(app: Holdfast, trip: Trip) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        await trip.booked(ctx, "flight")
+        try:
+            await ctx.step("broken", lambda: 1 / 0)
+        except StepFailed:
+            return "anyway"
+        return "?"
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == "anyway"
+    assert trip.undone == []
+
+
+async def test_a_run_with_nothing_to_undo_ends_failed(app: Holdfast, trip: Trip) -> None:
+    """Semantics, statuses: also if an undo was named for a step that was never done."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("plain", lambda: None)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "failed"
+
+
+async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Holdfast) -> None:
+    seen: list[Any] = []
+
+    async def refund(receipt: str, order: str, *, cents: int) -> None:
+        seen.append((receipt, order, cents))
+
+    @step(compensate=refund)
+    async def charge(order: str, *, cents: int) -> str:
+        return f"{order}:{cents}"
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(charge, "o-1", cents=5)
+        raise NonRetryableError("no")
+
+    await app.start(order)
+    await app.drain()
+    assert seen == [("o-1:5", "o-1", 5)]
+
+
+async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Holdfast, trip: Trip) -> None:
+    @app.workflow
+    def order(ctx: SyncContext) -> None:
+        for what in ("flight", "hotel"):
+            ctx.options(compensate=trip.unbook).step(f"book {what}", trip.book, what)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.undone == ["hotel", "flight"]
+    assert await run.status() == "compensated"
+
+
+@pytest.mark.parametrize("value", [None, False, 0, ""])
+async def test_an_empty_output_is_undone_as_itself(app: Holdfast, value: Any) -> None:
+    """R4."""
+    seen: list[Any] = []
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=lambda output: seen.append(output)).step("give", lambda: value)
+        raise NonRetryableError("no")
+
+    await app.start(order)
+    await app.drain()
+    assert seen == [value] and type(seen[0]) is type(value)
+
+
+async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: Holdfast, trip: Trip) -> None:
+    """``compensate`` works with ctx.transaction too: by an undo of its own, after the commit."""
+
+    def write(connection: Any, what: str) -> str:
+        return f"{what}-row"
+
+    async def write_async(connection: Any, what: str) -> str:
+        return f"{what}-row"
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        function = write if app.url.kind == "sqlite" else write_async
+        await ctx.options(compensate=trip.unbook).transaction(function, "ledger")
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.log == ["undo ledger ledger-row"]
+    assert await run.status() == "compensated"
+
+
+# -- undos that fail -----------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Holdfast, trip: Trip) -> None:
+    """R11: the end tells it from a clean undo, and names it."""
+    trip.failing = {"hotel"}
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        undo = step(name="cancel booking", retries=0)(trip.unbook)
+        for what in ("flight", "hotel", "car"):
+            await trip.booked(ctx, what, undo)
+        raise NonRetryableError("the cause")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.undone == ["car", "hotel", "flight"]
+    with pytest.raises(RunFailed, match="hotel cannot be undone") as failed:
+        await run.result()
+    assert (failed.value.reason, failed.value.error_type) == ("a failed undo", "CompensationFailed")
+    assert "'book hotel'" in failed.value.message
+    assert await run.status() == "failed"
+
+
+async def test_an_undo_is_retried_by_its_own_policy(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    """R11: retries and backoff of the undo, not of the step."""
+
+    @step(retries=4, backoff=QUICK)
+    def undo(output: str, what: str) -> None:
+        if calls.hit("undo") < 5:
+            raise ValueError("not yet")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight", undo)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert calls == {"undo": 5}
+    assert await run.status() == "compensated"
+    assert [s.attempts for s in await run.steps() if s.kind == "undo"] == [5]
+
+
+async def test_an_undo_that_says_nothing_is_tried_a_few_times(make_app: MakeApp, trip: Trip) -> None:
+    """Settings: undo_retries, because nobody tries it again later."""
+    app = make_app(settings=Settings(undo_retries=2, backoff_base=0.001))
+    trip.failing = {"flight"}
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.undone == ["flight"] * 3
+    assert await run.status() == "failed"
+
+
+async def test_an_undo_that_must_wait_frees_the_slot(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    """The run stays compensating, with the error it had, and goes on when the time has come."""
+
+    def undo(output: str, what: str) -> None:
+        if calls.hit("undo") == 1:
+            raise RetryLater(3600)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await trip.booked(ctx, "hotel", undo)
+        raise NonRetryableError("the cause")
+
+    run = await app.start(order)
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.worker, info.waiting_for) == ("compensating", None, "retry")
+    assert info.due_at is not None
+    assert trip.undone == []
+    await make_due(app, run.id)
+    await app.drain()
+    assert await run.status() == "compensated"
+    assert trip.undone == ["flight"]
+    with pytest.raises(RunFailed, match="the cause"):
+        await run.result()
+
+
+# -- crashes -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_interrupted_undoing_goes_on_where_it_was(app: Holdfast, trip: Trip) -> None:
+    """R11: durable; what was undone is not undone again."""
+    gate = Gate()
+
+    async def held(output: str, what: str) -> None:
+        trip.unbook(output, what)
+        await gate.passing()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await trip.booked(ctx, "hotel", held)
+        await trip.booked(ctx, "car")
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    assert await run.status() == "compensating"
+    assert trip.undone == ["car", "hotel"]
+    gate.open()
+    await app.drain()
+    assert trip.undone == ["car", "hotel", "hotel", "flight"]
+    assert await run.status() == "compensated"
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
+    app: Holdfast, trip: Trip, written: bool
+) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        for what in ("flight", "hotel", "car"):
+            await trip.booked(ctx, what)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await crash_at(app, outcome_of("unbook", "undo"), written=written)
+    await app.drain()
+    assert trip.undone == ["car", *([] if written else ["car"]), "hotel", "flight"]
+    assert await run.status() == "compensated"
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+async def test_a_crash_when_the_undoing_begins_undoes_everything_once(app: Holdfast, trip: Trip, written: bool) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await crash_at(app, lambda batch: any(m.status == "compensating" for m in batch.transitions), written=written)
+    await app.drain()
+    assert trip.log == ["book flight", "undo flight flight-1"]
+    assert await run.status() == "compensated"
+
+
+async def test_undos_of_a_long_history_are_all_found(app: Holdfast, trip: Trip) -> None:
+    """More records than a claim brings along."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        for number in range(150):
+            await trip.booked(ctx, str(number))
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.undone == [str(number) for number in reversed(range(150))]
+    assert await run.status() == "compensated"
+
+
+async def test_the_undo_of_a_step_from_an_earlier_claim_is_found(app: Holdfast, trip: Trip) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.step("gate", gate.passing)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert trip.log == ["book flight", "undo flight flight-1"]
+    assert await run.status() == "compensated"
+
+
+# -- branches ------------------------------------------------------------------------------------------------------
+
+
+async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_completion(app: Holdfast, trip: Trip) -> None:
+    """R11: running siblings are settled first, and then undone too."""
+    hotel_booked = asyncio.Event()
+
+    async def flight(ctx: Context) -> None:
+        await ctx.step("wait", hotel_booked.wait)
+        await trip.booked(ctx, "flight")
+
+    async def hotel(ctx: Context) -> None:
+        await trip.booked(ctx, "hotel")
+        hotel_booked.set()
+        raise NonRetryableError("no breakfast")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "train")
+        await ctx.gather(ctx.branch(hotel), ctx.branch(flight))
+
+    run = await app.start(order)
+    await app.drain()
+    assert trip.log == [
+        "book train", "book hotel", "book flight", "undo flight flight-1", "undo hotel hotel-1", "undo train train-1",
+    ]  # fmt: skip
+    assert await run.status() == "compensated"
+
+
+async def test_items_of_a_map_are_undone(app: Holdfast, trip: Trip) -> None:
+    async def item(ctx: Context, number: int) -> None:
+        await trip.booked(ctx, str(number))
+        if number == 3:
+            raise NonRetryableError("three")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.map(item, range(6), limit=2)
+
+    run = await app.start(order)
+    await app.drain()
+    assert sorted(trip.undone) == [str(n) for n in range(6)]
+    assert await run.status() == "compensated"
+
+
+async def test_a_run_that_waited_in_between_is_undone(make_app: MakeApp, trip: Trip) -> None:
+    """The code is replayed over sleeps, signals and children, none of which is waited for again."""
+    app = make_app(settings=Settings(moment=0))
+
+    @app.task
+    async def child(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.sleep(0.01)
+        await ctx.wait_signal("go")
+        await ctx.call(child, 1)
+        await ctx.first(quick=ctx.step("quick", lambda: 1), late=ctx.sleep(3600))
+        handle = await ctx.start(child, 2)
+        await trip.booked(ctx, "hotel")
+        await handle.result()
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await run.signal("go")
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "compensated"))
+    assert trip.undone == ["hotel", "flight"]
+
+
+# -- cancelling ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
+async def test_a_cancelled_run_is_undone(make_app: MakeApp, trip: Trip, moment: float) -> None:
+    """Semantics: compensated with the reason cancelled; whoever waits gets RunCancelled."""
+    app = make_app(settings=Settings(moment=moment))
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.wait_signal("never")
+
+    run = await app.start(order)
+    async with app.worker():
+        if moment == 0:
+            await eventually(lambda: has_status(app, run.id, "waiting"))
+        else:
+            await eventually(lambda: trip.log)
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=20)
+    info = await run.info()
+    assert (info.status, info.reason, info.error) == ("compensated", "cancelled", None)
+    assert trip.undone == ["flight"]
+
+
+async def test_the_step_in_flight_is_recorded_and_undone(app: Holdfast, trip: Trip) -> None:
+    """Rule 27: the only step there is, and it was under way when the run was cancelled."""
+    gate = Gate()
+
+    async def book(what: str) -> str:
+        await gate.passing()
+        return trip.book(what)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=trip.unbook).step(book, "flight")
+        await ctx.step("never", trip.book, "never")
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        await run.cancel()
+        await eventually(lambda: was_asked(app, run.id))
+        gate.open()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=20)
+    assert trip.log == ["book flight", "undo flight flight-1"]
+    assert await run.status() == "compensated"
+
+
+async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(app: Holdfast, trip: Trip) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.sleep(3600)
+
+    run = await app.start(order)
+    await app.drain()
+    await run.cancel()
+    assert await run.status() == "compensating"
+    await app.drain()
+    assert (await run.info()).status == "compensated"
+    with pytest.raises(RunCancelled):
+        await run.result()
+
+
+async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Holdfast, trip: Trip) -> None:
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await trip.booked(ctx, "child's")
+        await ctx.wait_signal("never")
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await trip.booked(ctx, "parent's")
+        await ctx.call(child)
+
+    run = await app.start(parent)
+    async with app.worker():
+        await eventually(lambda: "book child's" in trip.log)
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=20)
+        [info] = await app.runs(workflow=child)
+        with pytest.raises(RunCancelled):
+            await app.get(info.id).result(timeout=20)
+    assert sorted(trip.undone) == ["child's", "parent's"]
+
+
+async def test_an_undoing_cannot_be_cancelled_or_paused(app: Holdfast, trip: Trip) -> None:
+    """One owner, and to the end."""
+    gate = Gate()
+
+    async def held(output: str, what: str) -> None:
+        await gate.passing()
+        trip.unbook(output, what)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight", held)
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(InvalidState, match="compensating"):
+            await run.cancel()
+        with pytest.raises(InvalidState, match="compensating"):
+            await run.pause()
+        gate.open()
+        await eventually(lambda: has_status(app, run.id, "compensated"))
+    assert trip.undone == ["flight"]
+
+
+# -- other ends ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["executing", "waiting"])
+async def test_a_deadline_undoes(app: Holdfast, trip: Trip, where: str) -> None:
+    @app.workflow(deadline=0.3)
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        if where == "executing":
+            await ctx.step("hang", asyncio.Event().wait)
+        else:
+            await ctx.sleep(3600)
+
+    run = await app.start(order)
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "compensated"))
+    assert trip.undone == ["flight"]
+    with pytest.raises(RunFailed) as failed:
+        await run.result()
+    assert (failed.value.reason, failed.value.error_type) == ("deadline", "DeadlineExceeded")
+
+
+async def test_a_timeout_for_good_undoes(app: Holdfast, trip: Trip) -> None:
+    @app.workflow(timeout=0.2, max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.step("hang", asyncio.Event().wait)
+
+    run = await app.start(order)
+    async with app.worker():
+        await eventually(lambda: has_status(app, run.id, "compensated"))
+    assert trip.undone == ["flight"]
+    assert (await run.info()).reason == "timeout"
+
+
+async def test_changed_code_does_not_undo(make_app: MakeApp, trip: Trip) -> None:
+    """Rule 28: a person decides, and can retry after the fix."""
+    old, new = make_app(), make_app()
+    gate = Gate()
+
+    @old.workflow(name="order")
+    async def was(ctx: Context) -> str:
+        await trip.booked(ctx, "flight")
+        await ctx.step("gate", gate.passing)
+        return "done"
+
+    @new.workflow(name="order")
+    async def now(ctx: Context) -> None:
+        await ctx.step("something else", lambda: None)
+
+    run = await old.start("order")
+    await interrupt(old, gate)
+    gate.open()
+    await new.drain()
+    assert ((await run.info()).status, (await run.info()).reason) == ("failed", "non-determinism")
+    await run.retry()
+    await old.drain()
+    assert await run.result() == "done"
+    assert trip.undone == []
+
+
+async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> None:
+    """Rule 28: what kills workers would kill the one that undoes."""
+    app = make_app(settings=Settings(max_losses=0))
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.step("gate", gate.passing)
+
+    run = await app.start(order)
+    store = await app.store()
+    rows = Rows(store, app.namespace, app.url.text)
+    async with app.worker(grace=0) as worker:
+        await gate.reached()
+        await rows.set(run.id, "losses", 1)
+        await rows.silence(worker.id)
+        await store.reap("00000000-0000-7000-8000-000000000000", 10, 0)
+        info = await run.info()
+        assert (info.status, info.reason) == ("failed", "lost workers")
+    await rows.close()
+    await app.drain()
+    assert trip.undone == []
+
+
+async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app: Holdfast, trip: Trip) -> None:
+    """With the error that caused the undo, after the last one."""
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        raise NonRetryableError("no car")
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        try:
+            await ctx.call(child)
+        except ChildFailed as error:
+            return [error.error_type, error.message, trip.undone]
+        return []
+
+    run = await app.start(parent)
+    await app.drain()
+    assert await run.result() == ["NonRetryableError", "no car", ["flight"]]
+
+
+# -- an operator's retry -------------------------------------------------------------------------------------------
+
+
+async def undone_run(app: Holdfast, trip: Trip, calls: Calls) -> Any:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, number: int) -> str:
+        await trip.booked(ctx, "flight")
+        if calls.hit("body") == 1:
+            raise NonRetryableError("once")
+        return f"done {number}"
+
+    run = await app.start(order, 7, tags=["vip"])
+    await app.drain()
+    assert await run.status() == "compensated"
+    return run
+
+
+async def test_a_retry_is_refused_once_an_undo_has_begun(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    """Rule 28: its records tell of things that are undone."""
+    run = await undone_run(app, trip, calls)
+    with pytest.raises(InvalidState, match=r"retry\(from_start=True\)"):
+        await run.retry()
+    assert await run.status() == "compensated"
+
+
+async def test_a_run_whose_undo_failed_cannot_be_retried_either(app: Holdfast, trip: Trip) -> None:
+    trip.failing = {"flight"}
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await trip.booked(ctx, "flight", step(retries=0)(trip.unbook))
+        raise NonRetryableError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "failed"
+    with pytest.raises(InvalidState, match=r"retry\(from_start=True\)"):
+        await run.retry()
+
+
+async def test_a_retry_from_the_start_is_a_new_run_linked_to_the_old(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    run = await undone_run(app, trip, calls)
+    again = await run.retry(from_start=True)
+    assert again.id != run.id
+    await app.drain()
+    assert await again.result() == "done 7"
+    info = await again.info()
+    assert (info.origin, info.input, info.tags, info.workflow) == (run.id, 7, ["vip"], "order")
+    assert await run.status() == "compensated"
+    assert trip.log == ["book flight", "undo flight flight-1", "book flight"]
+
+
+async def test_a_failed_run_without_undos_may_be_started_anew_too(app: Holdfast, calls: Calls) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> int:
+        await ctx.step("one", lambda: calls.hit("one"))
+        if calls.hit("body") == 1:
+            raise ValueError("once")
+        return calls["one"]
+
+    run = await app.start(order)
+    await app.drain()
+    again = await run.retry(from_start=True)
+    await app.drain()
+    assert await again.result() == 2
+
+
+async def test_a_run_under_way_is_not_started_anew(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None: ...
+
+    run = await app.start(order)
+    with pytest.raises(InvalidState, match="queued"):
+        await run.retry(from_start=True)
+
+
+# -- undos that today's code does not lead to ----------------------------------------------------------------------
+
+
+async def test_an_undo_that_is_no_longer_in_the_code_is_reported(make_app: MakeApp, trip: Trip) -> None:
+    """The rest is undone; the run ends failed and says which step was not."""
+    old, new = make_app(), make_app()
+    gate = Gate()
+
+    async def body(ctx: Context, hotel: Callable[..., Any] | None) -> None:
+        await trip.booked(ctx, "flight")
+        await ctx.options(compensate=hotel).step("book hotel", trip.book, "hotel")
+        await ctx.step("gate", gate.passing)
+        raise NonRetryableError("the cause")
+
+    @old.workflow(name="order")
+    async def was(ctx: Context) -> None:
+        await body(ctx, trip.unbook)
+
+    @new.workflow(name="order")
+    async def now(ctx: Context) -> None:
+        await body(ctx, None)
+
+    run = await old.start("order")
+    await interrupt(old, gate)
+    gate.open()
+    await new.drain()
+    assert trip.undone == ["flight"]
+    with pytest.raises(RunFailed, match="undo 'unbook' of step 'book hotel' could not be reached") as failed:
+        await run.result()
+    assert failed.value.reason == "a failed undo"
+
+
+async def test_code_that_ends_early_now_still_has_what_it_reaches_undone(make_app: MakeApp, trip: Trip) -> None:
+    """The replay meets the records that it can, and reports the others."""
+    old, new = make_app(), make_app()
+
+    @old.workflow(name="order")
+    async def was(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+        await trip.booked(ctx, "hotel")
+        await ctx.sleep(3600)
+
+    @new.workflow(name="order")
+    async def now(ctx: Context) -> None:
+        await trip.booked(ctx, "flight")
+
+    run = await old.start("order")
+    await old.drain()
+    await run.cancel()
+    await new.drain()
+    assert trip.undone == ["flight"]
+    info = await run.info()
+    assert info.status == "failed" and info.error is not None and "book hotel" in info.error.message

@@ -1,0 +1,371 @@
+"""``ctx.set`` and ``run.get``: values that others read while the run goes on; ``ctx.progress``: how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    ConfigurationError,
+    Context,
+    Holdfast,
+    PayloadError,
+    RunFailed,
+    RunNotFound,
+    Settings,
+    SyncContext,
+)
+from holdfast.model.ids import new_id
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
+from tests.support.waiting import count, doomed, reached
+
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+@dataclass
+class Stage:
+    name: str
+    share: float
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_value_is_readable_while_the_run_goes_on(app: Holdfast, kind: str) -> None:
+    """Issue 4 item 10: committed when the call returns, and it stays when the run has ended."""
+    gate = Gate()
+
+    if kind == "async":
+
+        @app.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            await ctx.set("progress", 0.8)
+            await ctx.set("stage", Stage("packing", 0.8))
+            await ctx.step(gate.passing)
+            await ctx.set("progress", 1)
+    else:
+
+        @app.workflow(name="order")
+        def order_in_a_thread(ctx: SyncContext) -> None:
+            ctx.set("progress", 0.8)
+            ctx.set("stage", Stage("packing", 0.8))
+            ctx.step(gate.passing)
+            ctx.set("progress", 1)
+
+    async with app.worker():
+        run = await app.start("order")
+        await gate.reached()
+        assert await run.get("progress") == 0.8
+        assert await run.get("stage") == {"name": "packing", "share": 0.8}
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert await run.get("progress") == 1
+    assert await asyncio.to_thread(app.sync.get(run.id).get, "progress") == 1
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+async def test_empty_values_are_values(app: Holdfast, value: Any) -> None:
+    """R4: not the same as never set."""
+
+    @app.workflow
+    async def order(ctx: Context, value: Any) -> None:
+        await ctx.set("it", value)
+
+    run = await app.start(order, value)
+    await app.drain()
+    assert await run.get("it", "never set") == value
+
+
+async def test_what_was_never_set_is_the_default(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None: ...
+
+    run = await app.start(order)
+    assert await run.get("it") is None
+    assert await run.get("it", 7) == 7
+    with pytest.raises(RunNotFound):
+        await app.get(new_id()).get("it")
+
+
+async def test_the_latest_value_wins_and_there_is_one_row(app: Holdfast) -> None:
+    """Promise 9."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        for number in range(50):
+            await ctx.set("number", number)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.get("number") == 49
+    assert await count(app, "run_values", run) == 1
+    assert await count(app, "steps", run) == 0
+
+
+async def test_values_of_runs_and_keys_do_not_meet(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context, number: int) -> None:
+        await ctx.set("a", number)
+        await ctx.set("b", -number)
+
+    runs = await app.start_many(order, [1, 2, 3])
+    await app.drain()
+    assert [(await run.get("a"), await run.get("b")) for run in runs] == [(1, -1), (2, -2), (3, -3)]
+
+
+async def test_a_replay_does_not_bring_old_values_back(make_app: MakeApp) -> None:
+    """Nobody who watches sees the run go backwards: what was set before the last record is not set again."""
+    app = make_app(settings=Settings(moment=0))
+    seen: list[Any] = []
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.set("stage", 1)
+        await ctx.step("work", lambda: None)
+        await ctx.set("stage", 2)
+        await ctx.wait_signal("go")
+        await ctx.set("stage", 3)
+        await ctx.step(gate.passing)
+
+    run = await app.start(order)
+    async with app.worker():
+        await reached(run, "waiting")
+        seen.append(await run.get("stage"))
+        await run.signal("go")
+        while not gate.arrivals:
+            seen.append(await run.get("stage"))
+            await asyncio.sleep(0)
+        seen.append(await run.get("stage"))
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert seen == sorted(seen) and seen[0] == 2 and seen[-1] == 3
+
+
+async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: Holdfast, make_app: MakeApp) -> None:
+    """At the frontier of what is recorded it may be set twice; the later wins."""
+    victim = make_app()
+    gate = Gate()
+    attempt = {"number": 0}
+    for each in (app, victim):
+
+        @each.workflow(name="order")
+        async def order(ctx: Context) -> None:
+            attempt["number"] += 1
+            await ctx.set("try", attempt["number"])
+            await ctx.step(gate.passing)
+
+    run = await app.start("order")
+    async with doomed(victim):
+        await gate.reached()
+    assert await run.get("try") == 1
+    gate.open()
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert await run.get("try") == 2
+
+
+async def test_a_worker_that_lost_the_run_sets_nothing(app: Holdfast, make_app: MakeApp) -> None:
+    """Promise 6: the fence holds for values too."""
+    gate = Gate()
+    other = make_app()
+    refused: list[str] = []
+
+    @app.workflow(name="order")
+    async def order(ctx: Context) -> str:
+        await ctx.set("by", "first")
+        try:
+            await ctx.step(gate.passing)
+        finally:
+            try:
+                await ctx.set("by", "the dead")
+            except BaseException as error:
+                refused.append(type(error).__name__)
+        return "first"
+
+    @other.workflow(name="order")
+    async def same(ctx: Context) -> str:
+        await ctx.set("by", "first")
+        await ctx.step("passing", lambda: None)
+        return "second"
+
+    run = await app.start("order")
+    async with doomed(app):
+        await gate.reached()
+    await other.drain()
+    assert await run.result(timeout=PATIENCE) == "second"
+    assert refused == ["LeaseLost"]
+    assert await run.get("by") == "first"
+
+
+async def test_setting_a_value_takes_no_position(app: Holdfast, make_app: MakeApp) -> None:
+    """It can be added to the code of runs that are under way."""
+    gate = Gate()
+    newer = make_app()
+
+    @app.workflow(name="order")
+    async def order(ctx: Context) -> None:
+        await ctx.step("first", lambda: None)
+        await ctx.step(gate.passing)
+
+    run = await app.start("order")
+    await interrupt(app, gate)
+    gate.open()
+
+    @newer.workflow(name="order")
+    async def changed(ctx: Context) -> None:
+        await ctx.set("stage", "begun")
+        await ctx.step("first", lambda: None)
+        await ctx.set("stage", "first done")
+        await ctx.step(gate.passing)
+        await ctx.set("stage", "done")
+
+    await newer.drain()
+    await run.result(timeout=PATIENCE)
+    assert await run.get("stage") == "done"
+
+
+async def test_branches_may_set_values(app: Holdfast) -> None:
+    async def branch(ctx: Context, number: int) -> None:
+        await ctx.set(f"branch {number}", number)
+        await ctx.step("work", lambda: None)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.map(branch, range(5))
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert [await run.get(f"branch {number}") for number in range(5)] == [0, 1, 2, 3, 4]
+
+
+async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: Holdfast) -> None:
+    """Rule 18."""
+
+    @app.workflow(max_attempts=1)
+    async def in_a_task(ctx: Context) -> None:
+        await asyncio.create_task(ctx.set("it", 1))
+
+    @app.workflow(max_attempts=1)
+    async def in_a_step(ctx: Context) -> None:
+        async def inside() -> None:
+            await ctx.set("it", 1)
+
+        await ctx.step(inside)
+
+    for workflow, said in ((in_a_task, r"ctx\.branch"), (in_a_step, "from inside")):
+        run = await app.start(workflow)
+        await app.drain()
+        with pytest.raises(RunFailed, match=said):
+            await run.result(timeout=PATIENCE)
+        assert await run.get("it", "nothing") == "nothing"
+
+
+async def test_what_cannot_be_kept_is_refused_by_its_key(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        with pytest.raises(PayloadError, match="'it'"):
+            await ctx.set("it", object())
+        with pytest.raises(ConfigurationError, match="key of a value"):
+            await ctx.set("", 1)
+        with pytest.raises(ConfigurationError, match="key of a value"):
+            await ctx.set("x" * 1000, 1)
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+
+
+async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
+    """``Holdfast(codec=…)``: every stored payload does."""
+    app = make_app(codec=Backwards())
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        await ctx.set("secret", "plain text")
+        return await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    await run.signal("go", "plain word")
+    store = await app.store()
+    [mail] = (await store.mail([run.id]))[run.id].mail
+    assert "plain" not in (mail.value or "")
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "plain word"
+    assert await run.get("secret") == "plain text"
+    found = await store.value(run.id, "secret")
+    assert found is not None and "plain" not in found[0]
+
+
+class Backwards:
+    """A codec that turns every payload around."""
+
+    def encode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+
+async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
+    """Rule 24: a branch that has just set something waits like any other."""
+    app = make_app(settings=Settings(moment=0))
+
+    async def branch(ctx: Context, number: int) -> None:
+        await ctx.set("last", number)
+        await ctx.sleep(3600)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.gather(ctx.branch(branch, 1), ctx.branch(branch, 2))
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "waiting"
+
+
+# -- progress -----------------------------------------------------------------------------------------------------
+
+
+async def test_progress_of_a_step_and_of_the_run_is_listed(app: Holdfast) -> None:
+    """W5: the latest word wins; nobody waits for it, and it is gone when the step is done."""
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        ctx.progress("begun")
+
+        async def work() -> None:
+            for done in range(0, 101, 10):
+                ctx.progress(f"{done} of 100", {"done": done})
+            await gate.passing()
+
+        await ctx.step(work)
+
+    async def told() -> bool:
+        return [(s.detail, s.data) for s in await run.steps()] == [("begun", None), ("100 of 100", {"done": 100})]
+
+    async with app.worker():
+        run = await app.start(order)
+        await gate.reached()
+        await eventually(told)
+        gate.open()
+        await run.result(timeout=PATIENCE)
+    assert [(s.name, s.status, s.detail) for s in await run.steps()] == [("work", "completed", None)]
+
+
+async def test_progress_may_be_awaited_and_needs_not(app: Holdfast, calls: Calls) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        ctx.progress("one")
+        await ctx.progress("two")
+        calls.hit("done")
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result(timeout=PATIENCE)
+    assert calls == {"done": 1}
