@@ -37,6 +37,7 @@ HEIGHT = {
 ROOM = {
     "__init__": "app",
     "connected": "app",
+    "planning": "app",
     "rehearsal": "app",
     "run": "app",
     "starter": "app",

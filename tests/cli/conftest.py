@@ -27,10 +27,12 @@ from tests.store.scene import Rows, Scene
 
 SHOP = (Path(__file__).parent / "shop.py").read_text()
 HARBOUR = (Path(__file__).parent / "harbour.py").read_text()
+FULFIL = (Path(__file__).parent / "fulfil.py").read_text()
 
 
 class Shop:
-    """The user's folder: `shop.py` and `harbour.py` in the current directory, their database in HOLDFAST_URL."""
+    """The user's folder: `shop.py`, `harbour.py` and `fulfil.py` in the current directory, their database in
+    HOLDFAST_URL."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -108,6 +110,7 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     shop = Shop(folder, url)
     shop.write("shop.py", SHOP)
     shop.write("harbour.py", HARBOUR)
+    shop.write("fulfil.py", FULFIL)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOLDFAST_URL", url)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

@@ -47,6 +47,14 @@ PROMISED = {
         r"undo 'put_back' of step 'reserve': .*nobody can lift it",
         r"charged in the end: receipt o-1\noff the shelf in the end: o-1, o-4",
     ],
+    "order_fulfillment.py": [
+        r"result: parcel o-1 is on its way to Ada\n +completed\n.*\n +skipped: ask_manager, manager_ok",
+        r"(undo of (print_label|pack): .*\n.*){2}undo of charge_card: receipt o-2 refunded\n.*undo of reserve_stock",
+        r"failed \(code\): step 'ship' failed: .*no courier goes there\n +compensated\n",
+        r"'manager_ok' was not approved\n +compensated\n +compensated: release_stock\n",
+        r"cancelled\n +compensated\n +cancelled: manager_ok\n",
+        r"charged in the end: receipt o-1\noff the shelf in the end: o-1\n",
+    ],
     "map_files.py": [
         r"1757 words in 59 files; .*013\.txt is not text",
         r"files open at once, at most: [2-8]\n120 records",

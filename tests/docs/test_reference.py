@@ -66,7 +66,19 @@ def test_every_public_name_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [holdfast.Holdfast, Run, holdfast.Context, holdfast.SyncContext, RunInfo, StepInfo, Activity, ErrorInfo]
+    "kind",
+    [
+        holdfast.Holdfast,
+        Run,
+        holdfast.Context,
+        holdfast.SyncContext,
+        holdfast.DagContext,
+        holdfast.DagSyncContext,
+        RunInfo,
+        StepInfo,
+        Activity,
+        ErrorInfo,
+    ],
 )
 def test_every_public_member_is_listed(kind: type) -> None:
     members = {name for name in dir(kind) if not name.startswith("_")} - {"add_note", "with_traceback"}

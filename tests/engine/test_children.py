@@ -460,7 +460,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
     run = await app.start(parent)
     store = await app.store()
     rows = Rows(store, app.namespace, app.url.text)
-    async with app.worker() as worker:
+    async with app.worker(grace=0) as worker:
         await gate.reached()
         await eventually(lambda: has_status(app, run.id, "waiting"))
         await rows.silence(worker.id)

@@ -17,10 +17,13 @@ from tests.support.engine import Calls, Gate, eventually, stopped_at_once
 Declare = Callable[..., Dag]
 
 
-@pytest.fixture(params=[2.0, 0.0], ids=["in memory", "released"])
-def app(request: pytest.FixtureRequest, make_app: MakeApp) -> Holdfast:
-    """A gate waits in memory for a moment, or lets go of its slot at once."""
-    return make_app(settings=Settings(moment=request.param))
+@pytest.fixture
+def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Holdfast:
+    """Gates let go of their slot at once, unless a test says otherwise."""
+    return make_app(settings=Settings(moment=getattr(request, "param", 0.0)))
+
+
+in_memory_or_not = pytest.mark.parametrize("app", [3600.0, 0.0], ids=["in memory", "released"], indirect=True)
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ async def test_a_gate_holds_what_comes_after_it(app: Holdfast, declare: Declare,
     run = await app.start(declare())
     await app.drain()
     info = (await steps_of(run))["manager_ok"]
-    assert (info.status, info.detail) == ("waiting", "signal")
+    assert (info.status, info.detail) == ("waiting", "signal:manager_ok")
     assert log == ["charge"]
     assert (await run.status(), (await app.get(await row_of(run, "manager_ok")).info()).worker) == ("running", None)
 
@@ -88,6 +91,7 @@ async def test_false_fails_the_step_and_so_undoes_the_run(app: Holdfast, declare
         await run.result()
 
 
+@in_memory_or_not
 async def test_a_worker_that_is_at_it_hears_at_once(app: Holdfast, declare: Declare) -> None:
     run = await app.start(declare())
     async with app.worker():
@@ -105,6 +109,7 @@ async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Holdfast, d
     assert await run.status() == ("completed" if value else "compensated")
 
 
+@in_memory_or_not
 async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Holdfast) -> None:
     gate = Gate()
     dag = app.dag("dag")
@@ -215,6 +220,7 @@ async def test_a_word_in_time_counts_whatever_is_said_of_late_ones(
     assert (await run.result())["ship"] == "in time"
 
 
+@in_memory_or_not
 async def test_a_short_timeout_is_kept_in_memory_too(app: Holdfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=0.05, on_timeout="approve"))
     async with app.worker():
@@ -253,6 +259,7 @@ async def test_a_signal_to_no_step_of_the_run_is_refused(app: Holdfast, declare:
         await run.signal("manager", True)
 
 
+@in_memory_or_not
 async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Holdfast, declare: Declare) -> None:
     gate = Gate()
     dag = app.dag("dag")
@@ -285,9 +292,10 @@ async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Holdfast) 
         app.dag("dag").approval("ok", on_timeout="wait")  # type: ignore[arg-type]
 
 
-# -- when something else ends the run ------------------------------------------------------------------------------------
+# -- when something else ends the run -------------------------------------------------------------------------------
 
 
+@in_memory_or_not
 async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
     app: Holdfast, declare: Declare, log: list[Any]
 ) -> None:
@@ -305,6 +313,7 @@ async def is_over(run: Any) -> bool:
     return await run.status() in ("compensated", "failed", "cancelled")
 
 
+@in_memory_or_not
 async def test_a_gate_that_waits_ends_when_another_step_fails(app: Holdfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")

@@ -20,6 +20,7 @@ from holdfast.store.postgres.connections import Connector
 from tests.support.postgres import PostgresServer
 
 FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
+DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
 WORKER = "00000000-0000-7000-8000-000000000001"
 
@@ -68,6 +69,17 @@ FILL = [
        SELECT id, 'progress', '1', 1, 1 FROM holdfast.runs WHERE status IN ('completed', 'waiting')""",
     f"""UPDATE holdfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
+    # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, graph, pending, format, input, created_at)
+        SELECT md5('d' || n)::uuid, 'dag', 'v', 'dags', 'running', 'g', {STEPS} - 2, 1, '{{}}', n
+        FROM generate_series(0, {DAGS}) n""",
+    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal, graph,
+                                   pending, format, input, output, created_at, completed_at)
+        SELECT md5('d' || d || 's' || n)::uuid, 'dag/s' || n, 'v', 'dags',
+               CASE WHEN n <= 2 OR d = 0 THEN 'completed' ELSE 'waiting' END,
+               CASE WHEN n > 2 AND d > 0 THEN 'steps' END,
+               md5('d' || d)::uuid, 's' || n, n, 'g', 1, 1, 'null', '1', n, n
+        FROM generate_series(0, {DAGS}) d, generate_series(1, CASE WHEN d = 0 THEN {WIDE} ELSE {STEPS} END) n""",
     f"""INSERT INTO holdfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
@@ -82,8 +94,16 @@ NOT_HOT = {
     "script_tail", "server_facts", "notify",
 }  # fmt: skip
 
-BY_ID = ("flush", "fence", "still_ours", "move", "give_back", "deliver", "mail", "take_mail", "tell_parents", "cancel")
+BY_ID = (
+    "flush", "fence", "still_ours", "move", "give_back", "deliver", "mail", "take_mail", "tell_parents", "cancel",
+    "lock_dags", "which_exist", "release_steps", "settle_dags", "dag_inputs",
+)  # fmt: skip
 """Statements that are given the ids of what they are about, and find it by them alone."""
+BY_DAG = {
+    "dependents": "runs_node", "lock_open_steps": "runs_node", "end_open_steps": "runs_node", "nodes": "runs_node",
+    "step_named": "runs_node", "dag_outputs": "runs_outputs",
+}  # fmt: skip
+"""Statements that are given dag runs and find steps of theirs, and by which index."""
 
 
 @pytest.fixture(scope="module", params=["postgres", "postgres12"])
@@ -292,6 +312,38 @@ async def test_delivering_looks_only_at_the_mail_in_hand(connection: Any, statem
     assert pages <= 5000
 
 
+async def test_settling_a_step_looks_only_at_those_that_wait_for_it(
+    connection: Any, statements: dict[str, str]
+) -> None:
+    """Neither at the other steps of the dag run nor at those of others; and the run counts in one row."""
+    dags = [await connection.fetchval(f"SELECT md5('d{n}')::uuid") for n in range(1, 101)]
+    rows, pages = await looked_at(connection, statements["dependents"], dags, ["s3"] * 100)
+    assert rows == 100
+    assert pages <= 600
+    steps = [row["id"] for row in await connection.fetch(statements["dependents"], dags, ["s3"] * 100)]
+    hundred = ([0] * 100, [1] * 100, ["ready"] * 100, 1)
+    rows, _ = await looked_at(connection, statements["release_steps"], steps, *hundred)
+    assert rows == 100
+    reasons = ([1] * 100, [False] * 100, ["none"] * 100, ["none"] * 100, 1)
+    rows, _ = await looked_at(connection, statements["settle_dags"], dags, *reasons)
+    assert rows == 100
+
+
+async def test_a_failing_dag_run_looks_at_its_own_steps_only(connection: Any, statements: dict[str, str]) -> None:
+    dags = [await connection.fetchval("SELECT md5('d7')::uuid")]
+    for name, arguments in (("lock_open_steps", (dags,)), ("end_open_steps", (dags, 1))):
+        rows, _ = await looked_at(connection, statements[name], *arguments)
+        assert rows <= STEPS + STEPS, name
+
+
+async def test_outputs_are_read_on_from_where_one_left_off(connection: Any, statements: dict[str, str]) -> None:
+    """However many steps of the dag run have completed before: a chain of a thousand is not read a thousand times."""
+    wide = [await connection.fetchval("SELECT md5('d0')::uuid")]
+    rows, pages = await looked_at(connection, statements["dag_outputs"], wide, [WIDE - 5])
+    assert rows == 6
+    assert pages <= 40
+
+
 @pytest.mark.parametrize("version", ["postgres", "postgres12"])
 async def test_plans_made_on_empty_tables_are_right_for_full_ones(
     version: str, request: pytest.FixtureRequest, statements: dict[str, str]
@@ -305,13 +357,27 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
     server.execute(PostgresStore(parse_url(url), "holdfast", Settings()).migration_sql(), name)
     connection = await Connector(parse_url(url), Settings()).connect()
     try:
-        for statement in (*BY_ID, "claim_lanes", "claim_suspect", "reap", "undelivered", "tick"):
+        for statement in (
+            *BY_ID,
+            *BY_DAG,
+            "start_nodes",
+            "bury_steps",
+            "claim_lanes",
+            "claim_suspect",
+            "reap",
+            "undelivered",
+            "tick",
+        ):
             plan = await plan_of(connection, statements[statement])
             assert not sorted(set(problems(plan))), statement
         for statement in BY_ID:
             plan = await plan_of(connection, statements[statement])
             scans = {n["Index Name"] for n in nodes(plan) if "Index Name" in n} - {"steps_pkey"}
             assert scans and scans <= {"runs_pkey", "mailbox_pkey"}, statement
+        for statement, index in BY_DAG.items():
+            plan = await plan_of(connection, statements[statement])
+            conditions = [n["Index Cond"] for n in nodes(plan) if n.get("Index Name") == index]
+            assert conditions and "dag_id = " in conditions[0], statement
         plan = await plan_of(connection, statements["tell_children"])
         assert [n["Index Cond"] for n in nodes(plan) if n.get("Index Name") == "runs_parent"], "walks all children"
     finally:

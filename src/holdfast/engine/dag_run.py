@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..errors import StepFailed
@@ -79,7 +79,7 @@ async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[No
         finally:
             over[name].set()
 
-    works = [undo(name) for name in reversed(graph.order) if name in done]
+    works: list[Coroutine[Any, Any, None]] = [undo(name) for name in reversed(graph.order) if name in done]
     for end in await settle(execution, execution.main, works):
         if isinstance(end, BaseException):
             raise end

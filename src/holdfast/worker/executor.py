@@ -26,7 +26,7 @@ from ..engine.handler import call_handler
 from ..engine.replay import replay
 from ..engine.scope import current_execution
 from ..engine.undo import undo_all
-from ..engine.workflow import DAG, WORKFLOW, Workflow
+from ..engine.workflow import DAG, DAG_STEP, WORKFLOW, Workflow
 from ..errors import (
     AttemptEnded,
     AttemptTimeout,
@@ -587,13 +587,15 @@ class Executor:
 
     def ask(self, run_id: str, what: str, claim: int | None = None) -> None:
         """An operator wants a run cancelled or paused: at once if no step is being executed, else after it. A task is
-        one piece of work: it is told, and may finish."""
+        one piece of work: it is told, and may finish; so is the step of a dag, unless it only waits for something."""
         execution = self.running.get(run_id)
         if execution is None or (claim is not None and execution.claim != claim) or execution.claimed.undoing:
             return
         execution.asked = what
         known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
-        if execution.closed is None and execution.at_work == 0 and execution.workflow.kind == WORKFLOW and known:
+        kind = execution.workflow.kind
+        between = execution.at_work == 0 and (kind == WORKFLOW or (kind == DAG_STEP and execution.busy == 0))
+        if execution.closed is None and between and known:
             execution.obey()
 
     # -- losing and giving back ----------------------------------------------------------------------------------

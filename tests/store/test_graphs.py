@@ -1,0 +1,1116 @@
+"""Dag runs: every step a row of its own, released by the transaction that settles what it waits for (rules 41–43)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast.model.graph import Graph, Node
+from holdfast.model.ids import new_id
+from holdfast.model.records import Claimed, Definition, Parent
+from holdfast.store import Store
+from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of
+from tests.store.scene import (
+    DAY,
+    MINUTE,
+    Scene,
+    child_of,
+    completed,
+    failed,
+    joint,
+    move,
+    new_run,
+    signal,
+    waiting,
+)
+from tests.store.test_within import Caller, caller
+
+__all__ = ["caller"]  # a fixture
+
+
+async def started(scene: Scene, steps: dict[str, str], **options: object) -> Dag:
+    return await Dag(scene, graph_of(steps)).start(**options)
+
+
+async def with_nodes(scene: Scene, *nodes: Node) -> Dag:
+    return await Dag(scene, Graph(nodes)).start()
+
+
+# -- starting -----------------------------------------------------------------------------------------------
+
+
+async def test_a_dag_run_is_running_and_stands_in_no_line(scene: Scene) -> None:
+    dag = await started(scene, DIAMOND)
+    row = await dag.run()
+    assert (row.status, row.worker, row.ready, row.visible_at) == ("running", None, False, None)
+    assert await dag.get("pending") == 4
+    assert lane() not in await scene.lanes(dag.workflows)
+
+
+async def test_a_dag_run_looks_at_its_deadline(scene: Scene) -> None:
+    row = await (await started(scene, DIAMOND, deadline_ms=DAY)).run()
+    assert row.deadline_at is not None
+    assert row.visible_at == row.deadline_at
+
+
+async def test_steps_that_wait_for_nothing_are_ready_and_the_others_blocked(scene: Scene) -> None:
+    dag = await started(scene, DIAMOND | {"aside": ""})
+    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked", "d": "blocked", "aside": "queued"}
+    nodes = await dag.nodes()
+    assert nodes["a"].released_at is not None
+    assert nodes["d"].released_at is None
+    assert nodes["d"].visible_at is None
+    assert set(await dag.claim()) == {"a", "aside"}
+
+
+async def test_steps_are_listed_in_the_order_they_were_started_in(scene: Scene) -> None:
+    names = [str(n) for n in range(200)]
+    random.Random(7).shuffle(names)
+    dag = await started(scene, dict.fromkeys(names, ""))
+    await dag.claim(limit=50)
+    assert list(await dag.nodes()) == names
+
+
+async def test_a_claim_says_which_step_it_brings(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    step = (await dag.claim())["a"]
+    assert (step.workflow, step.dag_id, step.node, step.graph) == ("dag/a", dag.id, "a", dag.graph.version)
+    assert step.released_at == (await dag.node("a")).released_at
+    assert (step.failing, step.reason) == (False, None)
+
+
+async def test_an_ordinary_run_is_no_step(scene: Scene) -> None:
+    run = await scene.running()
+    assert (run.dag_id, run.node, run.graph, run.released_at, run.failing) == (None, None, None, None, False)
+
+
+async def test_no_sweep_releases_a_blocked_step(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    assert (await scene.store.promote(100)).moved == 0
+    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
+
+
+async def test_lists_show_the_dag_run_and_leave_its_steps_out(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, tags=("red",))
+    assert [run.id for run in await scene.store.runs()] == [dag.id]
+    assert [run.id for run in await scene.store.runs(tag="red")] == [dag.id]
+    assert await scene.store.runs(status="waiting") == []
+
+
+async def test_a_step_can_be_read_by_its_id(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    row = await scene.info((await dag.node("b")).id)
+    assert (row.workflow, row.status, row.waiting_for) == ("dag/b", "waiting", "steps")
+
+
+async def test_a_repeated_start_changes_nothing(scene: Scene) -> None:
+    rows = rows_of(graph_of(DIAMOND))
+    ids = await scene.store.start(rows)
+    before = await scene.rows.dump()
+    assert await scene.store.start(rows) == ids
+    assert await scene.rows.dump() == before
+
+
+async def test_a_start_whose_key_is_taken_has_no_steps(scene: Scene) -> None:
+    first = await started(scene, CHAIN, key="order-1")
+    before = await scene.rows.dump()
+    second = await started(scene, DIAMOND, key="order-1")
+    assert second.id == first.id
+    assert await scene.rows.dump() == before
+
+
+async def test_of_two_starts_with_one_key_in_one_call_one_happens(scene: Scene) -> None:
+    rows = [rows_of(graph_of(CHAIN), key="order-1") for _ in range(2)]
+    ids = await scene.store.start([*rows[0], *rows[1]])
+    assert ids[0] == ids[4]
+    counts = await scene.rows.fetch("SELECT count(*), count(DISTINCT dag_id) FROM [runs]")
+    assert counts == [(4, 1)]
+
+
+async def test_a_start_that_is_delayed_delays_the_first_steps(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, delay_ms=DAY)
+    assert await dag.claim() == {}
+    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
+    await scene.rows.make_due((await dag.node("a")).id)
+    assert (await scene.store.promote(100)).lanes == {lane("a")}
+    assert set(await dag.claim()) == {"a"}
+
+
+async def test_many_dag_runs_start_in_one_call(scene: Scene) -> None:
+    graph = graph_of(DIAMOND)
+    starts = [rows_of(graph) for _ in range(500)]
+    ids = await scene.store.start([row for start in starts for row in start])
+    assert ids == [row.id for start in starts for row in start]
+    assert await scene.rows.fetch("SELECT status, count(*) FROM [runs] GROUP BY status ORDER BY status") == [
+        ("queued", 500),
+        ("running", 500),
+        ("waiting", 1500),
+    ]
+    assert [node.name for node in await scene.store.nodes(starts[250][0].id)] == ["a", "b", "c", "d"]
+
+
+async def test_a_dag_run_and_ordinary_runs_start_in_one_call(scene: Scene) -> None:
+    one, dag, other = new_run(key="one"), rows_of(graph_of(CHAIN)), new_run("mail")
+    ids = await scene.store.start([one, *dag, other])
+    assert ids == [one.id, *(row.id for row in dag), other.id]
+    assert {run.id for run in await scene.claim()} == {one.id, other.id}
+
+
+async def test_a_dag_run_can_be_started_as_a_child(scene: Scene) -> None:
+    parent = await scene.running()
+    rows = rows_of(graph_of({"a": ""}), parent=Parent(parent.id, "", 0, new_id()))
+    await scene.flush(joint(parent, 0, starts=rows))
+    dag = Dag(scene, graph_of({"a": ""}))
+    dag.ids = [rows[0].id]
+    await dag.finish("a")
+    itself = (await dag.claim())[ITSELF]
+    assert itself.parent_id == parent.id
+    await scene.flush(move(itself, "completed", output='{"a":1}', child=True))
+    assert (await scene.deliver()).moved == 1
+    assert [mail.value for mail in (await scene.mailbox(parent.id)).mail] == ['{"a":1}']
+
+
+async def test_a_dag_run_starts_with_the_caller_s_commit(scene: Scene, caller: Caller) -> None:
+    dag = Dag(scene, graph_of(CHAIN))
+    rows = rows_of(dag.graph)
+    dag.ids = (await scene.store.start_within(caller.connection, rows))[:1]
+    assert await scene.store.run(dag.id) is None
+    await caller.commit()
+    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
+
+
+# -- releasing ----------------------------------------------------------------------------------------------
+
+
+async def test_a_chain_is_released_link_by_link(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    for name, rest in (("a", ["b"]), ("b", ["c"]), ("c", [])):
+        held = await dag.claim()
+        assert set(held) == {name}
+        answer = await scene.flush(dag.end(held[name]))
+        assert answer.lanes == {lane(after) for after in rest} or not rest
+    assert set(await dag.states()) == {"a", "b", "c"}
+    assert set((await dag.states()).values()) == {"completed"}
+
+
+async def test_a_released_step_is_like_any_queued_run(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    await dag.finish("a")
+    node, row = await dag.node("b"), await scene.info((await dag.node("b")).id)
+    assert (row.status, row.waiting_for, row.ready, row.visible_at) == ("queued", None, True, None)
+    done_at = (await dag.node("a")).completed_at
+    assert node.released_at is not None and done_at is not None
+    assert node.released_at >= done_at
+
+
+async def test_what_completes_after_a_step_was_released_is_seen_to_be_later(scene: Scene) -> None:
+    dag = await with_nodes(scene, Node("a"), Node("b"), Node("join", ("a", "b"), 1))
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"]))
+    await scene.flush(dag.end(held["b"]))
+    nodes = await dag.nodes()
+    a, b, released = nodes["a"].completed_at, nodes["b"].completed_at, nodes["join"].released_at
+    assert a is not None and b is not None and released is not None
+    assert a <= released < b
+
+
+async def test_ends_count_in_their_order_though_the_clock_goes_back(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "join": "a b"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"]))
+    await scene.rows.shift(dag.id, "released_at", DAY)
+    await scene.rows.shift(held["a"].id, "completed_at", DAY)
+    await scene.flush(dag.end(held["b"]))
+    nodes = await dag.nodes()
+    a, b, released = nodes["a"].completed_at, nodes["b"].completed_at, nodes["join"].released_at
+    assert a is not None and b is not None and released is not None
+    assert a < b <= released
+
+
+async def test_a_diamond_joins_when_both_sides_are_done(scene: Scene) -> None:
+    dag = await started(scene, DIAMOND)
+    await dag.finish("a")
+    held = await dag.claim()
+    assert set(held) == {"b", "c"}
+    assert (await scene.flush(dag.end(held["c"]))).lanes == set()
+    assert (await dag.states())["d"] == "blocked"
+    assert (await scene.flush(dag.end(held["b"]))).lanes == {lane("d")}
+    assert (await dag.states())["d"] == "queued"
+
+
+async def test_two_dependencies_that_end_in_one_flush_count_twice(scene: Scene) -> None:
+    dag = await started(scene, DIAMOND)
+    await dag.finish("a")
+    await dag.finish("b", "c")
+    assert (await dag.states())["d"] == "queued"
+    assert await dag.get("pending") == 1
+
+
+@pytest.mark.parametrize("together", [1, 7, 500])
+async def test_a_wide_join_is_released_by_the_last_of_its_dependencies(scene: Scene, together: int) -> None:
+    wide = [f"w{n}" for n in range(50 if together == 1 else 500)]
+    dag = await started(scene, {"first": "", **dict.fromkeys(wide, "first"), "join": " ".join(wide)})
+    await dag.finish("first")
+    steps = list((await dag.claim()).values())
+    assert len(steps) == len(wide)
+    random.Random(together).shuffle(steps)
+    for begin in range(0, len(steps), together):
+        assert (await dag.states())["join"] == "blocked"
+        await scene.flush(*(dag.end(step) for step in steps[begin : begin + together]))
+    assert set(await dag.claim()) == {"join"}
+    assert await dag.get("pending") == 1
+
+
+async def test_one_flush_settles_steps_of_many_runs(scene: Scene) -> None:
+    dag = Dag(scene, graph_of(DIAMOND))
+    starts = [rows_of(dag.graph) for _ in range(100)]
+    dag.ids = [start[0].id for start in starts]
+    await scene.store.start([row for start in starts for row in start])
+    for count in (100, 200, 100):
+        steps = await dag.claim_all()
+        assert len(steps) == count
+        await scene.flush(*(dag.end(step) for step in steps))
+    assert {run.id for run in await dag.claim_all()} == set(dag.ids)
+
+
+async def test_steps_of_other_runs_are_left_alone(scene: Scene) -> None:
+    dag = await (await started(scene, CHAIN)).start()
+    mine = next(run for run in await dag.claim_all() if run.dag_id == dag.ids[0])
+    await scene.flush(dag.end(mine))
+    assert (await dag.states(dag.ids[0]))["b"] == "queued"
+    assert (await dag.states(dag.ids[1]))["b"] == "blocked"
+
+
+async def test_steps_are_released_in_the_order_of_their_declaration(scene: Scene) -> None:
+    names = [f"s{n}" for n in range(20)]
+    nodes = [Node("first"), *(Node(name, ("first",)) for name in names)]
+    dag = await with_nodes(scene, *nodes)
+    await dag.finish("first")
+    places = [await scene.rows.get((await dag.node(name)).id, "place") for name in names]
+    assert places == sorted(places)
+
+
+# -- joins of a few -----------------------------------------------------------------------------------------
+
+
+def a_few(at_least: int) -> list[Node]:
+    return [Node("a"), Node("b"), Node("c"), Node("join", ("a", "b", "c"), at_least)]
+
+
+async def test_a_join_of_any_begins_with_the_first(scene: Scene) -> None:
+    dag = await with_nodes(scene, *a_few(1))
+    held = await dag.claim()
+    assert (await scene.flush(dag.end(held["b"]))).lanes == {lane("join")}
+    assert set(await dag.claim()) == {"join"}
+
+
+async def test_a_join_that_has_begun_is_not_released_again(scene: Scene) -> None:
+    dag = await with_nodes(scene, *a_few(1))
+    held = await dag.claim()
+    await scene.flush(dag.end(held["b"]))
+    join = (await dag.claim())["join"]
+    await scene.flush(dag.end(held["a"]))
+    assert (await dag.node("join")).status == "running"
+    await scene.flush(dag.end(join))
+    assert (await scene.flush(dag.end(held["c"]))).lanes == {lane()}
+    assert (await dag.node("join")).status == "completed"
+
+
+async def test_a_join_of_two_begins_with_the_second(scene: Scene) -> None:
+    dag = await with_nodes(scene, *a_few(2))
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"]))
+    assert (await dag.states())["join"] == "blocked"
+    await scene.flush(dag.end(held["b"], "skipped"))
+    assert (await dag.states())["join"] == "blocked"
+    await scene.flush(dag.end(held["c"]))
+    assert (await dag.states())["join"] == "queued"
+
+
+async def test_a_join_that_cannot_have_enough_is_skipped_at_once(scene: Scene) -> None:
+    dag = await with_nodes(scene, *a_few(2), Node("after", ("join",)))
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], "skipped"), dag.end(held["b"], "skipped"))
+    assert (await dag.states())["join"] == "skipped"
+    assert (await dag.states())["after"] == "skipped"
+    await scene.flush(dag.end(held["c"]))
+    assert set(await dag.claim()) == {ITSELF}
+
+
+# -- skipping -----------------------------------------------------------------------------------------------
+
+
+async def test_what_hangs_on_a_skipped_step_alone_is_skipped_too(scene: Scene) -> None:
+    names = [f"s{n}" for n in range(60)]
+    chain = {name: before for before, name in zip(["first", *names], names, strict=False)}
+    dag = await started(scene, {"first": "", **chain})
+    step = (await dag.claim())["first"]
+    assert (await scene.flush(dag.end(step, "skipped"))).lanes == {lane()}
+    assert set((await dag.states()).values()) == {"skipped"}
+    assert all(node.completed_at is not None for node in (await dag.nodes()).values())
+
+
+async def test_a_step_with_one_completed_dependency_is_done(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "c": "b", "join": "a c"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["b"], "skipped"))
+    assert await dag.states() == {"a": "running", "b": "skipped", "c": "skipped", "join": "blocked"}
+    await scene.flush(dag.end(held["a"]))
+    assert (await dag.states())["join"] == "queued"
+
+
+async def test_a_skip_and_an_end_in_one_flush_meet_in_the_join(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "c": "b", "d": "c", "join": "a d"})
+    held = await dag.claim()
+    assert (await scene.flush(dag.end(held["a"]), dag.end(held["b"], "skipped"))).lanes == {lane("join")}
+    assert await dag.states() == {"a": "completed", "b": "skipped", "c": "skipped", "d": "skipped", "join": "queued"}
+    assert await dag.get("pending") == 1
+
+
+async def test_a_skipped_step_cannot_be_claimed_or_woken(scene: Scene) -> None:
+    dag = await started(scene, CHAIN | {"other": ""})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], "skipped"))
+    assert (await scene.store.send(signal(dag.id, "b"))).done is False
+    assert await dag.claim() == {}
+    assert [outcome.status for outcome in await scene.store.outcomes([(await dag.node("b")).id])] == ["skipped"]
+
+
+# -- caught errors ------------------------------------------------------------------------------------------
+
+CATCHING = (
+    Node("pay", catch={"Declined": "tell"}),
+    Node("tell"),
+    Node("ship", ("pay",)),
+    Node("end", ("tell", "ship")),
+)
+
+
+async def test_a_caught_error_leads_to_its_step_and_fails_nothing(scene: Scene) -> None:
+    dag = await with_nodes(scene, *CATCHING)
+    held = await dag.claim()
+    assert set(held) == {"pay"}
+    assert (await scene.flush(dag.end(held["pay"], "caught:tell"))).lanes == {lane("tell")}
+    assert await dag.states() == {"pay": "failed", "tell": "queued", "ship": "skipped", "end": "blocked"}
+    await dag.finish("tell")
+    await dag.finish("end")
+    itself = (await dag.claim())[ITSELF]
+    assert itself.failing is False
+
+
+async def test_without_the_error_its_step_is_skipped(scene: Scene) -> None:
+    dag = await with_nodes(scene, *CATCHING)
+    await dag.finish("pay")
+    assert await dag.states() == {"pay": "completed", "tell": "skipped", "ship": "queued", "end": "blocked"}
+    await dag.finish("ship")
+    assert (await dag.states())["end"] == "queued"
+
+
+# -- the end ------------------------------------------------------------------------------------------------
+
+
+async def test_the_last_settled_step_puts_the_dag_run_in_line(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": ""}, deadline_ms=DAY)
+    held = await dag.claim()
+    assert (await scene.flush(dag.end(held["a"]))).lanes == set()
+    assert (await scene.flush(dag.end(held["b"]))).lanes == {lane()}
+    row = await dag.run()
+    assert (row.status, row.ready, row.worker) == ("running", True, None)
+    assert row.visible_at == row.deadline_at
+    assert await dag.get("pending") == 0
+
+
+async def test_a_dag_run_is_claimed_and_finished_like_any_run(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.id, itself.dag_id, itself.node, itself.graph) == (dag.id, None, None, dag.graph.version)
+    assert itself.input == '{"order":1}'
+    await scene.flush(completed(itself, '{"a":1}'))
+    assert [(o.status, o.output) for o in await scene.store.outcomes([dag.id])] == [("completed", '{"a":1}')]
+    assert await dag.claim() == {}
+
+
+async def test_a_dag_run_whose_finisher_dies_is_finished_by_another(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    victim = await scene.add_worker()
+    assert set(await dag.claim(worker=victim)) == {ITSELF}
+    await scene.bury(victim)
+    itself = (await dag.claim())[ITSELF]
+    await scene.flush(completed(itself))
+    assert (await dag.run()).status == "completed"
+
+
+async def test_a_step_that_waits_or_is_tried_again_settles_nothing(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    step = (await dag.claim())["a"]
+    await scene.flush(waiting(step, 0))
+    await scene.store.promote(100)
+    step = (await dag.claim())["a"]
+    await scene.flush(move(step, "queued", next_attempt=True, delay_ms=0))
+    assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
+    assert await dag.get("pending") == 3
+
+
+# -- repetition ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["completed", "skipped", "failed"])
+async def test_a_flush_repeated_after_a_lost_reply_counts_nothing_twice(scene: Scene, outcome: str) -> None:
+    dag = await started(scene, {"a": "", "b": "", "join": "a b", "after": "join"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], outcome))
+    before = await scene.rows.dump()
+    answer = await scene.flush(dag.end(held["a"], outcome))
+    assert answer.lost == {held["a"].id}
+    assert answer.lanes == set()
+    assert await scene.rows.dump() == before
+
+
+async def test_a_repeated_end_beside_a_new_one_counts_once(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "c": "", "join": "a b c"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"]))
+    await scene.flush(dag.end(held["a"]), dag.end(held["b"]))
+    assert (await dag.states())["join"] == "blocked"
+    assert await dag.get("pending") == 2
+    await scene.flush(dag.end(held["c"]))
+    assert (await dag.states())["join"] == "queued"
+
+
+async def test_an_end_under_an_old_claim_releases_nothing(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    old = (await dag.claim())["a"]
+    await scene.store.give_back(scene.worker, [(old.id, old.claim)])
+    new = (await dag.claim())["a"]
+    assert (await scene.flush(dag.end(old))).lost == {old.id}
+    assert (await dag.states())["b"] == "blocked"
+    await scene.flush(dag.end(new))
+    assert (await dag.states())["b"] == "queued"
+
+
+async def test_the_dag_run_is_put_in_line_once(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    step = (await dag.claim())["a"]
+    await scene.flush(dag.end(step))
+    itself = (await dag.claim())[ITSELF]
+    assert (await scene.flush(dag.end(step))).lanes == set()
+    row = await dag.run()
+    assert (row.status, row.claim, row.ready) == ("running", itself.claim, False)
+
+
+# -- failing ------------------------------------------------------------------------------------------------
+
+FAILING = {"bad": "", "held": "", "asleep": "", "ready": "", "blocked": "bad", "far": "blocked held"}
+
+
+async def falling(scene: Scene, outcome: str = "failed") -> tuple[Dag, dict[str, Claimed]]:
+    """A run of which one step fails while the others are in every state there is."""
+    dag = await started(scene, FAILING)
+    held = await dag.claim(limit=3)
+    assert set(held) == {"bad", "held", "asleep"}
+    await scene.flush(waiting(held["asleep"], None, waiting_for="signal"))
+    answer = await scene.flush(dag.end(held["bad"], outcome))
+    assert answer.lanes == set()
+    return dag, held
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+async def test_when_a_step_fails_the_steps_that_nobody_holds_end(scene: Scene, outcome: str) -> None:
+    dag, _ = await falling(scene, outcome)
+    assert await dag.states() == {
+        "bad": outcome,
+        "held": "running",
+        "asleep": "cancelled",
+        "ready": "skipped",
+        "blocked": "skipped",
+        "far": "skipped",
+    }
+    nodes = await dag.nodes()
+    assert {name: nodes[name].reason for name in ("asleep", "ready", "blocked")} == {
+        "asleep": "cancelled",
+        "ready": None,
+        "blocked": None,
+    }
+    for name in ("asleep", "ready", "blocked", "far"):
+        row = await scene.info(nodes[name].id)
+        assert (row.ready, row.visible_at, row.waiting_for) == (False, None, None)
+        assert row.completed_at is not None
+
+
+async def test_when_a_step_fails_the_steps_that_are_held_are_asked_to_end(scene: Scene) -> None:
+    dag, held = await falling(scene)
+    row = await scene.info(held["held"].id)
+    assert (row.status, row.asked) == ("running", "cancel")
+    assert await scene.rows.get(row.id, "wakes") == held["held"].wakes + 1
+    assert await dag.get("pending") == 1
+    assert bool(await dag.get("failing"))
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled", "skipped", "failed", "caught:far"])
+async def test_a_failing_run_is_in_line_when_the_last_held_step_is_settled(scene: Scene, outcome: str) -> None:
+    dag, held = await falling(scene)
+    assert await dag.claim() == {}
+    assert (await scene.flush(dag.end(held["held"], outcome))).lanes == {lane()}
+    itself = (await dag.claim())[ITSELF]
+    assert itself.failing is True
+    assert (await dag.states())["far"] == "skipped"
+
+
+async def test_a_run_whose_only_held_step_fails_is_in_line_at_once(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    step = (await dag.claim())["a"]
+    assert (await scene.flush(dag.end(step, "failed"))).lanes == {lane()}
+    assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
+    assert (await dag.claim())[ITSELF].failing is True
+
+
+async def test_a_failing_run_releases_nothing(scene: Scene) -> None:
+    dag = await started(scene, {"bad": "", "good": "", "after": "good", "more": ""})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["bad"], "failed"))
+    assert (await scene.flush(dag.end(held["good"]))).lanes == set()
+    assert (await dag.states())["after"] == "skipped"
+
+
+@pytest.mark.parametrize("first", ["good", "bad"])
+async def test_an_end_and_a_failure_in_one_flush_release_nothing(scene: Scene, first: str) -> None:
+    dag = await started(scene, {"bad": "", "good": "", "after": "good", "last": "after"})
+    held = await dag.claim()
+    ends = [dag.end(held["bad"], "failed"), dag.end(held["good"])]
+    answer = await scene.flush(*(reversed(ends) if first == "good" else ends))
+    assert answer.lanes == {lane()}
+    assert await dag.states() == {"bad": "failed", "good": "completed", "after": "skipped", "last": "skipped"}
+    assert await dag.get("pending") == 0
+
+
+async def test_two_failures_in_one_flush_and_one_later_count_once_each(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "c": "", "after": "a b c"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], "failed"), dag.end(held["b"], "failed"))
+    assert await dag.get("pending") == 1
+    assert (await scene.flush(dag.end(held["c"], "failed"))).lanes == {lane()}
+    assert await dag.get("pending") == 0
+
+
+async def test_a_step_is_asked_to_end_once(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "held": ""})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], "failed"))
+    await scene.flush(dag.end(held["b"], "failed"))
+    assert await scene.rows.get(held["held"].id, "wakes") == held["held"].wakes + 1
+
+
+async def test_who_reports_a_failure_hears_at_once_which_of_its_steps_are_to_end(scene: Scene) -> None:
+    dag = await started(scene, {"bad": "", "mine": "", "theirs": ""})
+    held = await dag.claim(limit=2)
+    assert set(held) == {"bad", "mine"}
+    other = await scene.add_worker()
+    theirs = (await dag.claim(worker=other))["theirs"]
+    answer = await scene.flush(dag.end(held["bad"], "failed"))
+    assert answer.asked == {held["mine"].id: "cancel"}
+    assert (await scene.info(theirs.id)).asked == "cancel"
+
+
+async def test_only_the_run_of_the_failed_step_fails(scene: Scene) -> None:
+    dag = await (await started(scene, CHAIN)).start()
+    steps = {run.dag_id: run for run in await dag.claim_all()}
+    await scene.flush(dag.end(steps[dag.ids[0]], "failed"), dag.end(steps[dag.ids[1]]))
+    assert (await dag.states(dag.ids[0]))["b"] == "skipped"
+    assert (await dag.states(dag.ids[1]))["b"] == "queued"
+
+
+async def test_an_asked_step_that_gives_up_its_worker_can_still_be_ended(scene: Scene) -> None:
+    dag, held = await falling(scene)
+    await scene.flush(waiting(held["held"], DAY))
+    again = (await dag.claim())["held"]
+    assert again.asked == "cancel"
+    assert (await scene.flush(dag.end(again, "cancelled"))).lanes == {lane()}
+
+
+async def test_children_of_a_cancelled_step_are_cancelled(scene: Scene) -> None:
+    dag = await started(scene, {"bad": "", "calls": ""})
+    held = await dag.claim()
+    child = child_of(held["calls"])
+    await scene.flush(joint(held["calls"], 0, starts=[child]), waiting(held["calls"], None, waiting_for="child"))
+    assert (await scene.flush(dag.end(held["bad"], "failed"))).undelivered is True
+    await scene.deliver()
+    assert (await scene.info(child.id)).status == "cancelled"
+
+
+async def test_a_run_can_be_undone_after_it_failed(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    step = (await dag.claim())["a"]
+    await scene.flush(dag.end(step, "failed"))
+    itself = (await dag.claim())[ITSELF]
+    await scene.flush(move(itself, "compensating", reason="code", error="{}"))
+    itself = (await dag.claim())[ITSELF]
+    assert itself.undoing is True
+    await scene.flush(move(itself, "compensated"))
+    assert (await dag.run()).status == "compensated"
+
+
+# -- ends that nobody reports -------------------------------------------------------------------------------
+
+
+async def test_a_dead_letter_fails_its_run(scene: Scene) -> None:
+    dag = await started(scene, {"deadly": "", "other": "", "after": "deadly"})
+    victim = await scene.add_worker()
+    held = await dag.claim(worker=victim)
+    mine = held["other"]
+    await scene.store.give_back(victim, [(mine.id, mine.claim)])
+    mine = (await dag.claim())["other"]
+    await scene.bury(victim, max_losses=1)
+    assert await dag.states() == {"deadly": "failed", "other": "running", "after": "skipped"}
+    assert (await dag.node("deadly")).reason == "lost workers"
+    assert (await scene.info(mine.id)).asked == "cancel"
+    assert (await scene.flush(dag.end(mine, "cancelled"))).lanes == {lane()}
+    assert (await dag.claim())[ITSELF].failing is True
+
+
+async def test_a_dead_letter_that_was_the_last_step_puts_its_run_in_line(scene: Scene) -> None:
+    dag = await started(scene, {"deadly": "", "after": "deadly"})
+    victim = await scene.add_worker()
+    await dag.claim(worker=victim)
+    await scene.rows.silence(victim)
+    reaping = await scene.store.reap(scene.worker, 100, 1)
+    assert lane() in reaping.lanes
+    assert set(await dag.claim()) == {ITSELF}
+
+
+async def test_a_step_that_is_lost_and_not_dead_yet_fails_nothing(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    victim = await scene.add_worker()
+    await dag.claim(worker=victim)
+    await scene.bury(victim)
+    assert set(await dag.claim()) == {"a"}
+    assert await dag.get("pending") == 3
+
+
+async def test_two_steps_of_one_run_that_die_together_count_once_each(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "after": "a b"})
+    victim = await scene.add_worker()
+    await dag.claim(worker=victim)
+    await scene.bury(victim, max_losses=1)
+    assert await dag.states() == {"a": "failed", "b": "failed", "after": "skipped"}
+    assert await dag.get("pending") == 0
+    assert set(await dag.claim()) == {ITSELF}
+
+
+async def test_a_run_whose_first_step_expired_fails(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, expires_ms=MINUTE)
+    step = await dag.node("a")
+    await scene.rows.shift(step.id, "expires_at", -DAY)
+    await scene.rows.shift(step.id, "visible_at", -DAY)
+    assert lane() in (await scene.store.promote(100)).lanes
+    assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
+    assert (await dag.node("a")).reason == "expired"
+    assert (await dag.claim())[ITSELF].failing is True
+
+
+async def test_steps_released_later_do_not_expire(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, expires_ms=MINUTE)
+    await dag.finish("a")
+    assert (await dag.node("b")).visible_at is None
+    assert await scene.rows.get((await dag.node("b")).id, "expires_at") is None
+    assert set(await dag.claim()) == {"b"}
+
+
+async def test_a_dag_run_does_not_expire_itself(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""}, expires_ms=MINUTE)
+    await dag.finish("a")
+    assert await dag.get("expires_at") is None
+    assert (await scene.store.promote(100)).moved == 0
+    assert set(await dag.claim()) == {ITSELF}
+
+
+# -- deadlines ----------------------------------------------------------------------------------------------
+
+
+async def test_a_late_run_fails_and_its_steps_end(scene: Scene) -> None:
+    dag = await started(scene, {"held": "", "after": "held"}, deadline_ms=DAY)
+    held = await dag.claim()
+    await scene.rows.make_due(dag.id)
+    promotion = await scene.store.promote(100)
+    assert promotion.ended == []
+    row = await dag.run()
+    assert (row.status, row.reason, row.visible_at, row.deadline_at) == ("running", "deadline", None, None)
+    assert row.error is not None and "eadline" in row.error
+    assert await dag.states() == {"held": "running", "after": "skipped"}
+    assert (await scene.info(held["held"].id)).asked == "cancel"
+    await scene.flush(dag.end(held["held"], "cancelled"))
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "deadline")
+
+
+async def test_a_late_run_of_which_nobody_holds_a_step_is_in_line_at_once(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, deadline_ms=DAY)
+    await scene.rows.make_due(dag.id)
+    assert lane() in (await scene.store.promote(100)).lanes
+    assert set((await dag.states()).values()) == {"skipped"}
+    assert (await dag.claim())[ITSELF].reason == "deadline"
+    assert (await scene.store.promote(100)).moved == 0
+
+
+async def test_a_run_that_is_late_before_it_is_finished_fails_and_can_be_undone(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""}, deadline_ms=DAY)
+    await dag.finish("a")
+    await scene.rows.make_due(dag.id)
+    assert await dag.claim() == {}
+    promotion = await scene.store.promote(100)
+    assert (promotion.lanes, promotion.ended) == ({lane()}, [])
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason, itself.deadline_in_ms) == (True, "deadline", None)
+
+
+async def test_a_run_that_fails_is_not_late_any_more(scene: Scene) -> None:
+    dag = await started(scene, {"bad": "", "held": ""}, deadline_ms=DAY)
+    held = await dag.claim()
+    await scene.flush(dag.end(held["bad"], "failed"))
+    row = await dag.run()
+    assert (row.deadline_at, row.visible_at, row.reason) == (None, None, None)
+
+
+async def test_a_run_that_was_late_stays_so_when_its_finisher_dies(scene: Scene) -> None:
+    dag = await started(scene, CHAIN, deadline_ms=DAY)
+    await scene.rows.make_due(dag.id)
+    await scene.store.promote(100)
+    victim = await scene.add_worker()
+    assert set(await dag.claim(worker=victim)) == {ITSELF}
+    await scene.bury(victim)
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "deadline")
+
+
+# -- cancelling ---------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_run_ends_its_steps_and_is_in_line(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    await dag.finish("a")
+    asked = await scene.store.cancel(dag.id)
+    assert (asked.done, asked.running, asked.ended, asked.lane) == (True, False, False, lane())
+    assert await dag.states() == {"a": "completed", "b": "skipped", "c": "skipped"}
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "cancelled")
+
+
+async def test_steps_that_are_held_are_asked_when_their_run_is_cancelled(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    step = (await dag.claim())["a"]
+    asked = await scene.store.cancel(dag.id)
+    assert (asked.done, asked.running, asked.lane) == (True, True, None)
+    assert (await scene.info(step.id)).asked == "cancel"
+    assert (await scene.flush(dag.end(step))).lanes == {lane()}
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "cancelled")
+
+
+async def test_a_run_that_was_cancelled_stays_so_when_its_finisher_dies(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    await scene.store.cancel(dag.id)
+    victim = await scene.add_worker()
+    assert set(await dag.claim(worker=victim)) == {ITSELF}
+    await scene.bury(victim)
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "cancelled")
+
+
+async def test_a_run_that_is_cancelled_before_it_is_finished_can_be_undone(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    asked = await scene.store.cancel(dag.id)
+    assert (asked.done, asked.ended, asked.lane) == (True, False, lane())
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "cancelled")
+    assert await dag.states() == {"a": "completed"}
+
+
+async def test_a_run_that_failed_by_itself_is_not_cancelled(scene: Scene) -> None:
+    dag = await started(scene, {"bad": "", "held": ""})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["bad"], "failed"))
+    assert (await scene.store.cancel(dag.id)).done is False
+    assert await dag.get("reason") is None
+
+
+async def test_a_run_that_is_being_finished_is_only_marked(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    await dag.claim()
+    asked = await scene.store.cancel(dag.id)
+    assert (asked.done, asked.running) == (True, True)
+    assert (await dag.run()).asked == "cancel"
+
+
+async def test_a_dag_run_that_ended_is_not_cancelled(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    await scene.flush(completed((await dag.claim())[ITSELF]))
+    assert (await scene.store.cancel(dag.id)).done is False
+
+
+async def test_a_dag_run_is_cancelled_with_its_parent(scene: Scene) -> None:
+    parent = await scene.running()
+    rows = rows_of(graph_of(CHAIN), parent=Parent(parent.id, "", 0, new_id()))
+    await scene.flush(joint(parent, 0, starts=rows))
+    await scene.flush(move(parent, "cancelled", reason="cancelled"))
+    delivery = await scene.deliver()
+    assert lane() in delivery.lanes
+    dag = Dag(scene, graph_of(CHAIN))
+    dag.ids = [rows[0].id]
+    assert set((await dag.states()).values()) == {"skipped"}
+    assert (await dag.claim())[ITSELF].reason == "cancelled"
+
+
+# -- other wishes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", ["cancel", "pause", "resume"])
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_step_by_itself_is_not_for_operators(scene: Scene, wish: str, name: str) -> None:
+    dag = await started(scene, CHAIN)
+    before = await scene.rows.dump()
+    asked = await getattr(scene.store, wish)((await dag.node(name)).id)
+    assert (asked.done, asked.lane) == (False, None)
+    assert await scene.rows.dump() == before
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume"])
+async def test_a_dag_run_is_not_paused_or_resumed(scene: Scene, wish: str) -> None:
+    dag = await started(scene, CHAIN)
+    before = await scene.rows.dump()
+    assert (await getattr(scene.store, wish)(dag.id)).done is False
+    assert await scene.rows.dump() == before
+
+
+async def test_neither_a_dag_run_nor_its_step_is_retried(scene: Scene) -> None:
+    dag = await started(scene, CHAIN)
+    await scene.flush(dag.end((await dag.claim())["a"], "failed"))
+    await scene.flush(failed((await dag.claim())[ITSELF]))
+    before = await scene.rows.dump()
+    assert await scene.store.retry(dag.id) is None
+    assert await scene.store.retry((await dag.node("a")).id) is None
+    assert await scene.rows.dump() == before
+
+
+# -- signals ------------------------------------------------------------------------------------------------
+
+GATE = {"a": "", "gate": "a"}
+
+
+async def at_the_gate(scene: Scene) -> tuple[Dag, Claimed]:
+    """A run whose step ``gate`` waits for a signal."""
+    dag = await started(scene, GATE)
+    await dag.finish("a")
+    step = (await dag.claim())["gate"]
+    await scene.flush(waiting(step, None, waiting_for="signal"))
+    return dag, step
+
+
+async def test_a_signal_wakes_the_step_of_its_name(scene: Scene) -> None:
+    dag, step = await at_the_gate(scene)
+    asked = await scene.store.send(signal(dag.id, "gate"))
+    assert (asked.done, asked.lane) == (True, lane("gate"))
+    assert [mail.name for mail in (await scene.mailbox(step.id)).mail] == ["gate"]
+    again = (await dag.claim())["gate"]
+    assert again.wakes == step.wakes + 1
+
+
+async def test_a_signal_reaches_a_step_that_is_held(scene: Scene) -> None:
+    dag = await started(scene, GATE)
+    await dag.finish("a")
+    step = (await dag.claim())["gate"]
+    asked = await scene.store.send(signal(dag.id, "gate"))
+    assert (asked.done, asked.lane, asked.running) == (True, None, True)
+    await scene.flush(waiting(step, None, waiting_for="signal"))
+    assert set(await dag.claim()) == {"gate"}
+
+
+async def test_a_signal_waits_for_a_step_that_is_blocked(scene: Scene) -> None:
+    dag = await started(scene, GATE)
+    asked = await scene.store.send(signal(dag.id, "gate"))
+    assert (asked.done, asked.lane) == (True, None)
+    assert (await dag.states())["gate"] == "blocked"
+    await dag.finish("a")
+    step = (await dag.claim())["gate"]
+    assert step.wakes == 1
+    assert len((await scene.mailbox(step.id)).mail) == 1
+
+
+@pytest.mark.parametrize("name", ["a", "nobody"])
+async def test_a_signal_to_no_step_or_to_one_that_ended_is_refused(scene: Scene, name: str) -> None:
+    dag, _ = await at_the_gate(scene)
+    before = await scene.rows.dump()
+    asked = await scene.store.send(signal(dag.id, name))
+    assert (asked.status, asked.reason, asked.done) == ("running", "no such step", False)
+    assert await scene.rows.dump() == before
+
+
+async def test_a_signal_sent_twice_wakes_once(scene: Scene) -> None:
+    dag, step = await at_the_gate(scene)
+    mail = signal(dag.id, "gate")
+    await scene.store.send(mail)
+    assert (await scene.store.send(mail, again=True)).done is True
+    assert len((await scene.mailbox(step.id)).mail) == 1
+    assert await scene.rows.get(step.id, "wakes") == step.wakes + 1
+
+
+async def test_a_signal_that_was_taken_is_not_sent_again(scene: Scene) -> None:
+    dag, step = await at_the_gate(scene)
+    mail = signal(dag.id, "gate")
+    await scene.store.send(mail)
+    step = (await dag.claim())["gate"]
+    await scene.flush(joint(step, 0, kind="signal", takes=[mail.id]))
+    assert (await scene.store.send(mail, again=True)).done is True
+    assert (await scene.mailbox(step.id)).mail == []
+
+
+async def test_a_signal_to_a_dag_run_that_ended_is_refused(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await dag.finish("a")
+    await scene.flush(completed((await dag.claim())[ITSELF]))
+    asked = await scene.store.send(signal(dag.id, "a"))
+    assert (asked.status, asked.done) == ("completed", False)
+
+
+async def test_a_signal_reaches_its_step_after_the_caller_s_commit(scene: Scene, caller: Caller) -> None:
+    dag, step = await at_the_gate(scene)
+    assert (await scene.store.send_within(caller.connection, signal(dag.id, "gate"))).done is True
+    await caller.commit()
+    assert (await scene.deliver()).lanes == {lane("gate")}
+    assert (await dag.claim())["gate"].wakes == step.wakes + 1
+
+
+async def test_a_signal_in_the_caller_s_transaction_waits_for_a_blocked_step(scene: Scene, caller: Caller) -> None:
+    dag = await started(scene, GATE)
+    await scene.store.send_within(caller.connection, signal(dag.id, "gate"))
+    await caller.commit()
+    assert (await scene.deliver()).lanes == set()
+    assert (await dag.states())["gate"] == "blocked"
+    await dag.finish("a")
+    assert (await dag.claim())["gate"].wakes == 1
+
+
+async def test_a_signal_to_no_step_is_refused_in_the_caller_s_transaction_too(scene: Scene, caller: Caller) -> None:
+    dag = await started(scene, GATE)
+    asked = await scene.store.send_within(caller.connection, signal(dag.id, "nobody"))
+    assert (asked.status, asked.reason, asked.done) == ("running", "no such step", False)
+    await caller.commit()
+    assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(0,)]
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+async def test_nodes_tell_how_the_steps_ended(scene: Scene) -> None:
+    dag = await started(scene, {"good": "", "bad": ""})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["good"], output="[1]"), dag.end(held["bad"], "failed", error='{"type":"Broken"}'))
+    nodes = await dag.nodes()
+    good, bad = nodes["good"], nodes["bad"]
+    assert (good.status, good.output, good.error, good.attempt, good.worker) == ("completed", "[1]", None, 1, None)
+    assert (bad.status, bad.reason, bad.error) == ("failed", "code", '{"type":"Broken"}')
+    assert good.started_at is not None and good.completed_at is not None and good.completed_at >= good.started_at
+
+
+async def test_a_run_that_does_not_exist_has_no_steps(scene: Scene) -> None:
+    assert await scene.store.nodes(new_id()) == []
+
+
+async def test_outputs_are_those_of_completed_steps(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": "", "c": "", "d": "a"})
+    held = await dag.claim()
+    await scene.flush(dag.end(held["a"], output="0"), dag.end(held["b"], "skipped"))
+    found = (await scene.store.dag_outputs([(dag.id, 0)]))[dag.id]
+    assert (found.input, found.format) == ('{"order":1}', 1)
+    assert [(name, output, format_) for name, output, format_, _ in found.outputs] == [("a", "0", 1)]
+    assert found.outputs[0][3] == (await dag.node("a")).completed_at
+
+
+async def test_outputs_can_be_read_from_a_time_on(scene: Scene) -> None:
+    dag = await started(scene, {"old": "", "new": ""})
+    await dag.finish("old", "new")
+    await scene.rows.shift((await dag.node("old")).id, "completed_at", -MINUTE)
+    since = (await dag.node("new")).completed_at
+    assert since is not None
+    found = (await scene.store.dag_outputs([(dag.id, since)]))[dag.id]
+    assert [name for name, *_ in found.outputs] == ["new"]
+
+
+async def test_outputs_of_many_runs_come_in_one_answer(scene: Scene) -> None:
+    dag = await (await started(scene, {"a": ""})).start()
+    for run in await dag.claim_all():
+        await scene.flush(dag.end(run, output=f'"{run.dag_id}"'))
+    found = await scene.store.dag_outputs([(dag_id, 0) for dag_id in dag.ids] + [(new_id(), 0)])
+    assert {dag_id: [output for _, output, *_ in outputs.outputs] for dag_id, outputs in found.items()} == {
+        dag_id: [f'"{dag_id}"'] for dag_id in dag.ids
+    }
+
+
+async def test_an_output_keeps_its_format(scene: Scene) -> None:
+    dag = await started(scene, {"a": ""})
+    await scene.flush(dag.end((await dag.claim())["a"], output="secret", format=2))
+    assert (await dag.node("a")).format == 2
+    [(name, output, format_, _)] = (await scene.store.dag_outputs([(dag.id, 0)]))[dag.id].outputs
+    assert (name, output, format_) == ("a", "secret", 2)
+
+
+async def test_the_graph_of_each_version_is_kept(store: Store) -> None:
+    old, new = graph_of(CHAIN), graph_of(DIAMOND)
+    for graph in (old, new):
+        await store.put_definitions([Definition("dag", graph.version, "dag", "graphs", "{}", None, graph.text)])
+    assert await store.graph("dag", old.version) == old.text
+    assert await store.graph("dag", new.version) == new.text
+    assert await store.graph("dag", "other") is None
+    assert await store.graph("other", old.version) is None
+
+
+# -- anything goes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_runs_of_random_graphs_settled_in_random_order_come_to_their_end(scene: Scene, seed: int) -> None:
+    chance = random.Random(seed)
+    dag = Dag(scene, random_graph(chance))
+    starts = [rows_of(dag.graph) for _ in range(5)]
+    dag.ids = [start[0].id for start in starts]
+    await scene.store.start([row for start in starts for row in start])
+    released: list[tuple[str | None, str]] = []
+    held: list[Claimed] = []
+    finished: set[str] = set()
+    while len(finished) < len(dag.ids):
+        for run in await dag.claim_all(limit=chance.randint(1, 10)):
+            if run.node is None:
+                finished.add(run.id)
+                await scene.flush(completed(run))
+            else:
+                released.append((run.dag_id, run.node))
+                held.append(run)
+        chance.shuffle(held)
+        ending = [held.pop() for _ in range(chance.randint(0, len(held)))]
+        await scene.flush(*(dag.end(run, any_outcome(chance, dag.graph, run.node or "")) for run in ending))
+    assert len(released) == len(set(released))
+    assert held == []
+    for dag_id in dag.ids:
+        states = await dag.states(dag_id)
+        begun = {name for owner, name in released if owner == dag_id}
+        assert all(states[name] == "skipped" for name in states if name not in begun)
+        assert set(states.values()) <= {"completed", "skipped", "failed"}
+
+
+def random_graph(chance: random.Random) -> Graph:
+    nodes = []
+    for n in range(12):
+        after = tuple(str(before) for before in chance.sample(range(n), min(n, chance.randint(0, 3))))
+        catch = {"Declined": str(chance.randint(n + 1, 12))} if chance.random() < 0.3 else {}
+        few = chance.randint(1, len(after)) if after and chance.random() < 0.4 else None
+        nodes.append(Node(str(n), after, few, catch=catch))
+    return Graph([*nodes, Node("12", ("0",))]).check("random")
+
+
+def any_outcome(chance: random.Random, graph: Graph, name: str) -> str:
+    caught = [f"caught:{target}" for target in graph.nodes[name].catch.values()]
+    return chance.choice(["completed", "completed", "skipped", *caught])
