@@ -6,28 +6,30 @@ The triggers belong to the tests and are made after the tables; the product know
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import Any
 
 import asyncpg
 
 from holdfast.model.url import parse_url
-from tests.faults.evidence import Evidence, Move, Run, Step, Try, Write
+from tests.faults.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
 
 _MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",
-         "losses", "old_losses", "due", "wakes")  # fmt: skip
-_WRITE = ("what", "run", "position", "claim", "run_claim", "value")
+         "losses", "old_losses", "due", "wakes", "ends", "asked")  # fmt: skip
+_WRITE = ("what", "run", "position", "claim", "run_claim", "value", "branch", "kind", "status", "old_status")
 
 POSTGRES = """
 CREATE SCHEMA audit;
 CREATE TABLE audit.moves (
     n bigserial PRIMARY KEY, at bigint, run text, claim integer, old_claim integer, status text, old_status text,
     worker text, old_worker text, attempt integer, old_attempt integer, losses integer, old_losses integer, due bigint,
-    wakes integer);
+    wakes integer, ends integer, asked text);
 CREATE TABLE audit.writes (
     n bigserial PRIMARY KEY, at bigint, what text, run text, position integer, claim integer, run_claim integer,
-    value text);
+    value text, branch text, kind text, status text, old_status text);
 CREATE TABLE audit.workers (id text PRIMARY KEY, pid integer);
+CREATE TABLE audit.rows (n bigserial PRIMARY KEY, run text, branch text, position integer, nonce text);
 
 CREATE FUNCTION audit.clock() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
@@ -36,15 +38,16 @@ CREATE FUNCTION audit.run_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses,
-                                 old_losses, due, wakes)
+                                 old_losses, due, wakes, ends)
         VALUES (audit.clock(), NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
-                CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+                CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes, NEW.ends);
     ELSE
         INSERT INTO audit.moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt,
-                                 old_attempt, losses, old_losses, due, wakes)
+                                 old_attempt, losses, old_losses, due, wakes, ends, asked)
         VALUES (audit.clock(), NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker,
                 NEW.attempt, OLD.attempt, NEW.losses, OLD.losses,
-                CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+                CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
+                NEW.ends, NEW.asked);
     END IF;
     RETURN NULL;
 END $$;
@@ -54,19 +57,21 @@ CREATE FUNCTION audit.recorded() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE record holdfast.steps;
 BEGIN
     record := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
-    INSERT INTO audit.writes (at, what, run, position, claim, run_claim, value)
+    INSERT INTO audit.writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     SELECT audit.clock(), CASE TG_OP WHEN 'INSERT' THEN 'step+' WHEN 'DELETE' THEN 'step-' ELSE 'step~' END,
            record.run_id, record.position, record.claim,
-           (SELECT claim FROM holdfast.runs WHERE id = record.run_id), record.output;
+           (SELECT claim FROM holdfast.runs WHERE id = record.run_id), record.output, record.branch, record.kind,
+           record.status, CASE WHEN TG_OP = 'UPDATE' THEN OLD.status END;
     RETURN NULL;
 END $$;
-CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON holdfast.steps FOR EACH ROW EXECUTE FUNCTION audit.recorded();
+CREATE TRIGGER audit AFTER INSERT OR UPDATE OF claim, seq, name, kind, status, output, error OR DELETE ON holdfast.steps
+FOR EACH ROW EXECUTE FUNCTION audit.recorded();
 
 CREATE FUNCTION audit.tried() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO audit.writes (at, what, run, position, claim, run_claim)
+    INSERT INTO audit.writes (at, what, run, position, claim, run_claim, branch, kind, status)
     SELECT audit.clock(), 'try+', NEW.run_id, NEW.position, NEW.claim,
-           (SELECT claim FROM holdfast.runs WHERE id = NEW.run_id);
+           (SELECT claim FROM holdfast.runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed';
     RETURN NULL;
 END $$;
 CREATE TRIGGER audit AFTER INSERT ON holdfast.tries FOR EACH ROW EXECUTE FUNCTION audit.tried();
@@ -83,41 +88,47 @@ _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 SQLITE = f"""
 CREATE TABLE audit_moves (
     n INTEGER PRIMARY KEY, at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
-    losses, old_losses, due, wakes);
-CREATE TABLE audit_writes (n INTEGER PRIMARY KEY, at, what, run, position, claim, run_claim, value);
+    losses, old_losses, due, wakes, ends, asked);
+CREATE TABLE audit_writes (
+    n INTEGER PRIMARY KEY, at, what, run, position, claim, run_claim, value, branch, kind, status, old_status);
 CREATE TABLE audit_workers (id PRIMARY KEY, pid);
+CREATE TABLE audit_rows (n INTEGER PRIMARY KEY, run, branch, position, nonce);
 CREATE TRIGGER audit_born AFTER INSERT ON holdfast_runs BEGIN
     INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
-                             due, wakes)
+                             due, wakes, ends)
     VALUES ({_CLOCK}, NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
-            CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+            CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes, NEW.ends);
 END;
 CREATE TRIGGER audit_moved AFTER UPDATE ON holdfast_runs BEGIN
     INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
-                             losses, old_losses, due, wakes)
+                             losses, old_losses, due, wakes, ends, asked)
     VALUES ({_CLOCK}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
             OLD.attempt, NEW.losses, OLD.losses,
-            CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes);
+            CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
+            NEW.ends, NEW.asked);
 END;
 CREATE TRIGGER audit_recorded AFTER INSERT ON holdfast_steps BEGIN
-    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step+', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output);
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
+            NEW.status, NULL);
 END;
-CREATE TRIGGER audit_changed AFTER UPDATE ON holdfast_steps BEGIN
-    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+CREATE TRIGGER audit_changed AFTER UPDATE OF claim, seq, name, kind, status, output, error ON holdfast_steps BEGIN
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step~', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output);
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
+            NEW.status, OLD.status);
 END;
 CREATE TRIGGER audit_forgotten AFTER DELETE ON holdfast_steps BEGIN
-    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value)
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step-', OLD.run_id, OLD.position, OLD.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = OLD.run_id), OLD.output);
+            (SELECT claim FROM holdfast_runs WHERE id = OLD.run_id), OLD.output, OLD.branch, OLD.kind,
+            OLD.status, NULL);
 END;
 CREATE TRIGGER audit_tried AFTER INSERT ON holdfast_tries BEGIN
-    INSERT INTO audit_writes (at, what, run, position, claim, run_claim)
+    INSERT INTO audit_writes (at, what, run, position, claim, run_claim, branch, kind, status)
     VALUES ({_CLOCK}, 'try+', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id));
+            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed');
 END;
 CREATE TRIGGER audit_registered AFTER INSERT ON holdfast_workers BEGIN
     INSERT OR IGNORE INTO audit_workers VALUES (NEW.id, NEW.pid);
@@ -148,11 +159,6 @@ class Database:
         finally:
             await connection.close()
 
-    async def wake(self, run_id: str) -> None:
-        """Something happened to the run: a signal, say."""
-        table = "holdfast.runs" if self.is_postgres else "holdfast_runs"
-        await self.execute(f"UPDATE {table} SET wakes = wakes + 1 WHERE id = '{run_id}'")
-
     async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows. ``[runs]`` stands for a table of the product, ``{moves}`` for one of the audit's."""
         dots = '"holdfast".', "audit."
@@ -165,34 +171,47 @@ class Database:
                 return database.execute(text).fetchall()
             finally:
                 database.close()
-        connection = await asyncpg.connect(self._url.text)
-        try:
-            return [tuple(row) for row in await connection.fetch(text)]
-        finally:
-            await connection.close()
+        async with asyncio.timeout(20):  # a session that is terminated under our hands may never answer
+            connection = await asyncpg.connect(self._url.text)
+            try:
+                return [tuple(row) for row in await connection.fetch(text)]
+            finally:
+                connection.terminate()
 
     async def collect(self, evidence: Evidence) -> None:
         """Put every row into the evidence."""
         evidence.runs = [
-            Run(str(row[0]), *row[1:-1], held=bool(row[-1]))
+            Run(str(row[0]), *row[1:7], bool(row[7]), _text(row[8]), *row[9:11], _text(row[11]), *row[12:])
             for row in await self.fetch(
                 "SELECT id, workflow, status, reason, key, output, claim, "
-                "worker IS NOT NULL OR place IS NOT NULL OR visible_at IS NOT NULL FROM [runs]"
+                "worker IS NOT NULL OR place IS NOT NULL OR visible_at IS NOT NULL, parent_id, parent_branch, "
+                "parent_position, origin_id, input, error FROM [runs]"
             )
         ]
         evidence.steps = [
             Step(str(row[0]), *row[1:])
             for row in await self.fetch(
-                "SELECT run_id, position, name, claim, seq, status, output, completed_at * 1000, branch FROM [steps]"
+                "SELECT run_id, position, name, claim, seq, status, output, completed_at * 1000, branch, kind, undo "
+                "FROM [steps]"
             )
         ]
         evidence.tries = [
             Try(str(row[0]), *row[1:])
             for row in await self.fetch(
-                "SELECT run_id, position, claim, attempt, number, completed_at * 1000 FROM [tries]"
+                "SELECT run_id, position, claim, attempt, number, completed_at * 1000, branch FROM [tries]"
             )
         ]
-        tables = ("progress", "run_tags", "mailbox")
+        evidence.rows = [
+            Row(*row) for row in await self.fetch("SELECT run, branch, position, nonce FROM {rows} ORDER BY n")
+        ]
+        evidence.letters = [
+            Letter(str(row[0]), *row[1:]) for row in await self.fetch("SELECT run_id, kind, name, value FROM [mailbox]")
+        ]
+        evidence.values = {
+            (str(run_id), key): value
+            for run_id, key, value in await self.fetch("SELECT run_id, key, value FROM [run_values]")
+        }
+        tables = ("progress", "run_tags", "mailbox", "run_values")
         evidence.others = [
             (table, str(run_id)) for table in tables for (run_id,) in await self.fetch(f"SELECT run_id FROM [{table}]")
         ]
@@ -207,3 +226,7 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(str(self._url.path), timeout=30, isolation_level=None)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -6,19 +6,29 @@ Each function is named in the arguments of a process and called before its appli
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.store.postgres import claiming, connections, flushing
+import asyncpg
+
+from holdfast.engine import undo
+from holdfast.model.ids import new_id
+from holdfast.model.records import Batch, Mail
+from holdfast.model.status import TERMINAL
+from holdfast.store.postgres import claiming, connections, flushing, transacting
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.sqlite import flushing as sqlite_flushing
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.worker import heartbeat
 from holdfast.worker.worker import Worker
+from tests.faults.bystanders import STOP
+from tests.faults.ledger import Ledger, now
 
 Arguments = dict[str, Any]
 
@@ -96,6 +106,99 @@ def trust_every_connection(_: Arguments) -> None:
     connections.Connector._options = told_less  # type: ignore[method-assign]
 
 
+def deaf(_: Arguments) -> None:
+    """No wake-up reaches the process: all it has is polling."""
+
+    async def hear_nothing(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    for store in (PostgresStore, SqliteStore):
+        store.listen = hear_nothing  # type: ignore[method-assign]
+    SqliteStore.can_wake = False
+
+
+def _before_each_flush(act: Callable[[Any, Batch], Awaitable[None]]) -> None:
+    for store in (PostgresStore, SqliteStore):
+
+        async def flush(self: Any, worker: str, batch: Batch, flush: Any = store.flush) -> Any:
+            await act(self, batch)
+            return await flush(self, worker, batch)
+
+        store.flush = flush  # type: ignore[method-assign]
+
+
+def signal_before_waiting(arguments: Arguments) -> None:
+    """A signal comes between the look into the mailbox and the word that the run waits for it."""
+    ledger, sent = Ledger(arguments["folder"]), set[str]()
+
+    async def send(store: Any, batch: Batch) -> None:
+        for move in batch.transitions:
+            if (move.waiting_for or "").startswith("signal") and move.run_id not in sent:
+                sent.add(move.run_id)
+                nonce = ledger.signal(move.run_id, "word", STOP, len(sent))
+                await store.send(Mail(move.run_id, new_id(), "signal", "word", json.dumps(nonce)))
+                ledger.signalled(nonce)
+
+    _before_each_flush(send)
+
+
+def cancel_before_start(arguments: Arguments) -> None:
+    """An operator's wish comes between the decision to start a child and its record."""
+    ledger = Ledger(arguments["folder"])
+
+    async def cancel(store: Any, batch: Batch) -> None:
+        for entry in batch.joint:
+            if entry.starts:
+                at = now()
+                granted = (await store.cancel(entry.run_id)).done
+                ledger.wish(entry.run_id, "cancel", granted, at)
+
+    _before_each_flush(cancel)
+
+
+def die_after_the_end_of_a_child(_: Arguments) -> None:
+    """The process dies right after the commit that ends a child."""
+    mixed, sqlite_flush = flushing.Flusher._flush_mixed, SqliteStore.flush
+
+    def die(batch: Batch) -> None:
+        if any(move.child and move.status in TERMINAL for move in batch.transitions):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def flush(self: Any, worker: str, batch: Batch, *more: Any) -> Any:
+        answer = await mixed(self, worker, batch, *more)
+        die(batch)
+        return answer
+
+    async def flush_sqlite(self: Any, worker: str, batch: Batch) -> Any:
+        answer = await sqlite_flush(self, worker, batch)
+        die(batch)
+        return answer
+
+    flushing.Flusher._flush_mixed = flush  # type: ignore[method-assign]
+    SqliteStore.flush = flush_sqlite  # type: ignore[method-assign]
+
+
+def die_while_taking(_: Arguments) -> None:
+    """The process dies between taking a signal and the commit of its record."""
+    join = flushing.Flusher._write_joint
+
+    async def joined(self: Any, connection: Any, entries: Any) -> None:
+        await join(self, connection, entries)
+        if any(entry.takes for entry in entries):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    flushing.Flusher._write_joint = joined  # type: ignore[method-assign]
+
+
+def die_before_recording(_: Arguments) -> None:
+    """The process dies when the function of a transaction has returned, before anything is recorded or committed."""
+
+    async def recorded(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    transacting.Transactions._record = recorded  # type: ignore[method-assign,assignment]
+
+
 # -- rules taken out -------------------------------------------------------------------------------------------------
 
 
@@ -133,12 +236,79 @@ def without_row_lock(_: Arguments) -> None:
 def without_wakes(_: Arguments) -> None:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
     _rewrite(("move", r"r\.wakes <> m\.wakes", "false"))
-    _rewrite(("move", r"r\.wakes <> m\.wakes", "false"), store=SqliteStore)
+    _rewrite(("move", r"was\.wakes <> m\.wakes", "false"), store=SqliteStore)
 
 
 def without_token(_: Arguments) -> None:
     """A claim whose reply was lost is not asked for again."""
     _rewrite(("claimed", r"r\.token = \$2", "r.token = $2 AND false"))
+
+
+def without_joint_ends(_: Arguments) -> None:
+    """Parents are told of the ends of their children in a transaction of its own, after the one that ended them."""
+    tell, flush, untold = flushing.Flusher._tell, flushing.Flusher.flush, []
+
+    async def tell_later(_: Any, __: Any, moves: Any, ___: Any) -> None:
+        untold.append(moves)
+
+    async def flush_and_tell(self: Any, worker: str, batch: Batch) -> Any:
+        answer = await flush(self, worker, batch)
+        async with self._line.use() as connection, connection.transaction():
+            while untold:
+                await tell(self, connection, untold.pop(), answer)
+        return answer
+
+    flushing.Flusher._tell = tell_later  # type: ignore[method-assign]
+    flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
+    sqlite_flushing.tell_parents = lambda *_: False
+
+
+def without_joint_take(arguments: Arguments) -> None:
+    """Signals are taken in a transaction of its own, before the one that records them."""
+    join = flushing.Flusher._write_joint
+
+    async def take_first(self: Any, connection: Any, entries: Any) -> None:
+        apart = await asyncpg.connect(arguments["url"])
+        taken = [(entry.run_id, mail) for entry in entries for mail in entry.takes]
+        await apart.execute(self._sql["take_mail"], [run_id for run_id, _ in taken], [mail for _, mail in taken])
+        await apart.close()
+        await join(self, connection, entries)
+
+    flushing.Flusher._write_joint = take_first  # type: ignore[method-assign]
+
+
+def without_transaction_fence(_: Arguments) -> None:
+    """Whoever comes back from a transaction is believed."""
+    _rewrite(("fence_one", r"worker = \$2 AND claim = \$3", "$2::uuid IS NOT NULL AND $3::integer IS NOT NULL"))
+
+
+def without_joint_row(arguments: Arguments) -> None:
+    """What a transaction writes is committed apart from its record."""
+    called = transacting._called
+
+    async def call(function: Any, _: Any, timeout: float | None) -> Any:
+        apart = await asyncpg.connect(arguments["url"])
+        try:
+            return await called(function, apart, timeout)
+        finally:
+            await apart.close()
+
+    transacting._called = call
+
+
+def without_bar(_: Arguments) -> None:
+    """A run that is to be cancelled starts children all the same."""
+
+    async def bar(*_: Any) -> set[str]:
+        return set()
+
+    flushing.Flusher._bar = bar  # type: ignore[method-assign]
+    sqlite_flushing._bar = lambda *_: None
+
+
+def without_reverse(_: Arguments) -> None:
+    """What was done first is undone first."""
+    undo.sorted = lambda items, key, reverse: sorted(items, key=key)  # type: ignore[attr-defined]
 
 
 def tell_tasks(_: Arguments) -> None:

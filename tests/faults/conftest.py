@@ -12,7 +12,8 @@ import pytest
 from tests.faults.storm import TOTALS
 from tests.support.postgres import PrivatePostgres
 
-COLUMNS = ("storms", "runs", "steps", "acts", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
+COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
+           "cancels", "pauses", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
            "swallowed commits", "false losses", "violations")  # fmt: skip
 
 

@@ -10,10 +10,17 @@ from dataclasses import dataclass, field
 TASK = -1
 """The position of a task's own act: it has no steps."""
 
-RETURNS, RAISES, LATE = "returns", "raises", "late"
-"""What an act is about to do. ``late``: return, but only when its time is long over."""
+UNDO = "~undo"
+"""The branch of undos; their position is the number of the step they undo."""
+
+RETURNS, RAISES, LATE, ASKS = "returns", "raises", "late", "asks"
+"""What an act is about to do. ``late``: return, but only when its time is long over. ``asks``: say that something which
+is waited for is not so yet, which leaves no record."""
 
 KILLED, FROZEN, OUTAGE = "killed", "frozen", "outage"
+
+Place = tuple[str, int]
+"""A branch and a position in it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,14 @@ class Act:
     nonce: str
     does: str = RETURNS
     needs: int = 0
-    """All positions below this must have an outcome on record before the act."""
+    """All positions of its branch below this must have an outcome on record before the act."""
+    branch: str = ""
+    undoes: str | None = None
+    """For an undo: the output it was given, of the step it undoes."""
+
+    @property
+    def place(self) -> Place:
+        return self.branch, self.position
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,51 @@ class Start:
     run: str
     workflow: str
     key: str | None = None
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal that somebody set out to send. ``acknowledged``: when the call returned; None if it did not."""
+
+    at: int
+    run: str
+    name: str
+    sender: str
+    number: int
+    nonce: str
+    acknowledged: int | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What an operator asked of a run: to be cancelled, paused, resumed."""
+
+    at: int
+    run: str
+    what: str
+    granted: bool | None = None
+    """None: nobody knows, the reply was lost. False: it was refused."""
+    answered: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that a ``ctx.transaction`` wrote into a table of the test."""
+
+    run: str
+    branch: str
+    position: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What is left in a mailbox at the end."""
+
+    run: str
+    kind: str
+    name: str
+    value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +136,13 @@ class Run:
     claim: int = 1
     held: bool = False
     """Whether it still names a worker, has a place in line, or a timer."""
+    parent: str | None = None
+    parent_branch: str | None = None
+    parent_position: int | None = None
+    origin: str | None = None
+    """The run that this one continues."""
+    input: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +158,13 @@ class Step:
     output: str | None
     at: int
     branch: str = ""
+    kind: str = "step"
+    undo: str | None = None
+    """The name of what undoes it."""
+
+    @property
+    def place(self) -> Place:
+        return self.branch, self.position
 
 
 @dataclass(frozen=True)
@@ -104,6 +177,11 @@ class Try:
     attempt: int
     number: int
     at: int
+    branch: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.branch, self.position
 
 
 @dataclass(frozen=True)
@@ -125,6 +203,10 @@ class Move:
     due: int | None = None
     """When it is to be ready again, if by a timer."""
     wakes: int = 0
+    ends: int = 0
+    """How many ends of children have reached it."""
+    asked: str | None = None
+    """What an operator asks of whoever holds it."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +220,15 @@ class Write:
     claim: int
     run_claim: int | None
     value: str | None = None
+    branch: str = ""
+    kind: str = "step"
+    status: str = "completed"
+    old_status: str | None = None
+    """For a change: what it was before. An open record (``waiting``) may be replaced, once."""
+
+    @property
+    def place(self) -> Place:
+        return self.branch, self.position
 
 
 INSERTED, DELETED, CHANGED, TRIED = "step+", "step-", "step~", "try+"
@@ -156,12 +247,26 @@ class Evidence:
     tries: list[Try] = field(default_factory=list)
     others: list[tuple[str, str]] = field(default_factory=list)
     """(table, run id) of every other row that belongs to a run."""
+    unwanted: list[str] = field(default_factory=list)
+    """Runs whose start was rolled back with the transaction it was part of."""
+    signals: list[Signal] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    values: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(run, key) → what ``ctx.set`` has left."""
     moves: list[Move] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     workers: dict[str, int] = field(default_factory=dict)
     """Worker id → process id, of all that ever registered."""
     may_fail: frozenset[str] = frozenset()
     """Workflows whose code may fail for good; any other must complete."""
+    may_undo: frozenset[str] = frozenset()
+    """Workflows that may fail and be undone."""
+    may_fail_to_undo: frozenset[str] = frozenset()
+    """Workflows with undos that may fail for good."""
+    cut: bool = False
+    """Whether connections were cut: then a transaction is rolled back and called again, which is no failure."""
     lease: float = 30.0
     strict: bool = False
     """Nothing happened that could cost a lease: then a loss is a violation. Otherwise a loss without a fault is only

@@ -1,7 +1,8 @@
 """A ledger outside the database: one line per act, appended in one write, which no SIGKILL and no rollback takes back.
 
 An act is one call of a step's function, or of a task. It makes up a value that nobody else makes up and
-returns it, so that a recorded outcome can be traced to the very act that produced it.
+returns it, so that a recorded outcome can be traced to the very act that produced it. Beside acts it holds what callers
+were told: starts, signals and operators' wishes, written down before they set out and when they had their answer.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from holdfast.engine.context import ContextBase
 from holdfast.engine.scope import current_call, current_execution
-from tests.faults.evidence import TASK, Act, Start
+from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 
-ACTS, STARTS = "acts", "starts"
+ACTS, STARTS, UNWANTED, SIGNALS, ANSWERS, WISHES = "acts", "starts", "unwanted", "signals", "answers", "wishes"
 
 
 def now() -> int:
@@ -52,10 +54,19 @@ class Ledger:
 
     # -- acts and starts -------------------------------------------------------------------------------------------
 
-    def act(self, does: str, needs: int = 0) -> str:
+    def act(self, does: str, needs: int = 0, undoes: str | None = None) -> str:
         """Write down that the step (or task) which runs here acts now; the value it is to return."""
         execution, call = current_execution.get(), current_call.get()
         assert execution is not None
+        place = ("", TASK) if call is None else (call.branch, call.position)
+        return self._act(execution, place, execution.workflow.name if call is None else call.name, does, needs, undoes)
+
+    def act_at(self, ctx: ContextBase, place: Place, name: str, does: str, needs: int = 0) -> str:
+        """The same for a function that is called in a thread which knows nothing of the run."""
+        return self._act(ctx._execution, place, name, does, needs, None)
+
+    def _act(self, execution: Any, place: Place, name: str, does: str, needs: int, undoes: str | None) -> str:
+        assert (place[0] == UNDO) == (undoes is not None), f"{name} at {place} undoes {undoes}"
         nonce = secrets.token_hex(8)
         self.append(
             ACTS,
@@ -63,14 +74,16 @@ class Ledger:
                 "at": now(),
                 "run": execution.run_id,
                 "workflow": execution.workflow.name,
-                "position": TASK if call is None else call.position,
-                "name": execution.workflow.name if call is None else call.name,
+                "position": place[1],
+                "name": name,
                 "claim": execution.claim,
                 "attempt": execution.claimed.attempt,
                 "pid": os.getpid(),
                 "nonce": nonce,
                 "does": does,
                 "needs": needs,
+                "branch": place[0],
+                "undoes": undoes,
             },
         )
         return nonce
@@ -84,3 +97,34 @@ class Ledger:
 
     def starts(self) -> list[Start]:
         return [Start(**line) for line in self.read(STARTS)]
+
+    def unwanted(self, run_id: str) -> None:
+        """A start was rolled back: the run must never be seen."""
+        self.append(UNWANTED, {"run": run_id})
+
+    def all_unwanted(self) -> list[str]:
+        return [line["run"] for line in self.read(UNWANTED)]
+
+    # -- signals and wishes ----------------------------------------------------------------------------------------
+
+    def signal(self, run_id: str, name: str, sender: str, number: int) -> str:
+        """A signal is about to be sent; the value it carries."""
+        nonce = f"{sender} {number} {secrets.token_hex(4)}"
+        entry = {"at": now(), "run": run_id, "name": name, "sender": sender, "number": number, "nonce": nonce}
+        self.append(SIGNALS, entry)
+        return nonce
+
+    def signalled(self, nonce: str) -> None:
+        """The call has returned: from here on the signal must not be lost."""
+        self.append(ANSWERS, {"at": now(), "nonce": nonce})
+
+    def signals(self) -> list[Signal]:
+        answers = {line["nonce"]: line["at"] for line in self.read(ANSWERS)}
+        return [Signal(**line, acknowledged=answers.get(line["nonce"])) for line in self.read(SIGNALS)]
+
+    def wish(self, run_id: str, what: str, granted: bool | None, at: int) -> None:
+        """What an operator asked for (at a time), and what he was told."""
+        self.append(WISHES, {"at": at, "run": run_id, "what": what, "granted": granted, "answered": now()})
+
+    def wishes(self) -> list[Wish]:
+        return [Wish(**line) for line in self.read(WISHES)]

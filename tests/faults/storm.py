@@ -17,9 +17,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast import Holdfast, RunFailed
+from holdfast import Holdfast, RunCancelled, RunFailed
 from holdfast.settings import Settings
+from tests.faults import composing
 from tests.faults.audit import Database
+from tests.faults.bystanders import TROUBLE, Sender, keep_meddling, keep_signalling, wish
 from tests.faults.checker import check, false_losses
 from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
 from tests.faults.ledger import Ledger, now
@@ -29,6 +31,8 @@ from tests.faults.workload import MAY_FAIL, MOMENT, make_app, start_one
 ROOT = Path(__file__).resolve().parents[2]
 SETTLE = float(os.environ.get("FAULT_PATIENCE", "60"))
 """Seconds after the last fault in which everything must have ended. Passing storms need a few."""
+
+_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated')"
 
 TOTALS: Counter[str] = Counter()
 """What all storms of this test process did, for the table at the end."""
@@ -79,13 +83,17 @@ class Storm:
         *,
         lease: float,
         strict: bool = False,
+        cut: bool = False,
         through: str | None = None,
+        change: str = "",
         **settings: Any,
     ) -> None:
         self.url = url
         self.through = through or url
         """The URL that workers and the driver use; the look at the rows does not."""
         self.strict = strict
+        self.cut = cut
+        self.change = change
         self.settings = {
             "lease": lease, "poll": 0.2, "sweep": 0.3, "moment": MOMENT, "max_losses": 1000, "outage_backoff_max": 1.0,
             **settings,
@@ -102,12 +110,15 @@ class Storm:
         self._watched: set[str] = set()
         self._waiting: list[asyncio.Task[None]] = []
         self._stopped_at: dict[int, int] = {}
+        self.deaths = 0
+        """How many workers have died by themselves."""
         self._processes = 0
 
     async def __aenter__(self) -> Self:
         async with make_app(self.url, self.ledger, Settings(**self.settings)) as app:
             await app.migrate()
         await self.database.watch()
+        await self.app.store()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,7 +138,8 @@ class Storm:
         """Start a process, ready or not."""
         self._processes += 1
         settings = {**self.settings, **arguments.pop("settings", {})}
-        common = {"url": self.through, "folder": str(self.ledger.folder), "settings": settings, "concurrency": 30}
+        common = {"url": self.through, "folder": str(self.ledger.folder), "settings": settings, "concurrency": 30,
+                  "change": self.change}  # fmt: skip
         log = self.ledger.folder / f"log-{self._processes}"
         process = Process(program, {**common, "keys": 20, **arguments}, log)
         (self.workers if program == "work" else self._starters).append(process)
@@ -206,6 +218,7 @@ class Storm:
             for process in list(self.workers):
                 if not process.alive:
                     self._faults.append(Fault(process.pid, KILLED, now(), now()))
+                    self.deaths += 1
                     self.workers.remove(process)
                     self._gone.append(process)
                     process.kill()
@@ -259,11 +272,28 @@ class Storm:
             backlog = len(self._watched) - len(self._seen)
             await asyncio.sleep(0.05 if backlog < 150 else 0.3)
 
+    def bystanders(self) -> list[Awaitable[None]]:
+        """Senders of signals, and an operator."""
+        senders = [keep_signalling(self.app, self.ledger, f"sender {number}") for number in range(4)]
+        return [*senders, keep_meddling(self.app, self.ledger, self._some_unfinished)]
+
+    async def _some_unfinished(self) -> list[str]:
+        """A few runs that operators have a mind to meddle with; not while the database is away."""
+        try:
+            rows = await self.database.fetch(f"SELECT id FROM [runs] WHERE {_UNFINISHED} ORDER BY random() LIMIT 3")
+        except TROUBLE:
+            return []
+        return [str(run_id) for (run_id,) in rows]
+
     async def _wait_for(self, run: Any) -> None:
         try:
             value = json.dumps(await run.result())
+        except RunCancelled:
+            self._seen.append(Seen(run.id, "cancelled"))
         except RunFailed:
             self._seen.append(Seen(run.id, "failed"))
+        except Exception as error:  # the checker will call that a wrong result
+            self._seen.append(Seen(run.id, repr(error)))
         else:
             self._seen.append(Seen(run.id, "completed", value))
 
@@ -273,17 +303,47 @@ class Storm:
             self.kill(process)
         for start in self.ledger.starts():
             self.watch(self.app.get(start.run))
-        _, late = await asyncio.wait(self._waiting, timeout=patience)
+        letting_go = asyncio.create_task(self._let_go())
+        _, late = await asyncio.wait(self._waiting, timeout=patience) if self._waiting else (set(), set())
         for task in late:
             task.cancel()  # the checker will say which, and tell its story
         deadline = time.monotonic() + patience
         while not late and time.monotonic() < deadline and await self._unfinished():
             await asyncio.sleep(0.1)
+        letting_go.cancel()
+        [trouble] = await asyncio.gather(letting_go, return_exceptions=True)
+        if isinstance(trouble, Exception):
+            raise trouble
+
+    async def _let_go(self) -> None:
+        """Everybody who is paused goes on, and everybody who listens is told to stop, until nobody is left. (Also runs
+        whose start did not return.)"""
+        sender = Sender(self.app, self.ledger, composing.STOP)
+        told: Counter[tuple[str, str]] = Counter()
+        while True:
+            held = await self.database.fetch(
+                f"SELECT id FROM [runs] WHERE {_UNFINISHED} AND (status = 'paused' OR asked = 'pause')"
+            )
+            for (run_id,) in held:
+                await wish(self.app, self.ledger, str(run_id), "resume")
+            names = ", ".join(f"'{name}'" for name in composing.LISTENERS)
+            listening = await self.database.fetch(
+                f"SELECT id, workflow FROM [runs] WHERE {_UNFINISHED} AND workflow IN ({names})"
+            )
+            for run_id, workflow in listening:
+                for name in composing.LISTENERS[workflow]:
+                    ear = (str(run_id), name)
+                    while told[ear] < composing.NEEDED.get(workflow, 1) and await sender.send(*ear):
+                        told[ear] += 1
+            await asyncio.sleep(0.1)
+
+    async def all_ended(self) -> bool:
+        """Whether nothing is under way."""
+        return not await self._unfinished()
 
     async def _unfinished(self) -> int:
         """Runs that are not at their end: of starts that did not return, say."""
-        sql = "SELECT count(*) FROM [runs] WHERE status NOT IN ('completed', 'failed')"
-        return int((await self.database.fetch(sql))[0][0])
+        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 
@@ -294,7 +354,13 @@ class Storm:
             starts=self.ledger.starts(),
             seen=list(self._seen),
             faults=list(self._faults),
+            unwanted=self.ledger.all_unwanted(),
+            signals=self.ledger.signals(),
+            wishes=self.ledger.wishes(),
             may_fail=MAY_FAIL,
+            may_undo=composing.MAY_UNDO,
+            may_fail_to_undo=composing.MAY_FAIL_TO_UNDO,
+            cut=self.cut,
             lease=float(self.settings["lease"]),
             strict=self.strict,
         )
@@ -307,11 +373,7 @@ class Storm:
         await asyncio.sleep(1)  # late threads come back now; nothing they do may change anything
         evidence = await self.evidence()
         violations = check(evidence)
-        TOTALS["storms"] += 1
-        TOTALS["runs"] += len(evidence.runs)
-        TOTALS["steps"] += len(evidence.steps)
-        TOTALS["acts"] += len(evidence.acts)
-        TOTALS["false losses"] += false_losses(evidence)
+        TOTALS.update(count(evidence))
         TOTALS["violations"] += len(violations)
         assert not violations, tell(evidence, violations)
         assert len(evidence.runs) >= runs, f"a storm over {len(evidence.runs)} runs is none"
@@ -327,6 +389,30 @@ class Storm:
                 r"^.*(CRITICAL|Traceback|never retrieved|never awaited).*(\n.*){0,30}", process.log, re.MULTILINE
             )
             assert trouble is None, f"in the log of process {process.pid}:\n{trouble[0]}"
+
+
+def count(evidence: Evidence) -> Counter[str]:
+    """What a storm went over, for the table."""
+    kinds = Counter(step.kind for step in evidence.steps if step.status != "cancelled")
+    wished = Counter(wish.what for wish in evidence.wishes if wish.granted)
+    return Counter(
+        {
+            "storms": 1,
+            "runs": len(evidence.runs),
+            "steps": kinds["step"] + kinds["wait_until"],
+            "acts": len(evidence.acts),
+            "sleeps": kinds["sleep"],
+            "signals": sum(signal.acknowledged is not None for signal in evidence.signals),
+            "children": sum(run.parent is not None for run in evidence.runs),
+            "races": kinds["first"],
+            "rows": len(evidence.rows),
+            "undos": kinds["undo"],
+            "links": sum(run.reason == "continued" for run in evidence.runs),
+            "cancels": wished["cancel"],
+            "pauses": wished["pause"],
+            "false losses": false_losses(evidence),
+        }
+    )
 
 
 def _state(pid: int) -> str:

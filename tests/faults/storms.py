@@ -22,21 +22,38 @@ async def kills(url: str, folder: Path, seconds: float) -> None:
     async with Storm(url, folder, lease=LEASE) as storm:
         await storm.launch_ready(4)
         await storm.launch_ready(program="start")
+        await storm.launch_ready(program="send")
 
         def kill_one() -> None:
             storm.kill(random.choice(storm.workers))
             storm.launch()
 
-        async with meanwhile(every(1.0, kill_one)):
+        async with meanwhile(every(1.0, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
         await storm.verdict(runs=50)
+
+
+async def hostile(url: str, folder: Path, seconds: float) -> None:
+    """Settings that nobody would choose: every wait gives the slot back at once, a lease is a second, few slots, and no
+    wake-up arrives. Meanwhile workers are killed."""
+    hard = {"moment": 0, "poll": 0.2, "busy_poll": 0.05, "history_records": 2}
+    async with Storm(url, folder, lease=1.0, change="deaf", **hard) as storm:
+        await storm.launch_ready(3, concurrency=8)
+
+        def kill_one() -> None:
+            storm.kill(random.choice(storm.workers))
+            storm.launch(concurrency=8)
+
+        async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
+            await storm.keep_starting(seconds)
+        await storm.verdict(runs=20)
 
 
 async def zombies(url: str, folder: Path, seconds: float) -> None:
     """Workers are frozen past their lease, come back, and would like to go on."""
     async with Storm(url, folder, lease=LEASE) as storm:
         await storm.launch_ready(4)
-        async with meanwhile(freeze_now_and_then(storm)):
+        async with meanwhile(freeze_now_and_then(storm), *storm.bystanders()):
             await storm.keep_starting(seconds)
         evidence = await storm.verdict(runs=50)
         assert any(move.losses > move.old_losses for move in evidence.moves), "no lease was lost: not a storm"
@@ -59,14 +76,15 @@ async def freeze_now_and_then(storm: Storm, pause: float = 0.7) -> None:
 
 async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
     """The server is restarted, and crashes."""
-    async with Storm(url, folder, lease=LONG_LEASE, strict=True) as storm:
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
         await storm.launch_ready(3)
         await storm.launch_ready(program="start")
 
         async def restart() -> None:
             await asyncio.to_thread(_restart, server, random.random() < 0.6)
 
-        await asyncio.gather(_until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
+        async with meanwhile(*storm.bystanders()):
+            await asyncio.gather(_until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
         server.start()
         await storm.verdict(runs=20)
 
@@ -88,7 +106,7 @@ async def _until_over(seconds: float, job: object) -> None:
 
 async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
     """An administrator, or a failing server, ends sessions one by one or all at once."""
-    async with Storm(url, folder, lease=LONG_LEASE, strict=True) as storm:
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
         await storm.launch_ready(3)
         database = url.rpartition("/")[2]
 
@@ -100,7 +118,7 @@ async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds:
             )
             TOTALS["terminated"] += len(await asyncio.to_thread(server.execute, victims))
 
-        async with meanwhile(every(0.2, terminate)):
+        async with meanwhile(every(0.2, terminate), *storm.bystanders()):
             await storm.keep_starting(seconds)
         await storm.verdict(runs=20)
 
@@ -108,9 +126,10 @@ async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds:
 async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
     """Connections are reset, nothing moves for a while, and replies are lost after the work was done."""
     async with Proxy("127.0.0.1", server.port) as proxy:
-        async with Storm(url, folder, lease=LONG_LEASE, strict=True, through=proxy.url(url)) as storm:
+        async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True, through=proxy.url(url)) as storm:
             await storm.launch_ready(3)
-            async with meanwhile(every(1.2, lambda: _cut(proxy)), every(1.5, lambda: _stall(proxy, 1)), _lose(proxy)):
+            faults = (every(1.2, lambda: _cut(proxy)), every(1.5, lambda: _stall(proxy, 1)), _lose(proxy))
+            async with meanwhile(*faults, *storm.bystanders()):
                 await storm.keep_starting(seconds)
             proxy.resume()
             await storm.verdict(runs=20)
@@ -147,7 +166,7 @@ async def _lose(proxy: Proxy) -> None:
 async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
     """All of it at once."""
     async with Proxy("127.0.0.1", server.port) as proxy:
-        async with Storm(url, folder, lease=LEASE, through=proxy.url(url)) as storm:
+        async with Storm(url, folder, lease=LEASE, cut=True, through=proxy.url(url)) as storm:
             await storm.launch_ready(4)
 
             def kill_one() -> None:
@@ -166,7 +185,7 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
                 every(3, kill_one), every(4, lambda: _cut(proxy)), every(8, stall), freeze_now_and_then(storm, 3),
                 _lose(proxy),
             )  # fmt: skip
-            async with meanwhile(*faults):
+            async with meanwhile(*faults, *storm.bystanders()):
                 await asyncio.gather(_until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
             server.start()
             proxy.resume()

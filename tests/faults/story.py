@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from tests.faults.checker import Violation, sort_by_run
+from tests.faults.cases import Violation, sort_by_run
 from tests.faults.evidence import Evidence
 
 Line = tuple[int, str]
@@ -23,9 +24,11 @@ def tell(evidence: Evidence, violations: list[Violation]) -> str:
 def tell_run(evidence: Evidence, run_id: str) -> list[str]:
     """One run; times in seconds since its first event."""
     events = sorted(_events(evidence, run_id))
-    begin = events[0][0] if events else 0
+    begin = next((at for at, _ in events if at), 0)
     rows = [str(row) for row in evidence.runs if row.id == run_id]
-    return [f"  {(at - begin) / 1e6:9.4f}  {text}" for at, text in events] + [f"  at the end: {row}" for row in rows]
+    return [f"  {(at - begin) / 1e6 if at else 0:9.4f}  {text}" for at, text in events] + [
+        f"  at the end: {row}" for row in rows
+    ]
 
 
 def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
@@ -35,28 +38,53 @@ def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
     for start in case.starts:
         yield start.at, f"start of {start.workflow} acknowledged (key {start.key})"
     for act in case.acts:
+        of = "" if act.undoes is None else f", undoes {act.undoes}"
         yield (
             act.at,
             (
-                f"act {act.nonce} of {act.name!r} at {act.position}, {act.does}: "
+                f"act {act.nonce} of {act.name!r} at {_at(act)}, {act.does}{of}: "
                 f"claim {act.claim}, attempt {act.attempt}, process {act.pid}"
             ),
         )
     for step in case.steps:
-        yield step.at, f"on record: {step.name!r} at {step.position}, {step.status} {step.output}, claim {step.claim}"
+        what = step.kind if step.kind != "step" else ""
+        yield (
+            step.at,
+            (
+                f"on record: {what} {step.name!r} at {_at(step)}, {step.status} {step.output}, claim {step.claim}, "
+                f"number {step.seq}"
+            ),
+        )
     for row in case.tries:
-        yield row.at, f"on record: failed try {row.number} at {row.position}, attempt {row.attempt}, claim {row.claim}"
+        yield row.at, f"on record: failed try {row.number} at {_at(row)}, attempt {row.attempt}, claim {row.claim}"
     for write in case.writes:
-        yield write.at, f"written: {write.what} at {write.position}, claim {write.claim} (run at {write.run_claim})"
+        yield (
+            write.at,
+            f"written: {write.what} {write.status} at {_at(write)}, claim {write.claim} (run at {write.run_claim})",
+        )
     for move in case.moves:
         due = "" if move.due is None else f", due in {(move.due - move.at) / 1e6:.3f} s"
+        asked = "" if move.asked is None else f", asked: {move.asked}"
         yield (
             move.at,
             (
                 f"{move.old_status or 'born'} → {move.status}: claim {move.claim}, attempt {move.attempt}, losses "
-                f"{move.losses}, worker {_name(evidence, move.worker)}{due}"
+                f"{move.losses}, wakes {move.wakes}, ends {move.ends}, worker {_name(evidence, move.worker)}"
+                f"{due}{asked}"
             ),
         )
+    for signal in evidence.signals:
+        if signal.run == run_id:
+            yield signal.at, f"signal {signal.nonce!r} sent as {signal.name!r}"
+            if signal.acknowledged is not None:
+                yield signal.acknowledged, f"signal {signal.nonce!r} acknowledged"
+    for wish in case.wishes:
+        said = {True: "granted", False: "refused", None: "no answer"}[wish.granted]
+        yield wish.at, f"an operator wants {wish.what}: {said}"
+    for written in case.rows:
+        yield 0, f"row {written.nonce!r} at {written.branch}:{written.position}"
+    for letter in case.letters:
+        yield 0, f"left in the box: {letter.kind} {letter.name!r} {letter.value}"
     pids = {act.pid for act in case.acts} | {claim.pid for claim in case.claims.values()} | {0}
     for fault in evidence.faults:
         if fault.pid in pids:
@@ -66,3 +94,7 @@ def _events(evidence: Evidence, run_id: str) -> Iterator[Line]:
 
 def _name(evidence: Evidence, worker: str | None) -> str:
     return "none" if worker is None else f"{worker[-6:]} (process {evidence.workers.get(worker)})"
+
+
+def _at(item: Any) -> str:
+    return f"{item.branch}:{item.position}" if item.branch else str(item.position)

@@ -41,3 +41,7 @@ async def test_the_network_resets_stalls_and_loses_replies(
 
 async def test_everything_at_once(durable_server: PrivatePostgres, durable_url: str, tmp_path: Path) -> None:
     await storms.everything(durable_server, durable_url, tmp_path / "ledger", SECONDS)
+
+
+async def test_hostile_settings(storm_url: str, tmp_path: Path) -> None:
+    await storms.hostile(storm_url, tmp_path / "ledger", SECONDS)

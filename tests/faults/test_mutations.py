@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.bystanders import Sender
 from tests.faults.checker import check
-from tests.faults.storm import Storm
+from tests.faults.storm import Storm, meanwhile
 from tests.support.postgres import PostgresServer, PrivatePostgres
 from tests.support.proxy import Proxy
 
@@ -86,22 +87,6 @@ async def test_connections_that_the_server_believes_in_for_ever(postgres_url: st
 
 
 @RULE
-async def test_the_wakes(scene_url: str, tmp_path: Path, kept: bool) -> None:
-    """Something happens to a run between its look and its "now waiting"; else it would wait for a minute."""
-    async with Storm(scene_url, tmp_path / "ledger", lease=20) as storm:
-        await storm.launch_ready(change=changes(kept, "wakes"))
-        [run] = await storm.start_some("woken", 1)
-        await storm.acted("woken", 1)
-        if kept:
-            await run.result(timeout=SOON)
-            await storm.verdict()
-        else:
-            with pytest.raises(TimeoutError):
-                await run.result(timeout=3)
-            assert await run.status() == "waiting"
-
-
-@RULE
 async def test_the_claim_token(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, kept: bool) -> None:
     """The reply to a claim is lost. Heartbeats would find the runs too, but only after a while."""
     assert isinstance(postgres_server, PrivatePostgres)
@@ -119,3 +104,108 @@ async def test_the_claim_token(postgres_server: PostgresServer, postgres_url: st
             else:
                 with pytest.raises(TimeoutError):
                     await runs[0].result(timeout=3)
+
+
+# -- waiting and composing -------------------------------------------------------------------------------------------
+
+
+@RULE
+async def test_the_wakes_of_signals(scene_url: str, tmp_path: Path, kept: bool) -> None:
+    """A signal comes between a run's look into its mailbox and its "now waiting"; else it would be slept over."""
+    async with Storm(scene_url, tmp_path / "ledger", lease=20) as storm:
+        await storm.launch_ready(change=changes(kept, "wakes", "signal_before_waiting"))
+        runs = await storm.start_some("listening", 5)
+        if kept:
+            for run in runs:
+                await run.result(timeout=SOON)
+            await storm.verdict()
+        else:
+            with pytest.raises(TimeoutError):
+                await runs[0].result(timeout=3)
+            assert await runs[0].status() == "waiting"
+
+
+@RULE
+async def test_the_end_of_a_child_and_its_mail_are_one_commit(scene_url: str, tmp_path: Path, kept: bool) -> None:
+    """A worker dies as soon as it has ended a child. If its parent was to be told later, nobody ever tells it."""
+    async with Storm(scene_url, tmp_path / "ledger", lease=1.5) as storm:
+        await storm.launch_ready(change=changes(kept, "joint_ends", "die_after_the_end_of_a_child"))
+        async with meanwhile(storm.supervise()):
+            [run] = await storm.start_some("lone_parent", 1, 0.3)
+            if kept:
+                await run.result(timeout=SOON)
+                await storm.verdict()
+            else:
+                with pytest.raises(TimeoutError):
+                    await run.result(timeout=4)
+                assert await run.status() == "waiting"
+        storm.check_workers()
+    assert storm.deaths, "nobody died: not a scene"
+
+
+@RULE
+async def test_a_signal_and_its_record_are_one_commit(postgres_url: str, tmp_path: Path, kept: bool) -> None:
+    """A worker dies while it takes a signal."""
+    async with Storm(postgres_url, tmp_path / "ledger", lease=1.5) as storm:
+        await storm.launch_ready(change=changes(kept, "joint_take", "die_while_taking"))
+        async with meanwhile(storm.supervise()):
+            [run] = await storm.start_some("listening", 1)
+            await Sender(storm.app, storm.ledger, "sender").send(run.id, "word")
+            await storm.taken_over(1)
+            await storm.settle()
+        storm.check_workers()
+        kinds = {violation.kind for violation in check(await storm.evidence())}
+    assert kinds == set() if kept else "signal lost" in kinds, kinds
+
+
+@RULE
+async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept: bool) -> None:
+    """A worker is frozen inside transactions; when it comes back, its runs are somebody else's, who is inside the same
+    transactions."""
+    async with Storm(postgres_url, tmp_path / "ledger", lease=1.5) as storm:
+        change = changes(kept, "transaction_fence", "hear_late")
+        [victim] = await storm.launch_ready(change=change)
+        await storm.start_some("slow_booking", 4, 1.0)
+        await storm.acted("slow_booking", 4)
+        storm.stop(victim)
+        await storm.launch_ready()
+        await storm.acted("slow_booking", 8)
+        storm.thaw(victim)
+        await storm.settle()
+        kinds = {violation.kind for violation in check(await storm.evidence())}
+    assert kinds == set() if kept else "late write" in kinds, kinds
+
+
+@RULE
+async def test_a_row_and_its_record_are_one_commit(postgres_url: str, tmp_path: Path, kept: bool) -> None:
+    """A worker dies when it has called the function of a transaction."""
+    async with Storm(postgres_url, tmp_path / "ledger", lease=1.5) as storm:
+        await storm.launch_ready(change=changes(kept, "joint_row", "die_before_recording"))
+        async with meanwhile(storm.supervise()):
+            await storm.start_some("slow_booking", 4, 0.02)
+            await storm.settle()
+        storm.check_workers()
+        kinds = {violation.kind for violation in check(await storm.evidence())}
+    assert storm.deaths, "nobody died: not a scene"
+    assert kinds == set() if kept else {"row twice", "row without a record"} <= kinds, kinds
+
+
+@RULE
+async def test_no_child_of_the_cancelled(scene_url: str, tmp_path: Path, kept: bool) -> None:
+    """A run is cancelled when it has decided to start a child, and before that is on record."""
+    async with Storm(scene_url, tmp_path / "ledger", lease=20) as storm:
+        await storm.launch_ready(change=changes(kept, "bar", "cancel_before_start"))
+        await storm.start_some("lone_parent", 3, 0.1)
+        await storm.settle()
+        kinds = {violation.kind for violation in check(await storm.evidence())}
+    assert kinds == set() if kept else "child of the cancelled" in kinds, kinds
+
+
+@RULE
+async def test_the_order_of_undos(postgres_url: str, tmp_path: Path, kept: bool) -> None:
+    async with Storm(postgres_url, tmp_path / "ledger", lease=20) as storm:
+        await storm.launch_ready(change=changes(kept, "reverse"))
+        await storm.start_some("saga_def", 3)
+        await storm.settle()
+        kinds = {violation.kind for violation in check(await storm.evidence())}
+    assert kinds == set() if kept else "undone out of order" in kinds, kinds

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.faults.evidence import Evidence
 from tests.faults.storm import Storm, meanwhile
 from tests.support.postgres import PrivatePostgres
+from tests.support.proxy import Proxy
 
 
 def losses(evidence: Evidence) -> int:
@@ -118,3 +119,24 @@ async def test_losses_count_since_the_last_new_record(scene_url: str, tmp_path: 
             await storm.settle()
         evidence = await storm.verdict()
     assert losses(evidence) == 3
+
+
+async def test_transactions_whose_commits_are_not_answered(
+    durable_server: PrivatePostgres, durable_url: str, tmp_path: Path
+) -> None:
+    """Rule 7: the commit came through, and nobody heard of it. There is one row all the same."""
+    async with Proxy("127.0.0.1", durable_server.port) as proxy:
+        async with Storm(
+            durable_url, tmp_path / "ledger", lease=60, strict=True, cut=True, through=proxy.url(durable_url)
+        ) as storm:
+            await storm.launch_ready(2)
+            await storm.start_some("booking", 20)
+            lost = 0
+            while lost < 10 and not await storm.all_ended():
+                order = proxy.swallow(lambda tag: tag == b"COMMIT")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(order.happened.wait(), 1)
+                    lost += 1
+            evidence = await storm.verdict()
+    assert lost > 3, "hardly a reply was lost: not a scene"
+    assert len(evidence.rows) == 20 * 5

@@ -33,3 +33,7 @@ async def test_the_network_resets_stalls_and_loses_replies(
     durable_server: PrivatePostgres, durable_url: str, tmp_path: Path
 ) -> None:
     await storms.bad_network(durable_server, durable_url, tmp_path / "ledger", SECONDS)
+
+
+async def test_hostile_settings(storm_url: str, tmp_path: Path) -> None:
+    await storms.hostile(storm_url, tmp_path / "ledger", 2.5)

@@ -2,9 +2,11 @@
 
     python -m tests.faults.workload work JSON       a worker, until it is killed
     python -m tests.faults.workload start JSON      starts runs and writes down each start that returned, until killed
+    python -m tests.faults.workload send JSON       sends signals to runs that listen, until killed
 
-Every kind of work is here: loops, parallel steps, tries that fail and wait (in memory and released), attempts that
-fail, threads that come back after their time, tasks and workflows in async and in plain functions.
+Every kind of step is here: loops, parallel steps, tries that fail and wait (in memory and released), attempts that
+fail, threads that come back after their time, tasks and workflows in async and in plain functions. What waits and is
+composed is in composing.py; who sends signals and meddles, in bystanders.py.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 
 from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast, SyncContext
 from holdfast.settings import Settings
+from tests.faults import bystanders, composing
 from tests.faults.audit import Database
 from tests.faults.evidence import LATE, RAISES, RETURNS
 from tests.faults.ledger import Ledger
@@ -35,11 +38,11 @@ MOMENT = 0.2
 
 MIX = {
     "chain": 4, "parallel": 3, "flaky": 2, "resting": 2, "second_attempt": 2, "synchronous": 2, "late_handler": 1,
-    "late_step": 1, "simple": 3, "simple_def": 2, "unlucky": 1, "tangled": 1,
+    "late_step": 1, "simple": 3, "simple_def": 2, "unlucky": 1, "tangled": 1, **composing.MIX,
 }  # fmt: skip
 """How often each workflow is started."""
 
-MAY_FAIL = frozenset({"unlucky", "poison"})
+MAY_FAIL = frozenset({"unlucky", "poison"}) | composing.MAY_FAIL
 
 
 def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Holdfast:
@@ -171,27 +174,11 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
         return [await ctx.step(work, 0), await ctx.step(hog, 1), await ctx.step(work, 2)]
 
     @app.workflow
-    async def woken(ctx: Context, pause: float) -> list[str | None]:
-        """Something happens to the run while its only step is about to wait for a minute: it must not sleep over it."""
-
-        async def wait_or_return() -> str:
-            if (ledger.folder / f"woken {ctx.run_id}").exists():
-                return ledger.act(RETURNS)
-            (ledger.folder / f"woken {ctx.run_id}").touch()
-            nonce = ledger.act(RAISES)
-            await Database(url).wake(ctx.run_id)
-            raise ValueError(nonce)
-
-        return [await ctx.options(retries=5, backoff=Backoff(base=60)).step(wait_or_return)]
-
-    @app.workflow
     async def slow_to_fail(ctx: Context, pause: float) -> list[str | None]:
         """One step that fails the first time; each try takes a while."""
 
         async def fail_once() -> str:
-            mark = ledger.folder / f"failed {ctx.run_id}"
-            first = not mark.exists()
-            mark.touch()
+            first = _first(ledger.folder / f"failed {ctx.run_id}")
             nonce = ledger.act(RAISES if first else RETURNS)
             await asyncio.sleep(pause)
             if first:
@@ -206,9 +193,7 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
 
         async def rest(needs: int) -> str:
             for trouble in ("raise", "kill"):
-                mark = ledger.folder / f"{trouble} {ctx.run_id} {needs}"
-                if not mark.exists():
-                    mark.touch()
+                if _first(ledger.folder / f"{trouble} {ctx.run_id} {needs}"):
                     ledger.act(RAISES if trouble == "raise" else RETURNS, needs)
                     if trouble == "kill":
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -220,6 +205,8 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
             notes.append(await ctx.step(work, 2 * day))
             notes.append(await ctx.options(retries=9, backoff=RELEASED).step(rest, 2 * day + 1))
         return notes
+
+    composing.add_to(app, ledger, Database(url), work, lambda name: _first(ledger.folder / name))
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
@@ -239,6 +226,15 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
     return app
 
 
+def _first(mark: Path) -> bool:
+    """Whether nobody has been here before."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.02) -> Any:
     """Start a run of a random kind; its handle, or None if the start did not return."""
     [workflow] = random.choices(list(MIX), list(MIX.values()))
@@ -246,9 +242,14 @@ async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.0
     options: dict[str, Any] = {"priority": random.choice((0, 0, 0, 5, -5))}
     if key is None and random.random() < 0.1:
         options["delay"] = random.random()
+    given = composing.input_of(workflow, pause)
     try:
-        run = await app.start(workflow, pause, key=key, **options)
-    except DatabaseUnavailable:
+        if random.random() < 0.05:
+            # Such a handle does not know whether its transaction was committed: it is asked when the storm is over.
+            await bystanders.start_within(app, ledger, workflow, given, options)
+            return None
+        run = await app.start(workflow, given, key=key, **options)
+    except bystanders.TROUBLE:
         return None
     ledger.started(run.id, workflow, key)
     return run
@@ -305,6 +306,13 @@ async def _start(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> No
             await asyncio.sleep(random.random() * 0.1)
 
 
+async def _send(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+    await _until_connected(app)
+    async with app:
+        ledger.append("ready", {"pid": os.getpid()})
+        await bystanders.keep_signalling(app, ledger, f"process {os.getpid()}")
+
+
 def _die_with_the_parent() -> None:
     """A worker must not outlive the test that started it, however that ended."""
     if sys.platform == "linux":
@@ -327,7 +335,8 @@ def main(program: str, arguments: dict[str, Any]) -> None:
         getattr(changes, name)(arguments)
     ledger = Ledger(Path(arguments["folder"]))
     app = make_app(arguments["url"], ledger, Settings(**arguments["settings"]), logging.getLogger("worker"))
-    asyncio.run((_work if program == "work" else _start)(app, ledger, arguments))
+    programs = {"work": _work, "start": _start, "send": _send}
+    asyncio.run(programs[program](app, ledger, arguments))
 
 
 if __name__ == "__main__":

@@ -59,27 +59,32 @@ def has_undo(graph: Graph, nodes: list[NodeRow]) -> bool:
     return any(node.status == status.COMPLETED and graph.nodes[node.name].undo is not None for node in nodes)
 
 
+def undos_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
+    """Completed steps of which the graph says that they can be undone, and the code does not say how."""
+    done = [node.name for node in nodes if node.status == status.COMPLETED and graph.nodes[node.name].undo is not None]
+    return [name for name in done if name not in dag.steps or dag.steps[name].undo is None]
+
+
 async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[NodeRow]) -> list[str]:
     """Undo every completed step that says how; what failed, in words."""
     graph, failed = view.graph, list[str]()
     done = {node.name: node for node in nodes if node.status == status.COMPLETED}
     numbers = {name: number for number, name in enumerate(graph.order, 1)}
-    over = {name: asyncio.Event() for name in done}
+    over = {name: asyncio.Event() for name in graph.nodes}  # of all: order goes through steps that were skipped too
 
     async def undo(name: str) -> None:
         for later in graph.dependents[name]:
-            if later in over:
-                await over[later].wait()
+            await over[later].wait()
         try:
             if execution.closed is not None:
                 raise execution.closed
-            if graph.nodes[name].undo is not None:
+            if name in done and graph.nodes[name].undo is not None:
                 problem = await _undo_one(execution, dag.steps.get(name), view, done[name], numbers[name])
                 failed.extend([problem] if problem else [])
         finally:
             over[name].set()
 
-    works: list[Coroutine[Any, Any, None]] = [undo(name) for name in reversed(graph.order) if name in done]
+    works: list[Coroutine[Any, Any, None]] = [undo(name) for name in reversed(graph.order)]
     for end in await settle(execution, execution.main, works):
         if isinstance(end, BaseException):
             raise end

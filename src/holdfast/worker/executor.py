@@ -19,7 +19,7 @@ import msgspec
 
 from ..engine.calls import default_backoff
 from ..engine.dag import SKIP, Dag, NodeWorkflow
-from ..engine.dag_run import failure_of, has_undo, result_of, undo_dag
+from ..engine.dag_run import failure_of, has_undo, result_of, undo_dag, undos_gone
 from ..engine.execution import Execution
 from ..engine.failure import decode_error, encode_error, ending_record
 from ..engine.handler import call_handler
@@ -46,7 +46,7 @@ from ..model import status
 from ..model.backoff import retry_delay
 from ..model.graph import Settled
 from ..model.payload import Payloads
-from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, Transition, TryFailed
+from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed
 from ..settings import FORMAT, SUSPECT_LOSSES, Settings
 from .cache import HistoryCache
 from .errands import Errands
@@ -275,12 +275,23 @@ class Executor:
         if isinstance(execution.workflow, Dag):
             assert execution.view is not None
             nodes = await self._errands.nodes(execution.run_id)
+            await self._leave_to_others(execution, execution.workflow, nodes)
             return await undo_dag(execution, execution.workflow, execution.view, nodes)
         submit = self._handlers.submit
         ghost, end = await replay(execution.claimed, execution.workflow, self, submit, view=execution.view)
         if ghost.diverged is not None:
             self.logger.error("run %s: its code was changed; some undos may be out of reach: %s", ghost.run_id, end)
         return await undo_all(execution, ghost.undoable)
+
+    async def _leave_to_others(self, execution: Execution, dag: Dag, nodes: list[NodeRow]) -> None:
+        """An undo that is not in our code any more, while workers with the code of its time live: it is theirs."""
+        assert execution.view is not None
+        version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
+        if gone and version != dag.version and await self._has_code(dag.name, version):
+            self.logger.warning("run %s: other code that still runs has the undo of %r", execution.run_id, gone[0])
+            pause = int(self.settings.poll * 1000)
+            execution.suspend(execution.database_now() + pause, status.WAITING_RETRY)
+            raise execution.closed or _OVER
 
     # -- outcomes ------------------------------------------------------------------------------------------------
 

@@ -181,8 +181,8 @@ class Dags:
     async def _end_open(
         self, connection: Any, dag_ids: list[str], ended: Counter[str], now: int, effects: Effects
     ) -> None:
-        await connection.fetch(self._sql["lock_open_steps"], dag_ids)
-        rows = await connection.fetch(self._sql["end_open_steps"], dag_ids, now)
+        steps = [row["id"] for row in await connection.fetch(self._sql["lock_open_steps"], dag_ids)]
+        rows = await connection.fetch(self._sql["end_open_steps"], steps, now)
         effects.marked |= {str(row["id"]): str(row["worker"]) for row in rows if row["worker"] is not None}
         ended.update(str(row["dag_id"]) for row in rows if row["worker"] is None)
         cancelled = [row["id"] for row in rows if row["status"] == CANCELLED]

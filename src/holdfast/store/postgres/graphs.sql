@@ -55,10 +55,13 @@ SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 
 -- name: dependents
 -- Where steps stand for which a dependency was settled, if they are still blocked: who needed only some of its
--- dependencies, and had them, does not count the rest. Read without a lock, under that of their dag run.
-SELECT r.id, r.dag_id, r.node, r.pending, r.met
-FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node) JOIN {schema}.runs r ON r.dag_id = u.dag_id AND r.node = u.node
-WHERE (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps';
+-- dependencies, and had them, does not count the rest. Read without a lock, under that of their dag run. Here and
+-- below, OFFSET 0 keeps a planner that knows nothing of dag runs yet from walking through all steps there are.
+SELECT u.dag_id, u.node, s.id, s.pending, s.met
+FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node)
+CROSS JOIN LATERAL (SELECT r.id, r.pending, r.met FROM {schema}.runs r
+                    WHERE r.dag_id = u.dag_id AND r.node = u.node
+                      AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s;
 
 -- name: release_steps
 -- What follows for the dependents: they wait on, stand in line in the order given, or will not be needed.
@@ -95,8 +98,14 @@ RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready;
 -- name: lock_open_steps
 -- The steps of dag runs that begin to fail, in the order in which everybody locks. Waited for: who holds them without
 -- the lock of their dag run is about to be done.
-SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.dag_id = u.id
-WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+WITH steps AS MATERIALIZED (
+    SELECT s.id FROM unnest($1::uuid[]) AS u(id)
+    CROSS JOIN LATERAL (SELECT r.id FROM {schema}.runs r
+                        WHERE r.dag_id = u.id AND NOT r.undoing
+                          AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+                        OFFSET 0) AS s
+)
+SELECT r.id FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
@@ -111,7 +120,7 @@ SET asked = CASE WHEN r.worker IS NOT NULL THEN 'cancel' END,
     completed_at = CASE WHEN r.worker IS NULL THEN $2::bigint END,
     place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
 FROM unnest($1::uuid[]) AS u(id)
-WHERE r.dag_id = u.id AND NOT r.undoing
+WHERE r.id = u.id AND NOT r.undoing
   AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 RETURNING r.id, r.dag_id, r.worker, r.status;
 
@@ -149,8 +158,7 @@ FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
 SELECT r.id, r.input, r.format FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
 
 -- name: dag_outputs
--- The outputs of their steps that were completed at a time ($2 for each) or after. OFFSET 0 keeps the planner from
--- reading the steps of all dag runs at once, instead of each from its time on.
+-- The outputs of their steps that were completed at a time ($2 for each) or after.
 SELECT u.id AS dag_id, s.node, s.output, s.format, s.completed_at
 FROM unnest($1::uuid[], $2::bigint[]) AS u(id, since)
 CROSS JOIN LATERAL (SELECT r.node, r.output, COALESCE(r.output_format, r.format) AS format, r.completed_at

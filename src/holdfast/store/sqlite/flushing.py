@@ -167,7 +167,7 @@ def _move(
     when = {run_id: dags[end.dag_id].next(now) for run_id, end in ends.items() if end.dag_id in dags}
     completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None]
     if completed:
-        rows = [(m.run_id, m.output, m.format, when.get(m.run_id, now)) for m in completed]
+        rows = [(m.run_id, m.output, m.format, when.get(m.run_id, now) if when else now) for m in completed]
         execute_wide(database, sql["complete"], rows)
     if len(completed) < len(moves):
         others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]

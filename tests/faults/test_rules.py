@@ -1,0 +1,706 @@
+"""The checker's rules beyond steps: each finds its violation in a story made up by hand, and nothing in one without."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.checker import check
+from tests.faults.evidence import (
+    ASKS,
+    CHANGED,
+    DELETED,
+    FROZEN,
+    INSERTED,
+    KILLED,
+    RAISES,
+    UNDO,
+    Act,
+    Evidence,
+    Fault,
+    Letter,
+    Move,
+    Place,
+    Row,
+    Run,
+    Seen,
+    Signal,
+    Start,
+    Step,
+    Try,
+    Wish,
+    Write,
+)
+from tests.faults.story import tell
+
+MS = 1000
+S = 1000 * MS
+
+
+class Story:
+    """Runs that are each claimed once by the worker w, told in the order of their records."""
+
+    def __init__(self) -> None:
+        self.evidence = Evidence(
+            workers={"w": 100},
+            may_fail=frozenset({"brittle"}),
+            may_undo=frozenset({"trip"}),
+            may_fail_to_undo=frozenset({"sour"}),
+        )
+
+    def run(self, run_id: str, workflow: str, output: Any = None, status: str = "completed", **columns: Any) -> None:
+        """A run from its birth to its end."""
+        text = None if output is None else json.dumps(output)
+        self.evidence.runs.append(Run(run_id, workflow, status, output=text, **columns))
+        self.evidence.moves += [
+            Move(0, run_id, 0, 0, "queued", "", None, None, 0, 0),
+            Move(1 * MS, run_id, 1, 0, "running", "queued", "w", None),
+            Move(9 * S, run_id, 1, 1, status, "running", None, "w"),
+        ]
+
+    def told(self, run_id: str, status: str = "completed", value: Any = None) -> None:
+        """Started by somebody who was told how it ended."""
+        row = next(row for row in self.evidence.runs if row.id == run_id)
+        self.evidence.starts.append(Start(2 * MS, run_id, row.workflow))
+        self.evidence.seen.append(Seen(run_id, status, None if value is None else json.dumps(value)))
+
+    def record(
+        self, at: int, run_id: str, place: Place, kind: str, output: Any, claim: int = 1, **columns: Any
+    ) -> None:
+        """A record, numbered in the order in which this is called."""
+        seq = 1 + sum(step.run == run_id for step in self.evidence.steps)
+        columns = {"status": "completed", "name": "work", **columns}
+        value = None if output is None else json.dumps(output)
+        self.evidence.steps.append(
+            Step(run_id, place[1], columns.pop("name"), claim, seq, columns.pop("status"), value, at, place[0], kind,
+                 **columns)
+        )  # fmt: skip
+        self.evidence.writes.append(Write(at, INSERTED, run_id, place[1], claim, claim, value, place[0], kind))
+
+    def step(self, at: int, run_id: str, place: Place, nonce: str, kind: str = "step", **columns: Any) -> None:
+        """A step: its act, and five milliseconds later its record."""
+        needs, undoes, claim = columns.pop("needs", 0), columns.pop("undoes", None), columns.get("claim", 1)
+        self.evidence.acts.append(
+            Act(at, run_id, "", place[1], "work", claim, 1, 100, nonce, "returns", needs, place[0], undoes)
+        )
+        self.record(at + 5 * MS, run_id, place, kind, nonce, **columns)
+
+
+def story() -> Evidence:
+    """One run of each kind. All in order."""
+    tale = Story()
+    # One that sleeps for a second between two steps, and lets others read a value.
+    tale.run("sleeper", "dozing", {"seen": {":0": "a", ":2": "b"}, "set": {"at": 2}})
+    tale.step(10 * MS, "sleeper", ("", 0), "a")
+    tale.record(20 * MS, "sleeper", ("", 1), "sleep", {"for": 1000}, status="waiting")
+    tale.step(1021 * MS, "sleeper", ("", 2), "b", needs=2)
+    tale.evidence.values["sleeper", "at"] = "2"
+    # One that takes two signals of one sender and one of another; a fourth comes too late.
+    tale.run("ear", "listening", {"seen": {":0": "s1", ":1": "s2", ":2": "t1"}})
+    for number, nonce in enumerate(("s1", "s2", "t1")):
+        tale.record((100 + number) * MS, "ear", ("", number), "signal", nonce, name="word")
+    tale.evidence.signals += [
+        Signal(10 * MS, "ear", "word", "s", 1, "s1", 20 * MS),
+        Signal(30 * MS, "ear", "word", "s", 2, "s2", 40 * MS),
+        Signal(50 * MS, "ear", "word", "t", 1, "t1"),
+        Signal(60 * MS, "ear", "word", "t", 2, "t2", 8 * S),
+    ]
+    tale.evidence.letters.append(Letter("ear", "signal", "word", '"t2"'))
+    # A parent of two children.
+    tale.run("parent", "family", {"seen": {":1": "x", ":2": "failed"}})
+    tale.record(10 * MS, "parent", ("", 0), "start", "kid", name="simple")
+    tale.record(3 * S, "parent", ("", 1), "result", "x", name="simple")
+    tale.record(4 * S, "parent", ("", 2), "call", None, name="brittle", status="failed")
+    tale.run("kid", "simple", "x", parent="parent", parent_branch="", parent_position=0)
+    tale.evidence.acts.append(Act(2 * S, "kid", "simple", -1, "simple", 1, 1, 100, "x"))
+    tale.run("brat", "brittle", status="failed", reason="code", parent="parent", parent_branch="", parent_position=2)
+    # A transaction.
+    tale.run("bank", "booking", {"seen": {":0": "r"}})
+    tale.step(10 * MS, "bank", ("", 0), "r", "transaction")
+    tale.evidence.rows.append(Row("bank", "", 0, "r"))
+    # One that fails and is undone, by another claim.
+    tale.run("tripper", "trip", status="compensated", reason="code")
+    tale.step(10 * MS, "tripper", ("", 0), "u", undo="undo")
+    tale.step(20 * MS, "tripper", ("0.1", 0), "v", undo="undo")
+    tale.step(2 * S, "tripper", (UNDO, 2), "w", "undo", undoes="v", claim=2)
+    tale.step(3 * S, "tripper", (UNDO, 1), "x", "undo", undoes="u", claim=2)
+    tale.evidence.tries.append(Try("tripper", -1, 1, 1, 1, 30 * MS))
+    tale.evidence.moves[-1:] = [
+        Move(1 * S, "tripper", 1, 1, "compensating", "running", None, "w"),
+        Move(1 * S, "tripper", 2, 1, "compensating", "compensating", "w", None),
+        Move(4 * S, "tripper", 2, 2, "compensated", "compensating", None, "w"),
+    ]
+    tale.told("tripper", "failed")
+    # One with an undo that fails.
+    error = json.dumps({"message": "undo 'sulk' of step 'work': ValueError: no"})
+    tale.run("sour", "sour", status="failed", reason="a failed undo", error=error)
+    tale.step(10 * MS, "sour", ("", 0), "u", undo="sulk")
+    tale.evidence.acts.append(Act(2 * S, "sour", "", 1, "sulk", 2, 1, 100, "w", RAISES, 0, UNDO, "u"))
+    tale.record(2100 * MS, "sour", (UNDO, 1), "undo", None, claim=2, status="failed", name="sulk")
+    tale.evidence.moves[-1:] = [
+        Move(1 * S, "sour", 1, 1, "compensating", "running", None, "w"),
+        Move(1 * S, "sour", 2, 1, "compensating", "compensating", "w", None),
+        Move(4 * S, "sour", 2, 2, "failed", "compensating", None, "w"),
+    ]
+    # A chain of two.
+    tale.run("link 1", "chained", "link 2", reason="continued", input='{"left": 1}')
+    tale.run("link 2", "chained", {"seen": {}}, origin="link 1", input='{"left": 0}')
+    tale.told("link 1", value={"seen": {}})
+    # One that was cancelled while a worker held it, with a child.
+    tale.run("doomed", "family", status="cancelled", reason="cancelled")
+    tale.step(10 * MS, "doomed", ("", 0), "d")
+    tale.record(20 * MS, "doomed", ("", 1), "start", "orphan", name="simple")
+    tale.evidence.moves.insert(-1, Move(30 * MS, "doomed", 1, 1, "running", "running", "w", "w", asked="cancel"))
+    tale.evidence.wishes.append(Wish(25 * MS, "doomed", "cancel", True, 35 * MS))
+    tale.run("orphan", "simple", status="cancelled", reason="cancelled",
+             parent="doomed", parent_branch="", parent_position=1)  # fmt: skip
+    tale.evidence.moves[-3] = dataclasses.replace(tale.evidence.moves[-3], at=20 * MS)
+    _set_back(tale.evidence, "orphan", before="doomed")
+    tale.told("doomed", "cancelled")
+    # One that was paused and resumed.
+    tale.run("held", "dozing", {"seen": {":0": "h"}})
+    tale.step(5 * S, "held", ("", 0), "h", claim=2)
+    tale.evidence.moves[-1:] = [
+        Move(1 * S, "held", 1, 1, "paused", "running", None, "w"),
+        Move(2 * S, "held", 1, 1, "queued", "paused", None, None, wakes=1),
+        Move(3 * S, "held", 2, 1, "running", "queued", "w", None, wakes=1),
+        Move(9 * S, "held", 2, 2, "completed", "running", None, "w", wakes=1),
+    ]
+    tale.evidence.wishes += [
+        Wish(900 * MS, "held", "pause", True, 950 * MS),
+        Wish(1900 * MS, "held", "resume", True, 2100 * MS),
+    ]
+    # One that asks until something is so, and one that races.
+    tale.run("asker", "asking", {"seen": {":0": "q"}})
+    tale.step(10 * MS, "asker", ("", 0), "q", "wait_until")
+    tale.evidence.acts += [Act(n * MS, "asker", "", 0, "is_so", 1, 1, 100, f"no {n}", ASKS) for n in (3, 4, 5)]
+    tale.run("racer", "racing", {"seen": {":0": "won"}, "lost": [":1", ":2"]})
+    tale.step(10 * MS, "racer", ("", 0), "won")
+    tale.evidence.acts.append(Act(10 * MS, "racer", "", 1, "work", 1, 1, 100, "slow"))
+    tale.record(30 * MS, "racer", ("", 1), "step", None, status="cancelled")
+    tale.step(10 * MS, "racer", ("2", 0), "aside")
+    return tale.evidence
+
+
+def _set_back(e: Evidence, run_id: str, before: str) -> None:
+    """Let a child be born before its parent is asked to end."""
+    births = [move for move in e.moves if move.run == run_id and not move.old_status]
+    for move in births:
+        e.moves.remove(move)
+    where = next(n for n, move in enumerate(e.moves) if move.run == before and move.asked)
+    e.moves[where:where] = births
+
+
+def kinds(evidence: Evidence) -> set[str]:
+    return {violation.kind for violation in check(evidence)}
+
+
+def the_run(e: Evidence, run_id: str) -> int:
+    return next(n for n, row in enumerate(e.runs) if row.id == run_id)
+
+
+def the_step(e: Evidence, run_id: str, place: Place) -> int:
+    return next(n for n, step in enumerate(e.steps) if step.run == run_id and step.place == place)
+
+
+def change_run(e: Evidence, run_id: str, **columns: Any) -> None:
+    e.runs[the_run(e, run_id)] = dataclasses.replace(e.runs[the_run(e, run_id)], **columns)
+
+
+def change_step(e: Evidence, run_id: str, place: Place, **columns: Any) -> None:
+    e.steps[the_step(e, run_id, place)] = dataclasses.replace(e.steps[the_step(e, run_id, place)], **columns)
+
+
+def test_a_story_without_violations() -> None:
+    assert check(story()) == []
+
+
+# -- one change each, and what it must be called -------------------------------------------------------------------
+
+
+def wake_too_early(e: Evidence) -> None:
+    change_step(e, "sleeper", ("", 1), output='{"for": 1020}')
+
+
+def wake_before_the_hour(e: Evidence) -> None:
+    change_step(e, "sleeper", ("", 1), output='{"until": 1030}')
+
+
+def decide_a_sleep_twice(e: Evidence) -> None:
+    e.writes.append(Write(500 * MS, CHANGED, "sleeper", 1, 1, 1, None, "", "sleep", "waiting", "waiting"))
+
+
+def replace_an_outcome(e: Evidence) -> None:
+    e.writes.append(Write(500 * MS, CHANGED, "sleeper", 0, 1, 1, '"a"', "", "step", "completed", "completed"))
+
+
+def replace_an_open_record_late(e: Evidence) -> None:
+    e.writes.append(Write(4 * S, CHANGED, "parent", 2, 1, 2, None, "", "call", "failed", "waiting"))
+
+
+def go_on_with_an_open_record(e: Evidence) -> None:
+    """The step before is only begun."""
+    change_step(e, "sleeper", ("", 0), status="waiting")
+    e.writes[:] = [w for w in e.writes if (w.run, w.position) != ("sleeper", 0)]
+
+
+def leave_an_older_value(e: Evidence) -> None:
+    e.values["sleeper", "at"] = "1"
+
+
+def leave_no_value(e: Evidence) -> None:
+    e.values.clear()
+
+
+def lose_a_signal(e: Evidence) -> None:
+    e.signals.append(Signal(70 * MS, "ear", "word", "u", 1, "u1", 80 * MS))
+
+
+def lose_a_signal_that_was_left(e: Evidence) -> None:
+    e.letters.clear()
+
+
+def take_a_signal_twice(e: Evidence) -> None:
+    change_step(e, "ear", ("", 2), output='"s1"')
+
+
+def take_a_signal_and_keep_it(e: Evidence) -> None:
+    e.letters.append(Letter("ear", "signal", "word", '"s1"'))
+
+
+def take_a_signal_that_nobody_sent(e: Evidence) -> None:
+    del e.signals[0]
+
+
+def take_the_second_of_a_sender_first(e: Evidence) -> None:
+    change_step(e, "ear", ("", 0), output='"s2"')
+    change_step(e, "ear", ("", 1), output='"s1"')
+
+
+def take_a_later_one_of_another_sender_first(e: Evidence) -> None:
+    e.signals[2] = dataclasses.replace(e.signals[2], at=50 * MS)
+    change_step(e, "ear", ("", 1), output='"t1"')
+    change_step(e, "ear", ("", 2), output='"s2"')
+
+
+def pass_a_signal_over(e: Evidence) -> None:
+    """The last one was acknowledged before another set out that was taken; it stays in the box."""
+    e.signals[3] = Signal(21 * MS, "ear", "word", "u", 2, "t2", 25 * MS)
+
+
+def see_another_signal_than_the_record(e: Evidence) -> None:
+    change_run(e, "ear", output='{"seen": {":0": "s1", ":1": "t1", ":2": "s2"}}')
+
+
+def never_see_a_signal(e: Evidence) -> None:
+    change_run(e, "ear", output='{"seen": {":0": "s1", ":1": "s2"}, "lost": [":2"]}')
+
+
+def see_what_nobody_recorded(e: Evidence) -> None:
+    change_run(e, "sleeper", output='{"seen": {":0": "a", ":2": "b", ":3": "c"}, "set": {"at": 2}}')
+
+
+def never_see_a_step(e: Evidence) -> None:
+    change_run(e, "sleeper", output='{"seen": {":0": "a"}, "set": {"at": 2}}')
+
+
+def record_a_start_without_a_child(e: Evidence) -> None:
+    del e.runs[the_run(e, "kid")]
+    e.moves[:] = [move for move in e.moves if move.run != "kid"]
+
+
+def start_a_child_twice(e: Evidence) -> None:
+    e.runs.append(dataclasses.replace(e.runs[the_run(e, "kid")], id="twin"))
+    e.acts.append(Act(2 * S, "twin", "simple", -1, "simple", 1, 1, 100, "x"))
+
+
+def start_a_child_without_a_record(e: Evidence) -> None:
+    change_run(e, "kid", parent_position=7)
+
+
+def tell_a_parent_something_else(e: Evidence) -> None:
+    change_step(e, "parent", ("", 1), output='"y"')
+    change_run(e, "parent", output='{"seen": {":1": "y", ":2": "failed"}}')
+
+
+def tell_a_parent_of_a_success(e: Evidence) -> None:
+    change_step(e, "parent", ("", 2), status="completed", output='"z"')
+    change_run(e, "parent", output='{"seen": {":1": "x", ":2": "z"}}')
+
+
+def leave_a_parent_waiting(e: Evidence) -> None:
+    change_run(e, "parent", status="waiting")
+
+
+def start_a_child_of_the_cancelled(e: Evidence) -> None:
+    births = [move for move in e.moves if move.run == "orphan" and not move.old_status]
+    e.moves[:] = [move for move in e.moves if move not in births] + births
+
+
+def write_a_row_twice(e: Evidence) -> None:
+    e.rows.append(e.rows[0])
+
+
+def write_a_row_without_a_record(e: Evidence) -> None:
+    e.rows.append(Row("bank", "", 3, "s"))
+
+
+def keep_the_row_of_another_act(e: Evidence) -> None:
+    e.rows[0] = Row("bank", "", 0, "s")
+
+
+def record_a_transaction_without_its_row(e: Evidence) -> None:
+    e.rows.clear()
+
+
+def leave_a_step_as_it_was(e: Evidence) -> None:
+    """One of two undos was never recorded."""
+    e.steps.pop(the_step(e, "tripper", (UNDO, 1)))
+
+
+def end_cancelled_with_something_to_undo(e: Evidence) -> None:
+    change_step(e, "doomed", ("", 0), undo="undo")
+
+
+def undo_the_first_step_first(e: Evidence) -> None:
+    for n, act in enumerate(e.acts):
+        if act.place == (UNDO, 1) and act.run == "tripper":
+            e.acts[n] = dataclasses.replace(act, at=1500 * MS)
+
+
+def undo_a_step_twice(e: Evidence) -> None:
+    e.acts.append(Act(2500 * MS, "tripper", "", 2, "work", 2, 1, 100, "again", branch=UNDO, undoes="v"))
+    e.acts.append(Act(2600 * MS, "tripper", "", 2, "work", 2, 1, 100, "again and again", branch=UNDO, undoes="v"))
+
+
+def undo_a_recorded_undo_again(e: Evidence) -> None:
+    e.acts.append(Act(3500 * MS, "tripper", "", 2, "work", 3, 1, 100, "again", branch=UNDO, undoes="v"))
+    e.moves += [Move(3400 * MS, "tripper", 3, 2, "compensating", "compensating", "w", None)]
+
+
+def undo_with_another_output(e: Evidence) -> None:
+    for n, act in enumerate(e.acts):
+        if act.place == (UNDO, 1) and act.run == "tripper":
+            e.acts[n] = dataclasses.replace(act, undoes="v")
+
+
+def undo_a_run_that_completed(e: Evidence) -> None:
+    change_run(e, "tripper", status="completed", output='{"seen": {":0": "u", "0.1:0": "v"}}')
+    e.seen[0] = Seen("tripper", "completed", '{"seen": {":0": "u", "0.1:0": "v"}}')
+
+
+def undo_what_was_no_step(e: Evidence) -> None:
+    change_step(e, "tripper", ("", 0), undo=None)
+
+
+def hide_a_failed_undo(e: Evidence) -> None:
+    change_step(e, "tripper", (UNDO, 1), status="failed", output=None)
+
+
+def name_another_undo(e: Evidence) -> None:
+    change_run(e, "sour", error='{"message": "something failed"}')
+
+
+def say_that_an_undo_failed(e: Evidence) -> None:
+    change_step(e, "sour", (UNDO, 1), status="completed", output='"w"')
+
+
+def go_on_after_the_undo_began(e: Evidence) -> None:
+    e.acts.append(Act(3500 * MS, "tripper", "", 1, "work", 2, 1, 100, "more"))
+
+
+def fail_an_undo_that_should_succeed(e: Evidence) -> None:
+    change_run(e, "sour", workflow="trip")
+
+
+def compensate_what_should_complete(e: Evidence) -> None:
+    change_run(e, "tripper", workflow="dozing")
+
+
+def cancel_without_a_wish(e: Evidence) -> None:
+    e.wishes[0] = dataclasses.replace(e.wishes[0], what="pause")
+
+
+def cancel_although_it_was_refused(e: Evidence) -> None:
+    e.wishes[0] = dataclasses.replace(e.wishes[0], granted=False)
+
+
+def fail_what_was_cancelled(e: Evidence) -> None:
+    change_run(e, "doomed", status="failed", reason="code")
+
+
+def go_on_after_the_cancellation(e: Evidence) -> None:
+    e.acts.append(Act(3 * S, "doomed", "", 2, "work", 2, 1, 100, "more"))
+    e.moves += [Move(2 * S, "doomed", 2, 1, "running", "queued", "w", None, asked="cancel")]
+
+
+def hand_out_what_is_paused(e: Evidence) -> None:
+    n = next(n for n, move in enumerate(e.moves) if move.run == "held" and move.old_status == "paused")
+    e.moves[n : n + 2] = [Move(2 * S, "held", 2, 1, "running", "paused", "w", None)]
+
+
+def pause_after_the_resume(e: Evidence) -> None:
+    n = next(n for n, move in enumerate(e.moves) if move.run == "held" and move.status == "paused")
+    e.moves[n : n + 2] = [
+        dataclasses.replace(e.moves[n], at=2500 * MS),
+        dataclasses.replace(e.moves[n + 1], at=2600 * MS),
+    ]
+
+
+def leave_a_run_paused(e: Evidence) -> None:
+    change_run(e, "held", status="paused")
+
+
+def act_after_it_was_held(e: Evidence) -> None:
+    e.acts.append(Act(1500 * MS, "held", "", 0, "work", 1, 1, 100, "late"))
+
+
+def lose_the_next_link(e: Evidence) -> None:
+    del e.runs[the_run(e, "link 2")]
+    e.moves[:] = [move for move in e.moves if move.run != "link 2"]
+
+
+def continue_twice(e: Evidence) -> None:
+    e.runs.append(dataclasses.replace(e.runs[the_run(e, "link 2")], id="link 3"))
+
+
+def continue_what_has_failed(e: Evidence) -> None:
+    change_run(e, "link 1", reason=None, output='{"seen": {}}')
+
+
+def skip_a_link(e: Evidence) -> None:
+    change_run(e, "link 1", input='{"left": 2}')
+
+
+def end_a_chain_before_its_time(e: Evidence) -> None:
+    change_run(e, "link 1", input='{"left": 2}')
+    change_run(e, "link 2", input='{"left": 1}')
+
+
+def tell_the_result_of_the_first_link(e: Evidence) -> None:
+    e.seen[1] = Seen("link 1", "completed", '"link 2"')
+
+
+def keep_what_was_rolled_back(e: Evidence) -> None:
+    e.unwanted.append("sleeper")
+
+
+def ask_after_the_answer(e: Evidence) -> None:
+    e.acts.append(Act(9 * S, "asker", "", 0, "is_so", 2, 1, 100, "once more", ASKS))
+    e.moves.append(Move(8 * S, "asker", 2, 1, "running", "queued", "w", None))
+
+
+def act_in_a_race_without_a_record(e: Evidence) -> None:
+    e.steps.pop(the_step(e, "racer", ("", 1)))
+
+
+def call_a_transaction_twice(e: Evidence) -> None:
+    e.acts.append(Act(8 * MS, "bank", "", 0, "work", 1, 1, 100, "first"))
+
+
+VIOLATIONS: list[tuple[Callable[[Evidence], None], str]] = [
+    (wake_too_early, "slept too short"),
+    (wake_before_the_hour, "slept too short"),
+    (decide_a_sleep_twice, "record changed"),
+    (replace_an_outcome, "record changed"),
+    (replace_an_open_record_late, "late write"),
+    (go_on_with_an_open_record, "too soon"),
+    (leave_an_older_value, "wrong value"),
+    (leave_no_value, "wrong value"),
+    (lose_a_signal, "signal lost"),
+    (lose_a_signal_that_was_left, "signal lost"),
+    (take_a_signal_twice, "signal twice"),
+    (take_a_signal_and_keep_it, "signal twice"),
+    (take_a_signal_that_nobody_sent, "signal from nowhere"),
+    (take_the_second_of_a_sender_first, "signal out of order"),
+    (take_a_later_one_of_another_sender_first, "signal out of order"),
+    (pass_a_signal_over, "signal lost"),
+    (see_another_signal_than_the_record, "wrong output"),
+    (never_see_a_signal, "wrong output"),
+    (see_what_nobody_recorded, "wrong output"),
+    (never_see_a_step, "wrong output"),
+    (record_a_start_without_a_child, "child lost"),
+    (start_a_child_twice, "child twice"),
+    (start_a_child_without_a_record, "child without a record"),
+    (tell_a_parent_something_else, "wrong child"),
+    (tell_a_parent_of_a_success, "wrong child"),
+    (leave_a_parent_waiting, "left behind"),
+    (start_a_child_of_the_cancelled, "child of the cancelled"),
+    (write_a_row_twice, "row twice"),
+    (write_a_row_without_a_record, "row without a record"),
+    (keep_the_row_of_another_act, "row without a record"),
+    (keep_the_row_of_another_act, "record without a row"),
+    (record_a_transaction_without_its_row, "record without a row"),
+    (leave_a_step_as_it_was, "not undone"),
+    (end_cancelled_with_something_to_undo, "not undone"),
+    (undo_the_first_step_first, "undone out of order"),
+    (undo_a_step_twice, "too many acts"),
+    (undo_a_step_twice, "unaccounted act"),
+    (undo_a_recorded_undo_again, "called again"),
+    (undo_with_another_output, "undid something else"),
+    (undo_a_run_that_completed, "undone for nothing"),
+    (undo_what_was_no_step, "undone for nothing"),
+    (hide_a_failed_undo, "not undone"),
+    (name_another_undo, "not undone"),
+    (say_that_an_undo_failed, "not undone"),
+    (go_on_after_the_undo_began, "acted after the undo"),
+    (fail_an_undo_that_should_succeed, "failed"),
+    (compensate_what_should_complete, "failed"),
+    (cancel_without_a_wish, "cancelled by nobody"),
+    (cancel_although_it_was_refused, "cancelled by nobody"),
+    (fail_what_was_cancelled, "not cancelled"),
+    (go_on_after_the_cancellation, "acted after its cancel"),
+    (hand_out_what_is_paused, "claimed while paused"),
+    (pause_after_the_resume, "paused by nobody"),
+    (leave_a_run_paused, "left behind"),
+    (act_after_it_was_held, "no claim"),
+    (lose_the_next_link, "broken chain"),
+    (continue_twice, "broken chain"),
+    (continue_what_has_failed, "broken chain"),
+    (skip_a_link, "broken chain"),
+    (end_a_chain_before_its_time, "broken chain"),
+    (tell_the_result_of_the_first_link, "wrong result"),
+    (keep_what_was_rolled_back, "unwanted"),
+    (ask_after_the_answer, "called again"),
+    (act_in_a_race_without_a_record, "unaccounted act"),
+    (call_a_transaction_twice, "too many acts"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), VIOLATIONS, ids=[f"{change.__name__}: {kind}" for change, kind in VIOLATIONS]
+)
+def test_a_violation_is_found(change: Callable[[Evidence], None], kind: str) -> None:
+    evidence = story()
+    change(evidence)
+    assert kind in kinds(evidence)
+
+
+# -- what looks alike, and is none ---------------------------------------------------------------------------------
+
+
+def replace_an_open_record(e: Evidence) -> None:
+    e.writes.append(Write(4 * S, CHANGED, "parent", 2, 1, 1, None, "", "call", "failed", "waiting"))
+
+
+def win_against_a_cancellation(e: Evidence) -> None:
+    change_run(e, "doomed", status="completed", reason=None, output='{"seen": {":0": "d"}}')
+    e.seen[2] = Seen("doomed", "completed", '{"seen": {":0": "d"}}')
+
+
+def fail_before_the_cancellation_is_heard(e: Evidence) -> None:
+    change_run(e, "doomed", status="failed", reason="code", workflow="brittle")
+    e.starts[2] = dataclasses.replace(e.starts[2], workflow="brittle")
+    e.seen[2] = Seen("doomed", "failed")
+
+
+def hear_nothing_of_a_wish_that_came_true(e: Evidence) -> None:
+    e.wishes[0] = dataclasses.replace(e.wishes[0], granted=None)
+
+
+def pause_in_doubt_after_the_resume(e: Evidence) -> None:
+    pause_after_the_resume(e)
+    e.wishes[1] = dataclasses.replace(e.wishes[1], granted=None)
+
+
+def keep_what_was_done_by_a_dead_letter(e: Evidence) -> None:
+    change_run(e, "doomed", status="failed", reason="lost workers", workflow="brittle")
+    e.starts[2] = dataclasses.replace(e.starts[2], workflow="brittle")
+    e.seen[2] = Seen("doomed", "failed")
+    change_step(e, "doomed", ("", 0), undo="undo")
+
+
+def call_a_transaction_again_that_was_cut(e: Evidence) -> None:
+    e.cut = True
+    call_a_transaction_twice(e)
+
+
+def make_a_row_anew(e: Evidence) -> None:
+    """A new attempt has forgotten the transaction."""
+    e.rows.insert(0, Row("bank", "", 0, "q"))
+    e.acts.append(Act(8 * MS, "bank", "", 0, "work", 1, 1, 100, "q"))
+    e.tries.append(Try("bank", -1, 1, 1, 1, 9 * MS))
+    e.writes.append(Write(9 * MS, DELETED, "bank", 0, 1, 1, '"q"', "", "transaction"))
+
+
+def send_two_signals_at_the_same_time(e: Evidence) -> None:
+    """Nobody can say which was first."""
+    e.signals[1] = dataclasses.replace(e.signals[1], at=19 * MS, sender="other")
+    take_the_second_of_a_sender_first(e)
+    change_run(e, "ear", output='{"seen": {":0": "s2", ":1": "s1", ":2": "t1"}}')
+
+
+def lose_what_a_failed_run_had_in_its_box(e: Evidence) -> None:
+    change_run(e, "ear", status="failed", reason="code", workflow="brittle")
+    lose_a_signal_that_was_left(e)
+
+
+def lose_a_worker_during_an_undo(e: Evidence) -> None:
+    e.acts.append(Act(2500 * MS, "tripper", "", 1, "work", 2, 1, 100, "y", branch=UNDO, undoes="u"))
+    for n, move in enumerate(e.moves):
+        if move.run == "tripper" and move.status == "compensated":
+            e.moves[n : n + 1] = [
+                Move(2700 * MS, "tripper", 2, 2, "compensating", "compensating", None, "w", losses=1),
+                Move(2800 * MS, "tripper", 3, 2, "compensating", "compensating", "w", None, losses=1, old_losses=1),
+                Move(4 * S, "tripper", 3, 3, "compensated", "compensating", None, "w"),
+            ]
+            break
+    for n, act in enumerate(e.acts):
+        if act.nonce == "x" and act.run == "tripper":
+            e.acts[n] = dataclasses.replace(act, claim=3)
+    change_step(e, "tripper", (UNDO, 1), claim=3)
+    e.writes[:] = [w for w in e.writes if w.run != "tripper"]
+    e.faults.append(Fault(100, KILLED, 2600 * MS, 2600 * MS))
+
+
+def come_back_from_the_ice(e: Evidence) -> None:
+    """A worker that was frozen acts on after its run was given to another: nobody can keep it from that."""
+    n = next(n for n, move in enumerate(e.moves) if move.run == "held" and move.status == "paused")
+    e.moves[n : n + 2] = [Move(1 * S, "held", 1, 1, "queued", "running", None, "w", losses=1)]
+    e.acts.append(Act(1500 * MS, "held", "", 0, "work", 1, 1, 100, "late"))
+    e.faults.append(Fault(100, FROZEN, 2 * MS, 40 * S))
+
+
+LEGAL = [
+    replace_an_open_record,
+    win_against_a_cancellation,
+    fail_before_the_cancellation_is_heard,
+    hear_nothing_of_a_wish_that_came_true,
+    pause_in_doubt_after_the_resume,
+    keep_what_was_done_by_a_dead_letter,
+    call_a_transaction_again_that_was_cut,
+    make_a_row_anew,
+    send_two_signals_at_the_same_time,
+    lose_what_a_failed_run_had_in_its_box,
+    lose_a_worker_during_an_undo,
+    come_back_from_the_ice,
+]
+
+
+@pytest.mark.parametrize("change", LEGAL, ids=[change.__name__ for change in LEGAL])
+def test_what_is_legal_is_not_a_violation(change: Callable[[Evidence], None]) -> None:
+    evidence = story()
+    change(evidence)
+    assert check(evidence) == []
+
+
+def test_every_rule_has_a_story_that_breaks_it() -> None:
+    """Whatever the rules can say is said by one of the stories above."""
+    text = Path(__file__).with_name("rules.py").read_text()
+    said = {line.split('Violation("', 1)[1].split('"', 1)[0] for line in text.split("\n") if 'Violation("' in line}
+    assert said | {"child twice", "child lost"} <= {kind for _, kind in VIOLATIONS}
+
+
+def test_signals_wishes_and_rows_are_part_of_the_story() -> None:
+    evidence = story()
+    lose_a_signal(evidence)
+    write_a_row_twice(evidence)
+    fail_what_was_cancelled(evidence)
+    text = tell(evidence, check(evidence))
+    for words in ("signal 'u1' sent", "acknowledged", "row 'r'", "cancel: granted", "asked: cancel"):
+        assert words in text, words
