@@ -607,14 +607,14 @@ async def test_a_race_is_cancelled_with_its_run(app: Holdfast) -> None:
 
 
 async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Holdfast, calls: Calls) -> None:
-    """Rule 19."""
+    """Rule 19: with a step under way the run stays in memory, and its own timeouts run."""
     gate = Gate()
 
     @app.workflow
     async def order(ctx: Context) -> str:
         try:
             async with asyncio.timeout(0.05):
-                await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR))
+                await ctx.first(busy=ctx.step("busy", asyncio.Event().wait), late=ctx.sleep(HOUR))
         except TimeoutError:
             calls.hit("given up")
         await ctx.step("gate", gate.passing)
