@@ -173,9 +173,15 @@ class Run(Generic[O]):
         """Wait for its end: the result, or RunFailed, RunCancelled, or TimeoutError after ``timeout`` seconds."""
         limit = None if timeout is None else seconds(timeout, "the timeout of result()")
         if not self._known:
-            await self._row()
+            await self._look_patiently(limit)
         outcome = await self._outcome(limit)
         return self._value(outcome)
+
+    async def _look_patiently(self, limit: float | None) -> None:
+        """Whether there is such a run at all; an outage is ridden out for as long as the caller would wait."""
+        until = None if limit is None else time.monotonic() + limit
+        logger = (await self._connect()).logger
+        await patiently(self._row, "run", logger, 1.0, lambda: until is not None and time.monotonic() > until)
 
     async def _outcome(self, limit: float | None) -> Outcome:
         """How it ended; a run that goes on as another has not."""

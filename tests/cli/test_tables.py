@@ -15,7 +15,7 @@ from holdfast.cli.text import listed
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
-MIGRATIONS = ["0001_initial", "0002_waiting"]
+MIGRATIONS = ["0001_initial", "0002_waiting", "0003_graphs"]
 
 
 async def live_worker(scene: Scene) -> str:

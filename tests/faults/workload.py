@@ -26,7 +26,7 @@ from typing import Any
 
 from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast, SyncContext
 from holdfast.settings import Settings
-from tests.faults import bystanders, composing
+from tests.faults import bystanders, composing, graphs
 from tests.faults.audit import Database
 from tests.faults.evidence import LATE, RAISES, RETURNS
 from tests.faults.ledger import Ledger
@@ -207,6 +207,7 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
         return notes
 
     composing.add_to(app, ledger, Database(url), work, lambda name: _first(ledger.folder / name))
+    graphs.add_to(app, ledger)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +336,7 @@ def main(program: str, arguments: dict[str, Any]) -> None:
         getattr(changes, name)(arguments)
     ledger = Ledger(Path(arguments["folder"]))
     app = make_app(arguments["url"], ledger, Settings(**arguments["settings"]), logging.getLogger("worker"))
-    programs = {"work": _work, "start": _start, "send": _send}
+    programs = {"work": _work, "start": _start, "send": _send, "start graphs": graphs.keep_starting}
     asyncio.run(programs[program](app, ledger, arguments))
 
 

@@ -135,8 +135,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         """Add a step."""
         if not callable(function):
             raise ConfigurationError(f"a step of dag {self.name!r} must be a function, not {function!r}")
-        if join not in ("all", "any"):
-            raise ConfigurationError(f'join must be "all" or "any" (or say at_least=k), not {join!r}')
+        check_join(join, at_least)
         if when is not None and not callable(when):
             raise ConfigurationError(f"when must be a function of the context, not {when!r}")
         checked = step_options(name, retries, backoff, timeout, None, compensate)
@@ -178,7 +177,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         if step.node.name in self.steps:
             self._duplicates.append(f"there are two steps named {step.node.name!r}")
         self.steps[step.node.name] = step
-        self._graph = None
+        self._graph, self.version = None, ""  # not known before the graph is asked for
 
     def _names(self, after: After) -> tuple[str, ...]:
         if isinstance(after, str):
@@ -214,6 +213,18 @@ class Dag(Workflow[Any, dict[str, Any]]):
         return mermaid(self.graph)
 
 
+def check_join(join: object, at_least: object) -> None:
+    """How many dependencies have to complete is said in one way, and as a number."""
+    if join not in ("all", "any"):
+        raise ConfigurationError(f'join must be "all" or "any" (or say at_least=k), not {join!r}')
+    if at_least is None:
+        return
+    if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
+        raise ConfigurationError(f"at_least must be a whole number of one or more, not {at_least!r}")
+    if join == "any":
+        raise ConfigurationError('a step takes join="any" or at_least, not both')
+
+
 def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:
     """The code of a human gate: an ordinary wait for a signal."""
 
@@ -239,47 +250,73 @@ def dag_from_spec(
     """A graph that comes as data: ``{"steps": {name: {"retries": 3, "timeout": 10}}, "dag": {name: [dependencies]}}``,
     and the functions by name (a function, or ``{"run": …, "compensate": …}``). Everything wrong with it is reported
     together."""
+    steps, edges = spec.get("steps"), spec.get("dag", {})
+    if not isinstance(steps, Mapping) or not isinstance(edges, Mapping):
+        raise GraphError(name, ['a specification has "steps" and "dag", each a mapping of step names'])
+    problems = _spec_problems(steps, edges, handlers)
     dag = Dag(name, options, default_retries)
-    problems = _spec_problems(spec, handlers)
+    for step, config in steps.items():
+        try:
+            _declare(dag, step, config, handlers.get(step), edges.get(step, ()))
+        except ConfigurationError as error:
+            problems.append(f"step {step!r}: {error}")
+    if len(dag.steps) == len(steps):
+        problems += Graph(step.node for step in dag.steps.values()).problems()
     if problems:
         raise GraphError(name, problems)
-    edges = spec.get("dag", {})
-    for step, config in spec["steps"].items():
-        handler = handlers[step]
-        parts = handler if isinstance(handler, Mapping) else {"run": handler}
-        dag.declare(
-            parts["run"],
-            name=step,
-            after=edges.get(step, ()),
-            retries=config.get("retries", config.get("max_retries", config.get("maxRetries"))),
-            timeout=config.get("timeout"),
-            compensate=parts.get("compensate"),
-            when=parts.get("when"),
-        )
-    dag.graph  # noqa: B018 - checks it
     return dag
+
+
+def _declare(dag: Dag, step: str, config: Any, handler: Any, after: Any) -> None:
+    """A step as it is given; what is wrong with its parts has been said."""
+    config = config if isinstance(config, Mapping) else {}
+    parts = handler if isinstance(handler, Mapping) else {"run": handler}
+    dag.declare(
+        parts.get("run") or _missing,
+        name=step,
+        after=after if _is_list(after) else (),
+        retries=config.get("retries", config.get("max_retries", config.get("maxRetries"))),
+        timeout=config.get("timeout"),
+        compensate=parts.get("compensate"),
+        when=parts.get("when"),
+    )
 
 
 _KNOWN = {"retries", "max_retries", "maxRetries", "timeout", "compensate"}
 
 
-def _spec_problems(spec: Mapping[str, Any], handlers: Mapping[str, Any]) -> list[str]:
-    steps, edges = spec.get("steps"), spec.get("dag", {})
-    if not isinstance(steps, Mapping) or not isinstance(edges, Mapping):
-        return ['a specification has "steps" and "dag", each a mapping of step names']
-    found = [f"step {step!r} has no handler" for step in steps if step not in handlers]
+def _spec_problems(steps: Mapping[str, Any], edges: Mapping[str, Any], handlers: Mapping[str, Any]) -> list[str]:
+    """Where steps, edges and handlers do not fit together."""
+    found = [f"step {step!r} has no handler" for step in steps if not _has_handler(handlers, step)]
     found += [
         f"there is a handler for {step!r}, which is not among the steps" for step in handlers if step not in steps
     ]
     found += [f"the dag names {step!r}, which is not among the steps" for step in edges if step not in steps]
+    found += [
+        f"the dependencies of step {step!r} must be a list, not {before!r}"
+        for step, before in edges.items()
+        if not _is_list(before)
+    ]
     for step, config in steps.items():
         if not isinstance(config, Mapping):
             found.append(f"the options of step {step!r} must be a mapping")
             continue
         found += [f"step {step!r} has an unknown option {option!r}" for option in config if option not in _KNOWN]
-    for step, before in edges.items():
-        found += [f"step {step!r} comes after {b!r}, which does not exist" for b in before if b not in steps]
     return found
+
+
+async def _missing(ctx: Any) -> None:
+    """In place of a handler that is not there, so that the rest can be checked."""
+    raise NotImplementedError
+
+
+def _has_handler(handlers: Mapping[str, Any], step: str) -> bool:
+    handler = handlers.get(step)
+    return (handler.get("run") if isinstance(handler, Mapping) else handler) is not None
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def dag_options(queue: str | None, deadline: Seconds | None) -> WorkflowOptions:

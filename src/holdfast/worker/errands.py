@@ -70,14 +70,22 @@ class Errands:
         wait = 0.05
         while True:
             try:
-                return await self._store.transact(
+                made = await self._store.transact(
                     self._worker_id(), execution.run_id, execution.claim, place, call, record, timeout
                 )
+                await self._hear(execution)
+                return made
             except DatabaseUnavailable:
                 if execution.closed is not None:
                     raise execution.closed from None
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, self._settings.outage_backoff_max)
+
+    async def _hear(self, execution: Execution) -> None:
+        """A transaction is no flush, whose answer would tell what an operator asks: the next step must not begin."""
+        row = await self._patiently(lambda: self._store.run(execution.run_id))
+        if row is not None and row.claim == execution.claim and row.asked is not None:
+            execution.asked = row.asked
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
         return await patiently(call, "errand", self._logger, self._settings.outage_backoff_max)

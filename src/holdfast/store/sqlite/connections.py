@@ -37,8 +37,7 @@ def connect(
         path or ":memory:", timeout=0, isolation_level=None, cached_statements=256, factory=factory
     )
     try:
-        # The switch to WAL takes the whole file for a moment, and fails at once while another process does the same.
-        patiently(lambda: database.execute("PRAGMA journal_mode = WAL").fetchall(), patience)
+        patiently(lambda: _use_wal(database), patience)
         database.execute("PRAGMA synchronous = FULL")
         database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
@@ -50,6 +49,13 @@ def connect(
         database.close()
         raise
     return database
+
+
+def _use_wal(database: sqlite3.Connection) -> None:
+    """The switch takes the whole file for a moment, and fails at once while another process does the same. Once made it
+    stays: then nothing is asked for, because the caller himself may hold the lock, in a transaction to be joined."""
+    if database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        database.execute("PRAGMA journal_mode = WAL").fetchall()
 
 
 def patiently(action: Callable[[], T], patience: float) -> T:

@@ -29,13 +29,13 @@ class ConnectionThread:
         self._queue = JobQueue()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._database: sqlite3.Connection
+        self._opening: Job[None]
 
     async def open(self) -> None:
-        """Connect; raises what stands in the way."""
-        job: Job[None] = Job(lambda database: None, asyncio.get_running_loop())
-        self._queue.put(job)  # before the thread can fail, so that the reason reaches somebody
+        """Connect; raises what stands in the way. No transaction is begun: whoever opens us may hold the lock."""
+        self._opening = Job(lambda database: None, asyncio.get_running_loop())
         self._thread.start()
-        await job.future
+        await self._opening.future
 
     async def close(self) -> None:
         """Finish what waits, then disconnect."""
@@ -67,8 +67,9 @@ class ConnectionThread:
             self._database = self._connect()
         except Exception as error:
             self._queue.close()
-            self._fail(self._queue.take(GROUP), error)
+            self._fail([self._opening, *self._queue.take(GROUP)], error)
             return
+        hand_back([self._opening])
         try:
             while not self._queue.finished:
                 served = self._queue.wait(self._idle())

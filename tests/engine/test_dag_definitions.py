@@ -1,0 +1,372 @@
+"""Definitions of dags: checked as a whole, kept with their version, given as data (S1–S5, W40, R13)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, GraphError, Holdfast, NonRetryableError
+from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
+from tests.support.dags import how, steps_of
+
+
+async def work(ctx: Any) -> str:
+    return str(ctx.step_name)
+
+
+@pytest.fixture
+async def rows(app: Holdfast) -> AsyncIterator[Rows]:
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    yield rows
+    await rows.close()
+
+
+async def written(rows: Rows) -> int:
+    """How many rows of runs and definitions there are."""
+    return sum([len(await rows.fetch(f"SELECT 1 FROM [{table}]")) for table in ("runs", "definitions")])
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_all_problems_are_reported_together_and_by_name(app: Holdfast) -> None:
+    """W40."""
+    dag = app.dag("dag")
+    dag.declare(work, name="a", after=["nowhere"])
+    dag.declare(work, name="b", after=["c"])
+    dag.declare(work, name="c", after=["b"])
+    dag.declare(work, name="d", after=["a", "a"])
+    dag.declare(work, name="a", after=["nowhere"])
+    dag.declare(work, name="e", after=["a"], at_least=2)
+    dag.declare(work, name="f", join="any")
+    dag.declare(work, name="g", catch={ValueError: "gone"})
+    with pytest.raises(GraphError) as caught:
+        await app.start(dag)
+    assert sorted(caught.value.problems) == sorted([
+        "there are two steps named 'a'",
+        "step 'a' comes after 'nowhere', which does not exist",
+        "step 'd' names a dependency twice",
+        "step 'e' wants at least 2 of 1 dependencies",
+        "step 'f' wants at least 1 dependencies and has none",
+        "step 'g' goes to 'gone' on ValueError, which does not exist",
+        "the steps wait for each other in a circle: b → c → b",
+    ])  # fmt: skip
+    for problem in caught.value.problems:
+        assert problem in str(caught.value)
+    assert "'dag'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edges", "path"),
+    [
+        ({"a": ["c"], "b": ["a"], "c": ["b"]}, {"a → b → c → a", "b → c → a → b", "c → a → b → c"}),
+        ({"root": [], "a": ["root", "b"], "b": ["a"], "leaf": ["b"]}, {"a → b → a", "b → a → b"}),
+    ],
+)
+async def test_a_circle_is_refused_with_its_path(app: Holdfast, edges: dict[str, list[str]], path: set[str]) -> None:
+    """S5."""
+    dag = app.dag("dag")
+    for name, after in edges.items():
+        dag.declare(work, name=name, after=after)
+    with pytest.raises(GraphError) as caught:
+        dag.graph
+    [problem] = caught.value.problems
+    assert problem.removeprefix("the steps wait for each other in a circle: ") in path
+
+
+async def test_a_step_after_itself_is_refused(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a", after=["a"])
+    with pytest.raises(GraphError, match="step 'a' comes after itself"):
+        dag.graph
+
+
+async def test_a_circle_by_way_of_an_error_is_refused(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a")
+    dag.declare(work, name="b", after=["a"], catch={ValueError: "a"})
+    with pytest.raises(GraphError, match="circle"):
+        dag.graph
+
+
+async def test_a_dag_without_steps_is_refused(app: Holdfast) -> None:
+    with pytest.raises(GraphError, match="it has no steps"):
+        await app.start(app.dag("empty"))
+
+
+async def test_a_dependency_that_is_a_function_nobody_declared_is_unknown(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a", after=[NonRetryableError])
+    with pytest.raises(GraphError, match="comes after 'NonRetryableError', which does not exist"):
+        dag.graph
+
+
+async def test_a_bad_graph_is_refused_at_the_start_before_anything_is_written(app: Holdfast, rows: Rows) -> None:
+    """R12, R13."""
+    dag = app.dag("dag")
+    dag.declare(work, name="a", after=["nowhere"])
+    for start in (lambda: app.start(dag), lambda: app.start("dag"), lambda: app.start_many(dag, [1, 2])):
+        with pytest.raises(GraphError):
+            await start()
+    assert await written(rows) == 0
+
+
+async def test_a_bad_graph_stops_a_worker_from_starting(app: Holdfast, rows: Rows) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a", after=["nowhere"])
+
+    @app.task
+    async def fine() -> None: ...
+
+    with pytest.raises(GraphError, match="nowhere"):
+        async with app.worker():
+            pytest.fail("it started")
+    assert await written(rows) == 0
+    assert await rows.fetch("SELECT 1 FROM [workers]") == []
+
+
+async def test_a_graph_that_was_spoilt_later_stops_the_next_worker(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a")
+    await app.drain()
+    dag.declare(work, name="b", after=["nowhere"])
+    with pytest.raises(GraphError, match="nowhere"):
+        await app.drain()
+
+
+async def test_a_step_that_is_added_later_belongs_to_runs_from_then_on(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a")
+    first = await app.start(dag)
+    dag.declare(work, name="b", after=["a"])
+    second = await app.start(dag)
+    await app.drain()
+    assert (await first.result(), await second.result()) == ({"a": "a"}, {"a": "a", "b": "b"})
+
+
+# -- what is refused at once -----------------------------------------------------------------------------------------
+
+
+async def test_dependencies_as_one_string_are_refused(app: Holdfast) -> None:
+    """It would be taken for a list of letters."""
+    dag = app.dag("dag")
+    with pytest.raises(ConfigurationError, match="after must be a list of steps, not the string 'ab'"):
+        dag.step(after="ab")(work)
+    with pytest.raises(ConfigurationError, match="after must be a list"):
+        dag.approval("ok", after="ab")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"join": "some"}, 'join must be "all" or "any"'),
+        ({"join": "any", "at_least": 2}, "not both"),
+        ({"at_least": "2"}, "at_least must be a whole number"),
+        ({"at_least": True}, "at_least must be a whole number"),
+        ({"at_least": 0}, "at_least must be a whole number"),
+        ({"retries": -1}, "retries"),
+        ({"retries": 1.5}, "retries"),
+        ({"timeout": -1}, "timeout"),
+        ({"backoff": 3}, "backoff"),
+        ({"when": True}, "when must be a function"),
+        ({"compensate": "undo"}, "compensate must be a function"),
+        ({"name": ""}, "name"),
+    ],
+)
+async def test_options_that_make_no_sense_are_refused_where_they_stand(
+    app: Holdfast, options: dict[str, Any], said: str
+) -> None:
+    dag = app.dag("dag")
+    with pytest.raises(ConfigurationError, match=said):
+        dag.declare(work, **{"name": "a", "after": ["x", "y"], **options})
+    assert dag.steps == {}
+
+
+async def test_a_step_must_take_the_context_alone(app: Holdfast) -> None:
+    dag = app.dag("dag")
+
+    def two(ctx: Any, order: Any) -> None: ...
+
+    def none() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"step 'two' of dag 'dag' must take the context alone.*ctx\.input"):
+        dag.step(two)
+    with pytest.raises(ConfigurationError, match="context"):
+        dag.step(none)
+
+
+async def test_a_step_must_be_a_function(app: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        app.dag("dag").declare("work", name="a")  # type: ignore[arg-type]
+
+
+async def test_two_dags_of_one_name_are_refused(app: Holdfast) -> None:
+    app.dag("dag")
+    with pytest.raises(ConfigurationError, match="already a dag named 'dag'"):
+        app.dag("dag")
+
+
+async def test_a_declared_function_stays_a_function(app: Holdfast) -> None:
+    dag = app.dag("dag")
+
+    @dag.step(after=["b"])
+    def a(ctx: Any) -> int:
+        return 1
+
+    @dag.step
+    def b(ctx: Any) -> int:
+        return 2
+
+    assert (a(None), b(None)) == (1, 2)
+    assert list(dag.steps) == ["a", "b"]
+
+
+# -- what is stored --------------------------------------------------------------------------------------------------
+
+
+async def test_a_definition_is_stored_once_however_often_it_is_declared(make_app: MakeApp) -> None:
+    """S1: by other processes too."""
+    for _ in range(2):
+        app = make_app()
+        dag = app.dag("dag")
+        dag.declare(work, name="a")
+        dag.declare(work, name="b", after=["a"])
+        await app.drain()
+        await app.drain()
+        run = await app.start(dag)
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    found = await rows.fetch("SELECT version FROM [definitions] WHERE name = 'dag'")
+    await rows.close()
+    assert found == [(dag.graph.version,)] == [((await run.info()).version,)]
+
+
+async def test_the_version_is_that_of_the_graph_not_of_the_code(app: Holdfast, make_app: MakeApp) -> None:
+    """R13: a content hash."""
+    one, same, other = app.dag("one"), make_app().dag("one"), make_app().dag("one")
+    one.declare(work, name="a")
+    same.declare(lambda ctx: 1, name="a")
+    other.declare(work, name="a")
+    other.declare(work, name="b")
+    assert one.graph.version == same.graph.version != other.graph.version
+
+
+async def test_both_versions_are_kept(make_app: MakeApp) -> None:
+    for names in (["a"], ["a", "b"]):
+        app = make_app()
+        dag = app.dag("dag")
+        for name in names:
+            dag.declare(work, name=name)
+        await app.drain()
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    assert len(await rows.fetch("SELECT 1 FROM [definitions] WHERE name = 'dag'")) == 2
+    await rows.close()
+
+
+async def test_a_dag_is_drawn_for_documents(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="pay", catch={ValueError: "tell"})
+    dag.declare(work, name="tell")
+    dag.approval("ok", after=["pay"])
+    dag.declare(work, name="ship", after=["ok", "pay"])
+    assert dag.to_mermaid().splitlines() == [
+        "flowchart TD",
+        '    s0["pay"]',
+        '    s1["tell"]',
+        '    s2{{"ok"}}',
+        '    s3["ship"]',
+        "    s0 -. ValueError .-> s1",
+        "    s0 --> s2",
+        "    s2 --> s3",
+        "    s0 --> s3",
+    ]
+
+
+# -- graphs that come as data ------------------------------------------------------------------------------------------
+
+
+SPEC = {
+    "steps": {"reserve": {"retries": 2}, "charge": {"timeout": 10}, "ship": {}},
+    "dag": {"charge": ["reserve"], "ship": ["charge"]},
+}
+
+
+async def test_a_graph_can_come_as_data(app: Holdfast) -> None:
+    """Seed 004's shape."""
+    log: list[str] = []
+
+    def undo(ctx: Any) -> None:
+        log.append(f"undo {ctx.step_name}")
+
+    async def fail(ctx: Any) -> None:
+        raise NonRetryableError("no")
+
+    dag = app.dag_from_spec(
+        "order", SPEC, {"reserve": {"run": work, "compensate": undo}, "charge": {"run": work}, "ship": fail}
+    )
+    run = await app.start(dag)
+    await app.drain()
+    assert log == ["undo reserve"]
+    assert await run.status() == "compensated"
+    assert await how(run) == {"reserve": "completed", "charge": "completed", "ship": "failed"}
+    nodes = dag.graph.nodes
+    assert (nodes["reserve"].retries, nodes["charge"].timeout, nodes["ship"].after) == (2, 10, ("charge",))
+
+
+async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Holdfast) -> None:
+    """S, broken there: a step missing from the graph hung the run."""
+    dag = app.dag_from_spec("dag", {"steps": {"a": {}, "b": {}}, "dag": {}}, {"a": work, "b": work})
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"a": "a", "b": "b"}
+
+
+async def test_the_number_of_retries_goes_by_other_names_too(app: Holdfast) -> None:
+    steps: dict[str, dict[str, int]] = {"a": {"max_retries": 1}, "b": {"maxRetries": 2}, "c": {}}
+    dag = app.dag_from_spec("dag", {"steps": steps}, dict.fromkeys(steps, work))
+    run = await app.start(dag)
+    assert [dag.graph.nodes[name].retries for name in "abc"] == [1, 2, app.settings.retries]
+    assert list(await steps_of(run)) == ["a", "b", "c"]
+
+
+async def test_what_is_wrong_with_data_is_reported_together(app: Holdfast) -> None:
+    """S3–S5, R13: a mismatch of steps, graph and handlers is refused at definition time."""
+    spec = {
+        "steps": {"a": {"retry": 3}, "b": {}, "c": 7, "d": {}},
+        "dag": {"b": ["nowhere"], "x": ["a"], "d": "ab"},
+    }
+    handlers = {"a": work, "c": work, "extra": work, "d": {"compensate": work}}
+    with pytest.raises(GraphError) as caught:
+        app.dag_from_spec("order", spec, handlers)
+    assert sorted(caught.value.problems) == sorted([
+        "step 'b' has no handler",
+        "step 'd' has no handler",
+        "there is a handler for 'extra', which is not among the steps",
+        "the dag names 'x', which is not among the steps",
+        "the options of step 'c' must be a mapping",
+        "step 'a' has an unknown option 'retry'",
+        "step 'b' comes after 'nowhere', which does not exist",
+        "the dependencies of step 'd' must be a list, not 'ab'",
+    ])  # fmt: skip
+    assert "order" not in app.workflows
+
+
+async def test_options_in_data_that_make_no_sense_are_reported_by_name(app: Holdfast) -> None:
+    spec = {"steps": {"a": {"retries": -1}, "b": {"timeout": "soon"}, "c": {}}}
+    with pytest.raises(GraphError) as caught:
+        app.dag_from_spec("dag", spec, {"a": work, "b": work, "c": "work"})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["step 'a'", "step 'b'", "step 'c'"]
+
+
+async def test_a_circle_in_data_is_reported_with_its_path(app: Holdfast) -> None:
+    spec = {"steps": {"a": {}, "b": {}}, "dag": {"a": ["b"], "b": ["a"]}}
+    with pytest.raises(GraphError, match=r"a → b → a|b → a → b"):
+        app.dag_from_spec("dag", spec, {"a": work, "b": work})
+
+
+@pytest.mark.parametrize("spec", [{}, {"steps": ["a"]}, {"steps": {"a": {}}, "dag": ["a"]}])
+async def test_data_of_another_shape_is_refused(app: Holdfast, spec: dict[str, Any]) -> None:
+    with pytest.raises(GraphError, match='"steps" and "dag"'):
+        app.dag_from_spec("dag", spec, {"a": work})

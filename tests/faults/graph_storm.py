@@ -1,0 +1,136 @@
+"""A storm over dag runs: worker processes are killed while steps are done and while they are undone, gates are opened
+from outside, operators cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from holdfast import InvalidState
+from tests.faults.bystanders import TROUBLE, wish
+from tests.faults.graph_rules import GraphAct, NodeRow, Scene, check, tell
+from tests.faults.graphs import ACTS, graphs_of, start_one
+from tests.faults.storm import TOTALS, Storm, every, meanwhile
+
+ANSWERS = "graph answers"
+LEASE = 2.0
+
+_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')"
+
+
+class GraphStorm(Storm):
+    """A storm over dag runs only."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.graphs = graphs_of(self.app)
+
+    async def start(self, count: int, pause: float = 0.05) -> None:
+        starts = (start_one(self.app, self.ledger, self.graphs, pause) for _ in range(count))
+        for run in await asyncio.gather(*starts):
+            if run is not None:
+                self.watch(run)
+
+    async def kill_one(self) -> None:
+        """Half of the time one that is undoing something, if there is any."""
+        victims = self.workers
+        if random.random() < 0.6:
+            rows = await self.database.fetch(
+                "SELECT w.pid FROM [runs] r JOIN [workers] w ON w.id = r.worker WHERE r.status = 'compensating'"
+            )
+            undoing = {pid for (pid,) in rows}
+            victims = [process for process in self.workers if process.pid in undoing] or victims
+        self.kill(random.choice(victims))
+        self.launch()
+
+    def bystanders(self) -> list[Awaitable[None]]:
+        return [self._answer(0.15), self._meddle()]
+
+    async def _answer(self, reluctance: float) -> None:
+        """Somebody who opens gates, or does not, some early and some late."""
+        told: set[tuple[str, str]] = set()
+        while True:
+            rows = await self.database.fetch(
+                f"SELECT id FROM [runs] WHERE workflow = 'gated' AND dag_id IS NULL AND {_UNFINISHED}"
+            )
+            for (run_id,) in rows:
+                for name in ("gate", "hurry", "hint"):
+                    ear = (str(run_id), name)
+                    if ear not in told and random.random() > reluctance * (1 if name == "gate" else 5):
+                        told.add(ear)
+                        await self._signal(*ear)
+            await asyncio.sleep(0.1)
+
+    async def _signal(self, run_id: str, name: str) -> None:
+        value = False if random.random() < 0.1 else f"word {secrets.token_hex(4)}"
+        self.ledger.append(ANSWERS, {"run": run_id, "name": name, "value": value})
+        try:
+            await self.app.signal(run_id, name, value)
+        except (*TROUBLE, InvalidState):
+            pass
+
+    async def _meddle(self) -> None:
+        """An operator who cancels runs: some that a worker is just about to finish."""
+        while True:
+            await asyncio.sleep(random.random() * 0.5)
+            first = random.choice(("worker IS NULL, ", "", "", ""))
+            rows = await self.database.fetch(
+                f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {_UNFINISHED} ORDER BY {first}random() LIMIT 1"
+            )
+            for (run_id,) in rows:
+                await wish(self.app, self.ledger, str(run_id), "cancel")
+
+    async def _let_go(self) -> None:
+        """Every gate is opened."""
+        await self._answer(0)
+
+    async def _unfinished(self) -> int:
+        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
+
+    async def scene(self) -> Scene:
+        """Everything there is to know."""
+        nodes = await self.database.fetch("SELECT id, dag_id, node FROM [runs] WHERE dag_id IS NOT NULL")
+        return Scene(
+            await self.evidence(),
+            self.graphs,
+            [NodeRow(str(row_id), str(dag_id), name) for row_id, dag_id, name in nodes],
+            [GraphAct(**line) for line in self.ledger.read(ACTS)],
+            [(line["run"], line["name"], line["value"]) for line in self.ledger.read(ANSWERS)],
+        )
+
+    async def judge(self, *, runs: int = 1) -> Scene:
+        """Settle, check, tell the story if there is one."""
+        await self.settle()
+        await asyncio.sleep(0.5)
+        scene = await self.scene()
+        violations = check(scene)
+        TOTALS.update(scene.count())
+        TOTALS["violations"] += len(violations)
+        assert not violations, tell(scene, violations)
+        assert len(scene.runs) >= runs, f"a storm over {len(scene.runs)} runs is none"
+        self.check_workers()
+        return scene
+
+
+async def kills(url: str, folder: Path, seconds: float) -> Scene:
+    """SIGKILL of random workers, and of a process that starts dag runs."""
+    async with GraphStorm(url, folder, lease=LEASE) as storm:
+        await storm.launch_ready(3)
+        await storm.launch_ready(program="start graphs")
+        async with meanwhile(every(0.8, storm.kill_one), *storm.bystanders()):
+            await storm.keep_starting(seconds, each=4, pause=0.05)
+        return await storm.judge(runs=20)
+
+
+async def hostile(url: str, folder: Path, seconds: float) -> Scene:
+    """The same with few slots, a lease of a second, every wait given back at once, and no wake-up that arrives."""
+    hard = {"moment": 0, "busy_poll": 0.05, "history_records": 2}
+    async with GraphStorm(url, folder, lease=1.0, change="deaf", **hard) as storm:
+        await storm.launch_ready(3, concurrency=8)
+        async with meanwhile(every(1.2, storm.kill_one), *storm.bystanders()):
+            await storm.keep_starting(seconds, each=3, pause=0.05)
+        return await storm.judge(runs=10)
