@@ -41,6 +41,10 @@ demo: $(STAMP) ## watch a run survive the death of its worker
 
 .PHONY: test
 test: $(STAMP) ## run the tests on their own private Postgres and on SQLite (ARGS="-k name", JOBS=2)
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
+
+.PHONY: test-all
+test-all: $(STAMP) ## run the tests on every database in full (longer)
 	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: faults

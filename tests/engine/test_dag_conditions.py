@@ -405,6 +405,20 @@ async def test_errors_of_several_types_lead_to_several_steps(app: Holdfast) -> N
     }
 
 
+async def test_the_error_of_a_checkpoint_is_caught_by_its_type(app: Holdfast) -> None:
+    """What the step raises is a StepFailed, which says of what type its error was."""
+    dag = app.dag("dag")
+
+    @dag.step(catch={ZeroDivisionError: "tell"})
+    async def work(ctx: Any) -> None:
+        await ctx.step("divide", lambda: 1 / 0)
+
+    dag.declare(give, name="tell")
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"tell": "tell"}
+
+
 async def test_a_target_can_be_named_by_its_function(app: Holdfast) -> None:
     dag = app.dag("dag")
 

@@ -646,6 +646,18 @@ async def test_a_run_that_has_ended_cannot_be_cancelled(app: Holdfast, saga: Sag
         await run.cancel()
 
 
+async def test_a_run_that_is_being_undone_cannot_be_cancelled(app: Holdfast, saga: Saga) -> None:
+    gate = saga.gate("undo a")
+    run = await app.start(saga.build(app, "a", "b! < a"))
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(InvalidState, match="compensating"):
+            await run.cancel()
+        gate.open()
+        with pytest.raises(RunFailed, match="b broke"):
+            await run.result()
+
+
 async def test_a_dag_is_cancelled_with_its_parent_and_undone(app: Holdfast, saga: Saga) -> None:
     dag = saga.build(app, "a", "b < a")
     gate = saga.gate("b")

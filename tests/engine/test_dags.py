@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 
 from holdfast import (
+    AttemptTimeout,
     Backoff,
     ChildFailed,
     Context,
@@ -20,6 +24,7 @@ from holdfast import (
     Settings,
 )
 from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, make_step_due, row_of, steps_of
 from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
@@ -690,7 +695,8 @@ async def test_a_run_keeps_its_graph_when_the_code_changes(make_app: MakeApp) ->
         assert set(await first.result()) == {"a", "b"}
         assert await second.result() == {**await second.result(), "c": "new", "d": "end"}
         assert set(await second.result()) == {"a", "c", "d"}
-    assert (await first.info()).version != (await second.info()).version
+    assert await how(first) == {"a": "completed", "b": "completed"}
+    assert await how(second) == {"a": "completed", "c": "completed", "d": "completed"}
 
 
 async def test_an_edge_that_is_new_in_the_code_does_not_bind_an_old_run(make_app: MakeApp) -> None:
@@ -728,6 +734,49 @@ async def test_a_dag_can_be_started_by_name_without_its_code(make_app: MakeApp) 
 async def test_a_dag_that_nobody_knows_cannot_be_started_by_name(app: Holdfast) -> None:
     with pytest.raises(Exception, match="nowhere"):
         await app.start("nowhere")
+
+
+async def test_a_run_that_is_ahead_of_its_definition_waits_for_it(make_app: MakeApp) -> None:
+    """A start that joined somebody's transaction may be; a worker with other code must not guess."""
+    first, other, again = make_app(), make_app(settings=Settings(poll=0.05)), make_app()
+    for app in (first, again):
+        dag = app.dag("dag")
+        dag.declare(returning(1), name="a")
+        dag.declare(returning(2), name="b", after=["a"])
+    run = await first.start("dag")
+    rows = Rows(await first.store(), first.namespace, first.url.text)
+    await rows.fetch("DELETE FROM [definitions] WHERE version = ?", dag.graph.version)
+    dag = other.dag("dag")
+    dag.declare(returning(1), name="a")
+    dag.declare(returning(2), name="b")
+    async with other.worker():
+        await eventually(lambda: rows.fetch("SELECT 1 FROM [runs] WHERE node = 'a' AND worker IS NOT NULL"))
+        await again.start("dag")
+        assert await run.result() == {"a": 1, "b": 2}
+    await rows.close()
+
+
+async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_siblings(app: Holdfast) -> None:
+    """They ask together for what they are to see."""
+    gate = Gate()
+    dag = app.dag("dag")
+    dag.declare(returning(1), name="hasty", timeout=0.1, retries=0, catch={AttemptTimeout: "late"})
+    dag.declare(returning(2), name="patient", retries=0)
+    dag.declare(returning(3), name="late")
+    run = await app.start(dag)
+    store = await app.store()
+    real = store.dag_outputs
+
+    async def slow(wanted: Any) -> Any:
+        await gate.passing()
+        return await real(wanted)
+
+    store.dag_outputs = slow  # type: ignore[method-assign]
+    async with app.worker():
+        await gate.reached()
+        await asyncio.sleep(0.3)  # the time that the first of them has
+        gate.open()
+        assert await run.result() == {"patient": 2, "late": 3}
 
 
 # -- starting -------------------------------------------------------------------------------------------------------
@@ -835,6 +884,55 @@ async def test_several_runs_of_one_dag_do_not_meet(app: Holdfast) -> None:
     runs = [await app.start(dag, {"n": n}) for n in range(10)]
     await app.drain()
     assert [(await run.result())["same"] for run in runs] == [True] * 10
+
+
+async def test_a_start_joins_the_transaction_of_its_caller(app: Holdfast) -> None:
+    """R12: the run with all its steps, or nothing."""
+    dag = app.dag("dag")
+    dag.declare(returning(1), name="a")
+    dag.declare(returning(2), name="b", after=["a"])
+    await app.start(dag)  # which makes the tables
+    async with transaction(app) as connection:
+        run = await app.start(dag, connection=connection)
+    with pytest.raises(ZeroDivisionError):
+        async with transaction(app) as connection:
+            lost = await app.start(dag, connection=connection)
+            raise ZeroDivisionError
+    await app.drain()
+    assert await run.result() == {"a": 1, "b": 2}
+    with pytest.raises(RunNotFound):
+        await lost.steps()
+
+
+@asynccontextmanager
+async def transaction(app: Holdfast) -> AsyncIterator[Any]:
+    """A transaction of the application's own."""
+    if app.url.kind == "sqlite":
+        database = sqlite3.connect(app.url.text.removeprefix("sqlite:///"))
+        try:
+            with database:
+                yield database
+        finally:
+            database.close()
+        return
+    connection = await asyncpg.connect(app.url.text)
+    try:
+        async with connection.transaction():
+            yield connection
+    finally:
+        await connection.close()
+
+
+async def test_code_without_an_event_loop_starts_dags_too(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    dag.declare(lambda ctx: ctx.input + 1, name="a")
+
+    def start() -> str:
+        return app.sync.start(dag, 1).id
+
+    run = app.get(await asyncio.to_thread(start))
+    await app.drain()
+    assert await run.result() == {"a": 2}
 
 
 # -- a dag as a child --------------------------------------------------------------------------------------------------

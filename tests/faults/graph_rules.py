@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.model.graph import APPROVAL, Graph, Node
 from tests.faults import story
 from tests.faults.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
-from tests.faults.evidence import CHANGED, DELETED, INSERTED, RAISES, RETURNS, TRIED, Evidence, Run, Write
+from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Run, Write
 from tests.faults.evidence import UNDO as UNDO_BRANCH
 
 STEP, INNER, WHEN, UNDO = "step", "inner", "when", "undo"
@@ -526,14 +526,16 @@ def tell_run(scene: Scene, run_id: str) -> list[str]:
     names = {run_id: "run", **{node.id: node.name for node in scene.nodes if node.run == run_id}}
     acts = [act for act in scene.acts if act.run == run_id]
     events = [
-        (at, f"{name:>8}: {text}") for row, name in names.items() for at, text in story._events(scene.evidence, row)
+        (at, f"{name:>8}: {text}")
+        for row, name in names.items()
+        for at, text in story._events(scene.evidence, row)
+        if not text.startswith("***")
     ]
-    events += [
-        (act.at, f"{act.node:>8}: {act.what.upper()} {act.nonce} {act.does}: claim {act.claim}, attempt {act.attempt}, "
-                 f"process {act.pid}, saw {act.saw}")
-        for act in acts
-    ]  # fmt: skip
-    pids = {act.pid for act in acts}
+    for act in acts:
+        by = f"claim {act.claim}, attempt {act.attempt}, process {act.pid}"
+        events.append((act.at, f"{act.node:>8}: {act.what.upper()} {act.nonce} {act.does}: {by}, saw {act.saw}"))
+    claims = [claim for row in names for claim in scene.cases.get(row, Case(row)).claims.values()]
+    pids = {act.pid for act in acts} | {claim.pid for claim in claims}
     events += [
         (fault.begin, f"*** process {fault.pid}: {fault.kind}") for fault in scene.evidence.faults if fault.pid in pids
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import time
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ class GraphStorm(Storm):
         for run in await asyncio.gather(*starts):
             if run is not None:
                 self.watch(run)
+
+    async def keep_starting(self, seconds: float, each: int = 3, pause: float = 0.05) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if len(self._watched) - len(self._seen) < 60:
+                await self.start(each, pause)
+            await asyncio.sleep(0.1)
 
     async def kill_one(self) -> None:
         """Half of the time one that is undoing something, if there is any."""
@@ -122,7 +130,7 @@ async def kills(url: str, folder: Path, seconds: float) -> Scene:
         await storm.launch_ready(3)
         await storm.launch_ready(program="start graphs")
         async with meanwhile(every(0.8, storm.kill_one), *storm.bystanders()):
-            await storm.keep_starting(seconds, each=4, pause=0.05)
+            await storm.keep_starting(seconds)
         return await storm.judge(runs=20)
 
 
@@ -132,5 +140,5 @@ async def hostile(url: str, folder: Path, seconds: float) -> Scene:
     async with GraphStorm(url, folder, lease=1.0, change="deaf", **hard) as storm:
         await storm.launch_ready(3, concurrency=8)
         async with meanwhile(every(1.2, storm.kill_one), *storm.bystanders()):
-            await storm.keep_starting(seconds, each=3, pause=0.05)
+            await storm.keep_starting(seconds)
         return await storm.judge(runs=10)

@@ -27,7 +27,7 @@ RELEASED = Backoff(base=0.4, factor=1, max=0.4)
 """Longer than a moment, as the storms set it: a run that is being undone gives its slot back."""
 
 ACTS = "graph acts"
-MIX = {"diamond": 3, "wide": 2, "chain": 3, "choosing": 3, "catching": 3, "gated": 3}
+MIX = {"diamond": 3, "wide": 2, "stairs": 3, "choosing": 3, "catching": 3, "gated": 3}
 """How often each is started."""
 
 
@@ -61,13 +61,13 @@ def add_to(app: Holdfast, ledger: Ledger) -> dict[str, Dag]:
     wide.declare(w.do, name="join", after=[*(f"w{number}" for number in range(8)), "nap"], **sure, **slow_undo)
     wide.declare(w.do, name="last", after=["join"], **sure)
 
-    chain = app.dag("chain")
-    chain.declare(w.do, name="c0", **sure, **undo)
-    chain.declare(w.checkpoint, name="c1", after=["c0"], **sure, **slow_undo)
-    chain.declare(w.do, name="c2", after=["c1"], when=w.when, **sure)
-    chain.declare(w.flaky, name="c3", after=["c2", "c1"], **flaky, **undo)
-    chain.declare(w.do_in_thread, name="c4", after=["c3"], **sure, **undo)
-    chain.declare(w.do, name="c5", after=["c4"], **sure, **undo)
+    stairs = app.dag("stairs")
+    stairs.declare(w.do, name="c0", **sure, **undo)
+    stairs.declare(w.checkpoint, name="c1", after=["c0"], **sure, **slow_undo)
+    stairs.declare(w.do, name="c2", after=["c1"], when=w.when, **sure)
+    stairs.declare(w.flaky, name="c3", after=["c2", "c1"], **flaky, **undo)
+    stairs.declare(w.do_in_thread, name="c4", after=["c3"], **sure, **undo)
+    stairs.declare(w.do, name="c5", after=["c4"], **sure, **undo)
 
     choosing = app.dag("choosing")
     for number in range(4):
@@ -94,7 +94,7 @@ def add_to(app: Holdfast, ledger: Ledger) -> dict[str, Dag]:
     gated.declare(w.flaky, name="ship", after=["gate", "hurry"], **flaky, **undo)
     gated.declare(w.do, name="heed", after=["hint"], **sure, **undo)
     gated.declare(w.do, name="bill", after=["ship", "heed"], **sure, **undo)
-    return {dag.name: dag for dag in (diamond, wide, chain, choosing, catching, gated)}
+    return {dag.name: dag for dag in (diamond, wide, stairs, choosing, catching, gated)}
 
 
 class _Works:

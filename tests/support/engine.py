@@ -95,8 +95,8 @@ async def stopped_at_once(app: Holdfast, **options: Any) -> AsyncIterator[None]:
 
 
 async def make_due(app: Holdfast, run_id: str) -> None:
-    """Let the time pass that a run waits for: an hour at least, and for what is recorded of its waits too. (A worker that
-    remembers the run may not read those records again.)"""
+    """Let the time pass that a run waits for: an hour at least, and for what is recorded of its waits too. (A worker
+    that remembers the run may not read those records again.)"""
     rows = Rows(await app.store(), app.namespace, app.url.text)
     row = await (await app.store()).run(run_id)
     assert row is not None

@@ -93,7 +93,6 @@ class Executor:
         self.outcome = errands.outcome
         self.retry = errands.retry
         self.transact = errands.transact
-        self.watch_mail: Callable[[Execution], None] = mailman.watch
         self._lingering: set[Execution] = set()
         """Runs that wait in memory because slots are free."""
         self._handlers = Threads("handler")
@@ -129,6 +128,10 @@ class Executor:
     async def look_into_mailbox(self, execution: Execution) -> None:
         """Ask for the mail of a run."""
         await self._mailman.look(execution)
+
+    def watch_mail(self, execution: Execution) -> None:
+        """Look into its mailbox again whenever there may be something new."""
+        self._mailman.watch(execution)
 
     def lingers(self, execution: Execution) -> None:
         """A run waits in memory, for as long as its slot is not wanted."""
@@ -239,13 +242,13 @@ class Executor:
         if claimed.graph is not None:
             await self._see_dag(execution)
         execution.asked = execution.asked or claimed.asked
-        if execution.asked is not None and not claimed.undoing:
-            execution.obey()
-            raise execution.closed or _OVER
         if claimed.undoing:
             return await self._undo(execution)
         if execution.workflow.kind == DAG:
             return await self._finish_dag(execution)
+        if execution.asked is not None:
+            execution.obey()
+            raise execution.closed or _OVER
         return await call_handler(execution, self._handlers.submit)
 
     async def _see_dag(self, execution: Execution) -> None:
@@ -256,16 +259,18 @@ class Executor:
             execution.view = await self._graphs.view(name, execution.claimed)
 
     async def _finish_dag(self, execution: Execution) -> dict[str, Any]:
-        """All steps of a dag run are settled: its result, or the error that ended it."""
+        """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no
+        sooner: before its steps are known nobody knows what there is to undo."""
         assert execution.view is not None
         nodes = await self._errands.nodes(execution.run_id)
-        if not execution.claimed.failing:
-            return result_of(execution, nodes)
         execution.undo_recorded = has_undo(execution.view.graph, nodes)
-        if execution.claimed.reason == status.REASON_CANCELLED:
+        if execution.claimed.failing and execution.claimed.reason == status.REASON_CANCELLED:
             execution.asked = status.ASK_CANCEL
+        if execution.asked == status.ASK_CANCEL:
             execution.obey()
             raise execution.closed or _OVER
+        if not execution.claimed.failing:
+            return result_of(execution, nodes)
         if execution.claimed.reason == status.REASON_DEADLINE:
             raise DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
         raise failure_of(execution, nodes)
@@ -549,9 +554,10 @@ class Executor:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _time_limit(self, execution: Execution) -> tuple[float, str] | None:
-        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run. Undos have neither."""
+        """Whichever comes first: the timeout of this stretch, or the deadline of the whole run. Undos have neither; nor
+        has a dag run whose steps are all settled."""
         claimed = execution.claimed
-        if claimed.undoing:
+        if claimed.undoing or execution.workflow.kind == DAG:
             return None
         timeout = claimed.timeout_ms / 1000 if claimed.timeout_ms is not None else execution.workflow.options.timeout
         return self._earlier(execution, timeout)

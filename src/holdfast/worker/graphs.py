@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from typing import Any
 
 from ..engine.dag_context import DagView
 from ..model.graph import Graph
@@ -115,7 +116,9 @@ class Graphs:
 
     async def close(self) -> None:
         """Nobody asks any more."""
-        tasks = [task for task in (self._round, *self._graphs.values()) if task is not None]
+        tasks: list[asyncio.Task[Any]] = [*self._graphs.values()]
+        if self._round is not None:
+            tasks.append(self._round)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

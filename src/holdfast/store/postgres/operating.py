@@ -40,8 +40,9 @@ class Operators:
     async def retry(self, connection: Any, run_id: str) -> Lane | None:
         """Queue a failed or cancelled run again."""
         async with self._locked(connection, run_id) as run:
-            refused = run is None or run["dag"] or run["dag_id"] is not None
-            row = None if refused else await connection.fetchrow(self._sql["retry"], run_id)
+            if run is None or run["dag"] or run["dag_id"] is not None:
+                return None
+            row = await connection.fetchrow(self._sql["retry"], run_id)
             if row is None:
                 return None
             forget = msgspec.json.decode(run["forget"] or "[]")

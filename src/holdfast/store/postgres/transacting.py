@@ -155,8 +155,9 @@ def _spare(pool: Any, reserved: int) -> int:
 
 
 async def _called(call: Callable[[Any], Any], connection: Any, timeout: float | None) -> Any:
+    bound = asyncio.timeout(timeout)
     try:
-        async with asyncio.timeout(timeout) as bound:
+        async with bound:
             result = call(connection)
             return await result if inspect.isawaitable(result) else result
     except TimeoutError:
