@@ -425,8 +425,11 @@ class Holdfast:
         await connected.store_definitions(list(self.workflows.values()))
         workflows = dict(self.workflows)
         for dag in self.workflows.values():
-            if isinstance(dag, Dag):
-                workflows.update({step.name: step for step in dag.steps.values()})
+            for step in dag.steps.values() if isinstance(dag, Dag) else ():
+                if step.name in workflows:
+                    known = workflows[step.name]
+                    raise ConfigurationError(f"{known.kind} {step.name!r} has the name of a step of dag {dag.name!r}")
+                workflows[step.name] = step
         return Worker(
             connected.store, settings, self._payloads, self.logger, workflows, connected.switchboard, queues,
             self._new_child,

@@ -235,8 +235,12 @@ class Run(Generic[O]):
     async def activity(self) -> list[Activity]:
         """The append-only log of every call, failed tries included, in start order."""
         await self._row()
-        rows = await (await self._connect()).store.activity(self.id)
-        return [_activity(row, self._payloads) for row in rows]
+        store = (await self._connect()).store
+        log = [_activity(row, self._payloads) for row in await store.activity(self.id)]
+        for node in await store.nodes(self.id):
+            if node.started_at is not None:
+                log += [_activity(row, self._payloads, node.name) for row in await store.activity(node.id)]
+        return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set by ``ctx.set``; the default if it has not."""
@@ -519,10 +523,11 @@ def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Pay
     ]
 
 
-def _activity(row: ActivityRow, payloads: Payloads) -> Activity:
+def _activity(row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
+    """For a step of a dag run its name is the branch."""
     return Activity(
         name=row.name,
-        branch=row.branch,
+        branch=f"{node}/{row.branch}" if node and row.branch else node or row.branch,
         position=None if row.position == RUN_ITSELF else row.position,
         attempt=row.number if row.position != RUN_ITSELF else row.attempt,
         status=row.status,

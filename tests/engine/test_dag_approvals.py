@@ -19,7 +19,7 @@ Declare = Callable[..., Dag]
 
 @pytest.fixture
 def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Holdfast:
-    """Gates let go of their slot at once, unless a test says otherwise."""
+    """Gates let go of their slot at once, unless a test has them wait in memory."""
     return make_app(settings=Settings(moment=getattr(request, "param", 0.0)))
 
 
@@ -53,10 +53,6 @@ def declare(app: Holdfast, log: list[Any]) -> Declare:
         return dag
 
     return make
-
-
-async def waits(run: Any) -> bool:
-    return (await how(run))["manager_ok"] in ("waiting", "running") and (await how(run))["charge"] == "completed"
 
 
 async def test_a_gate_holds_what_comes_after_it(app: Holdfast, declare: Declare, log: list[Any]) -> None:
@@ -93,9 +89,9 @@ async def test_false_fails_the_step_and_so_undoes_the_run(app: Holdfast, declare
 
 @in_memory_or_not
 async def test_a_worker_that_is_at_it_hears_at_once(app: Holdfast, declare: Declare) -> None:
-    run = await app.start(declare())
+    run = await app.start(declare(timeout=1800))
     async with app.worker():
-        await eventually(lambda: waits(run))
+        await eventually(lambda: is_at_it(app, run, "manager_ok"))
         await run.signal("manager_ok", "go")
         assert (await run.result())["ship"] == "go"
 
@@ -299,7 +295,7 @@ async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Holdfast) 
 async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
     app: Holdfast, declare: Declare, log: list[Any]
 ) -> None:
-    run = await app.start(declare(timeout=7200))
+    run = await app.start(declare(timeout=1800))
     async with app.worker():
         await eventually(lambda: is_at_it(app, run, "manager_ok"))
         await run.cancel()
@@ -322,7 +318,7 @@ async def is_over(run: Any) -> bool:
 async def test_a_gate_that_waits_ends_when_another_step_fails(app: Holdfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")
-    dag.approval("ok", timeout=7200)
+    dag.approval("ok", timeout=1800)
 
     @dag.step(retries=0)
     async def broken(ctx: Any) -> None:

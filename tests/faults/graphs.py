@@ -72,11 +72,12 @@ def add_to(app: Holdfast, ledger: Ledger) -> dict[str, Dag]:
     choosing = app.dag("choosing")
     for number in range(4):
         choosing.declare(w.flaky, name=f"s{number}", when=w.when, **flaky, **undo)
-    choosing.declare(w.do, name="any", after=[f"s{n}" for n in range(4)], join="any", **sure, **undo)
-    choosing.declare(w.do, name="two", after=[f"s{n}" for n in range(4)], at_least=2, **sure, **undo)
+    choosing.declare(w.flaky, name="any", after=[f"s{n}" for n in range(4)], join="any", **flaky, **undo)
+    choosing.declare(w.flaky, name="two", after=[f"s{n}" for n in range(4)], at_least=2, **flaky, **undo)
     choosing.declare(w.do, name="maybe", after=["any"], when=w.when, **sure, **undo)
     choosing.declare(w.do, name="hangs", after=["maybe"], **sure, **undo)
-    choosing.declare(w.do, name="both", after=["hangs", "two"], **sure, **undo)
+    choosing.declare(w.do, name="both", after=["hangs", "two"], **sure, **slow_undo)
+    choosing.declare(w.do, name="last", after=["both"], **sure)
 
     catching = app.dag("catching")
     catching.declare(w.do, name="before", **sure, **undo)
@@ -204,7 +205,9 @@ class _Works:
 def fate_of(graph: Graph, pause: float) -> dict[str, Any]:
     """A random one."""
     steps = [node for node in graph.nodes.values() if node.kind != APPROVAL]
-    breaks = random.sample([node.name for node in steps], random.choices((0, 1, 2), (5, 4, 1))[0])
+    breaks = random.sample([node.name for node in steps], random.choices((0, 1, 2), (5, 2, 1))[0])
+    if not breaks and random.random() < 0.4:
+        breaks = [steps[-1].name]  # when there is most to undo
     strays = [node.name for node in steps if node.catch and random.random() < 0.4]
     unwanted = [node.name for node in steps if node.conditional and random.random() < 0.3]
     undoable = [node.name for node in steps if node.undo is not None]

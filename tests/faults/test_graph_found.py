@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.engine.execution import Execution
+from holdfast.engine.scope import current_execution
 from holdfast.settings import Settings
 from holdfast.worker.errands import Errands
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
@@ -20,10 +22,12 @@ class Finish:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = Gate()
+        self.execution: Execution | None = None
         nodes, first = Errands.nodes, iter([True])
 
         async def ask(errands: Errands, dag_id: str) -> Any:
             if next(first, False):
+                self.execution = current_execution.get()
                 await self.gate.passing()
             return await nodes(errands, dag_id)
 
@@ -67,10 +71,10 @@ async def test_a_dag_run_cancelled_while_it_is_finished_is_undone(url: str, fini
     app, undone = Holdfast(url, settings=SETTINGS), list[str]()
     async with app:
         run = await app.start(saga(app, undone))
-        async with app.worker() as worker:
+        async with app.worker():
             await finish.gate.reached()
             await run.cancel()
-            await eventually(lambda: worker.executor.running[run.id].asked == "cancel")
+            await eventually(lambda: finish.execution is not None and finish.execution.asked == "cancel")
             finish.gate.open()
             await eventually(lambda: undone == ["book"])
             await eventually(lambda: _has(run, "compensated"))
@@ -83,7 +87,7 @@ async def test_the_deadline_of_a_dag_run_whose_steps_are_done_undoes_nothing(url
         run = await app.start(saga(app, undone, deadline=2))
         async with app.worker():
             await finish.gate.reached()
-            deadline = (await run.info()).deadline_at
+            deadline = (await run.info()).deadline
             assert deadline is not None
             await eventually(lambda: time.time() > deadline.timestamp() + 0.1)
             finish.gate.open()
