@@ -168,7 +168,7 @@ class Waits:
             return True
         assert self._since is not None
         left = moment - (time.monotonic() - self._since)
-        if left <= 0 or not any(wait.what == status.WAITING_CHILD for wait in self._open.values()):
+        if left <= 0 or not any(wait.mail for wait in self._open.values()):
             return False
         recorder.lingers(self._execution)
         asyncio.get_running_loop().call_later(left + 0.001, self.look)
