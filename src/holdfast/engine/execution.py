@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import (
@@ -39,6 +40,38 @@ E = TypeVar("E", bound=RecordedError)
 class Execution:
     """What a context works on. Created at each claim; closed once and for ever when the run leaves."""
 
+    # What most runs never change is said here, for all, and what few need is made when it is needed: an object with
+    # more than thirty attributes of its own costs several times as much, and each set brings the collector nearer.
+    closed: BaseException | None = None
+    """Set when the run leaves this handler: every further call raises it again."""
+    diverged: NonDeterminismError | None = None
+    task: asyncio.Task[None] | None = None
+    busy = 1
+    """How many lines and calls are at work rather than waiting; at none, the run may be released."""
+    at_work = 0
+    """How many functions of steps are being executed, or their outcomes committed."""
+    asked: str | None = None
+    """What an operator asks of the run; heeded between two steps."""
+    successor: NewRun | None = None
+    view: DagView | None = None
+    """For a step of a dag run, or the run itself: what it sees of it."""
+    replay_only = False
+    """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
+    beyond: DurableCall[Any] | None = None
+    """The first such call."""
+    undo_recorded = False
+    """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
+    performing: asyncio.Task[Any] | None = None
+    """For a plain def: the task that performs the step its thread waits for."""
+    recorded = False
+    """Whether this claim has made a new record."""
+    leaving = False
+    """Whether the entry that ends this claim is already in the journal."""
+    handler_done = False
+    """Whether the handler has given its slot back."""
+    _inbox: Inbox | None = None
+    _waits: Waits | None = None
+
     def __init__(self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder) -> None:
         self.run_id = claimed.id
         self.claim = claimed.claim
@@ -46,41 +79,7 @@ class Execution:
         self.workflow = workflow
         self.recorder = recorder
         self.history = History(claimed.records)
-        self.closed: BaseException | None = None
-        """Set when the run leaves this handler: every further call raises it again."""
-        self.diverged: NonDeterminismError | None = None
-        self.task: asyncio.Task[None] | None = None
         self.main = Line()
-        self.branches: set[asyncio.Task[Any]] = set()
-        """The tasks of branches that are under way."""
-        self.busy = 1
-        """How many lines and calls are at work rather than waiting; at none, the run may be released."""
-        self.at_work = 0
-        """How many functions of steps are being executed, or their outcomes committed."""
-        self.asked: str | None = None
-        """What an operator asks of the run; heeded between two steps."""
-        self.successor: NewRun | None = None
-        self.patches: set[tuple[str, int]] = set()
-        """Changes of the code that this attempt met first."""
-        self.view: DagView | None = None
-        """For a step of a dag run, or the run itself: what it sees of it."""
-        self.replay_only = False
-        """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
-        self.beyond: DurableCall[Any] | None = None
-        """The first such call."""
-        self.undoable: list[Undoable] = []
-        """Completed steps that can be undone, as far as the code has come."""
-        self.undo_recorded = False
-        """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
-        self._inbox: Inbox | None = None
-        self.performing: asyncio.Task[Any] | None = None
-        """For a plain def: the task that performs the step its thread waits for."""
-        self.recorded = False
-        """Whether this claim has made a new record."""
-        self.leaving = False
-        """Whether the entry that ends this claim is already in the journal."""
-        self.handler_done = False
-        """Whether the handler has given its slot back."""
         self.began = time.monotonic()
         self._loop = recorder.loop
         self._loop_thread = recorder.loop_thread
@@ -88,15 +87,32 @@ class Execution:
         self.taken: list[tuple[str, int]] = []
         """The positions taken so far, over all branches, in the order they were taken."""
         self.unawaited: set[DurableCall[Any]] = set()
-        self.late_stops: set[asyncio.Task[Any] | None] = set()
-        """Tasks that were cancelled when it was too late for the call they were in."""
         self.newest: dict[str, int] = {}
         """The database time of each branch's newest record that the code has seen."""
         self.live: list[tuple[StepDone, int]] | None = []
         """New records, kept for the cache while they are few."""
         self.active: dict[Any, float] = {}
         """Steps under way, and when their function was called."""
-        self._waits: Waits | None = None
+
+    @cached_property
+    def branches(self) -> set[asyncio.Task[Any]]:
+        """The tasks of branches that are under way."""
+        return set()
+
+    @cached_property
+    def patches(self) -> set[tuple[str, int]]:
+        """Changes of the code that this attempt met first."""
+        return set()
+
+    @cached_property
+    def undoable(self) -> list[Undoable]:
+        """Completed steps that can be undone, as far as the code has come."""
+        return []
+
+    @cached_property
+    def late_stops(self) -> set[asyncio.Task[Any] | None]:
+        """Tasks that were cancelled when it was too late for the call they were in."""
+        return set()
 
     # -- who may call ------------------------------------------------------------------------------------------
 
@@ -118,7 +134,7 @@ class Execution:
             self.closed = why
             if isinstance(self.main.owner, asyncio.Task):
                 self.main.owner.cancel()
-            for task in list(self.branches):
+            for task in list(self.__dict__.get("branches", ())):
                 task.cancel()
             if self.performing is not None:
                 self.performing.cancel()
@@ -127,9 +143,8 @@ class Execution:
     def stop_branches(self) -> None:
         """The code has come to its end in one of its lines: whatever the others do or wait for is given up."""
         self.close_waits()
-        if self.branches:
-            for task in self.branches - {asyncio.current_task()}:
-                task.cancel()
+        for task in self.branches - {asyncio.current_task()}:
+            task.cancel()
 
     @property
     def inbox(self) -> Inbox:
@@ -230,7 +245,7 @@ class Execution:
 
     def stop_if_late(self) -> None:
         """Whoever was to be stopped when an outcome was being recorded is stopped here, before it does more."""
-        if self.late_stops and (task := asyncio.current_task()) in self.late_stops:
+        if "late_stops" in self.__dict__ and (task := asyncio.current_task()) in self.late_stops:
             self.late_stops.discard(task)
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError

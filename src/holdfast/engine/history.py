@@ -15,12 +15,18 @@ _ASIDE = (PATCH, UNDO)
 """Kinds of records that are no calls of the code at a position."""
 
 
+_EMPTY: dict[tuple[str, int], StepRecord] = {}
+"""Shared by all runs that have no records, and never written to."""
+
+
 class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
+    __slots__ = ("_reached", "last_seq", "records", "untaken")
+
     def __init__(self, records: list[StepRecord]) -> None:
-        self.records = {(record.branch, record.position): record for record in records}
-        self.untaken = dict(self.records)
+        self.records = {(record.branch, record.position): record for record in records} if records else _EMPTY
+        self.untaken = dict(self.records) if records else _EMPTY
         """What the code has not asked for yet."""
         self._reached: dict[str, int] | None = None
         self.last_seq = max(record.seq for record in records) if records else 0

@@ -241,7 +241,8 @@ class Executor:
             claimed.complete = True
         if claimed.graph is not None:
             await self._see_dag(execution)
-        execution.asked = execution.asked or claimed.asked
+        if claimed.asked is not None:
+            execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
             return await self._undo(execution)
         if execution.workflow.kind == DAG:
