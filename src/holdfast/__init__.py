@@ -5,11 +5,12 @@ from .engine.branches import BranchCall, FirstCall, MapCall
 from .engine.call import DurableCall
 from .engine.calls import StepCall
 from .engine.children import ChildRun
-from .engine.context import Context, SyncContext
+from .engine.context import Context
 from .engine.dag import Dag
 from .engine.dag_context import DagContext, DagSyncContext
 from .engine.scope import cancelled
 from .engine.step import step
+from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow
 from .errors import (
     AttemptTimeout,

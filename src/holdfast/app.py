@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .connected import Connected
-from .engine.context import Context, SyncContext
+from .engine.context import Context
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.options import Seconds, StartOptions
 from .engine.scope import refuse_in_workflow
+from .engine.sync_context import SyncContext
 from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow_options
 from .errors import ConfigurationError, HoldfastError, UnknownWorkflow
 from .model.backoff import Backoff, seconds

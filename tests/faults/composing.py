@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast import Backoff, ChildFailed, Context, Holdfast, SignalTimeout, SyncContext, step
 from holdfast.engine.call import DurableCall
-from holdfast.engine.context import ContextBase
+from holdfast.engine.context_base import ContextBase
 from tests.faults.audit import Database
 from tests.faults.evidence import ASKS, RAISES, RETURNS, Place
 from tests.faults.ledger import Ledger

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.engine.context import ContextBase
+from holdfast.engine.context_base import ContextBase
 from holdfast.engine.scope import current_call, current_execution
 from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 from ..errors import ContextMisuse
 from ..model.graph import Graph
 from ..model.payload import Payloads
-from .context import Context, SyncContext
+from .context import Context
 from .execution import Execution
+from .sync_context import SyncContext
 
 Known = Mapping[str, tuple[str | None, int, int]]
 """Step → (output, its format, when it was completed)."""

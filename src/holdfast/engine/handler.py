@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidInput, PayloadError
-from .context import Context, SyncContext
+from .context import Context
 from .dag import SKIP, NodeWorkflow
 from .dag_context import DagContext, DagSyncContext
 from .dag_run import wanted
 from .execution import Execution
+from .sync_context import SyncContext
 from .workflow import WORKFLOW
 
 InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]

@@ -1,0 +1,310 @@
+"""What the contexts for ``async def`` and for ``def`` have in common: facts about the run, and the making of calls."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from typing import (
+    Any,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+)  # fmt: skip
+
+from ..errors import AttemptEnded, ContextMisuse
+from ..model import status
+from ..model.backoff import seconds
+from ..model.ids import child_id
+from ..model.names import check_name
+from ..model.payload import check_type
+from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
+from .call import call_line, step_key
+from .calls import StepCall
+from .checking import UntilCall
+from .children import ChildCall, StartCall
+from .execution import Execution
+from .history import PATCH
+from .line import Line
+from .scope import current_call
+from .signals import SignalCall
+from .signature import Shape, shape_of
+from .sleeping import SleepCall, moment_of
+from .step import NO_OPTIONS, StepFunction, StepOptions
+from .transaction import TransactionCall
+from .workflow import Workflow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+A = TypeVar("A")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+
+class Noted:
+    """Nothing to wait for; may be awaited all the same."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_NOTED = Noted()
+
+
+class ContextBase:
+    """What the contexts for ``async def`` and for ``def`` have in common: positions, facts about the run."""
+
+    def __init__(self, execution: Execution, line: Line | None = None) -> None:
+        self._execution = execution
+        self._line = execution.main if line is None else line
+
+    # -- facts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._execution.run_id
+
+    @property
+    def attempt(self) -> int:
+        """Which try of the code this is, from 1. A worker's death or a wait does not count."""
+        return self._execution.claimed.attempt
+
+    @property
+    def workflow(self) -> str:
+        """The name of this workflow."""
+        return self._execution.workflow.name
+
+    @property
+    def step_key(self) -> str:
+        """Inside a step: its key, the same on every try. Outside: the key of the step called next."""
+        call = current_call.get()
+        if call is not None and call._execution is self._execution:
+            return call.step_key
+        return step_key(self._execution.run_id, self._line.branch, self._line.position)
+
+    def now(self) -> datetime:
+        """The database's time of the newest record seen here; the same on every replay."""
+        execution = self._execution
+        milliseconds = execution.newest.get(self._line.branch) or execution.claimed.started_at
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+    def random(self) -> float:
+        """A number from 0 up to 1; the same on every replay."""
+        return int.from_bytes(self._draw()[:7], "big") / 2**56
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID; the same on every replay."""
+        return uuid.UUID(bytes=self._draw()[:16], version=4)
+
+    def progress(self, detail: str, data: Any = None) -> Noted:
+        """Say how far the work is, for whoever watches. Fire and forget; the latest word wins."""
+        execution = self._execution
+        if execution.closed is not None:
+            raise execution.closed
+        payloads = execution.recorder.payloads
+        text = str(detail)[:1000].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+        encoded = None if data is None else payloads.encode(data, "the data of ctx.progress")
+        call = current_call.get()
+        if call is not None and call._execution is execution:
+            call.note_progress(text, encoded, 0)
+        else:
+            execution.recorder.note(
+                StepRunning(
+                    execution.run_id,
+                    execution.claim,
+                    self._line.branch,
+                    RUN_ITSELF,
+                    self.workflow,
+                    text,
+                    encoded,
+                    0,
+                    payloads.format,
+                )
+            )
+        return _NOTED
+
+    def _draw(self) -> bytes:
+        call = current_call.get()
+        if call is not None and call._execution is self._execution:
+            # A step draws for itself: a replay does not call it, so it must not move what the workflow draws.
+            call.draws += 1
+            seed = f"{call.step_key}/step/{call.draws}"
+        else:
+            line = self._line
+            line.draws += 1
+            seed = f"{self._execution.run_id}/{line.branch}/{line.position}/{line.draws}"
+        return hashlib.blake2b(seed.encode(), digest_size=16).digest()
+
+    # -- living with changes of the code -----------------------------------------------------------------------
+
+    def patched(self, change: str) -> bool:
+        """Whether a run takes the new way at a change of the code: True for runs that come here for the first time,
+        False for those that went on from here by the old code. It stays what it was on every replay."""
+        execution, line = self._execution, self._line
+        self._check("ctx.patched")
+        check_name(change, "the name of a change", execution.recorder.settings.max_name)
+        place = (f"{PATCH}:{change}@{line.branch}", 0)
+        if place in execution.history.records or place in execution.patches:
+            execution.history.untaken.pop(place, None)
+            return True
+        if execution.history.goes_on(line.branch, line.position):
+            return False
+        execution.patches.add(place)
+        if not execution.replay_only:
+            execution.live = None  # nobody waits for this record, so it would be missing in the cache
+            execution.journal_note(patch_entry(execution, place, change, call_line(2)))
+        return True
+
+    def continue_as(self, input: Any = None) -> NoReturn:
+        """End this run and go on as a new one, with an empty history: for work without an end. Mail that was not taken
+        goes along; ``run.result()`` waits for the last of the chain."""
+        self._check("ctx.continue_as")
+        execution = self._execution
+        workflow, claimed = execution.workflow, execution.claimed
+        text = execution.recorder.payloads.check_input(input, workflow.input_type, workflow.name)
+        options = workflow.options
+        shape = RunShape(
+            workflow.name,
+            workflow.version,
+            claimed.queue,
+            claimed.priority,
+            deadline_ms=None if options.deadline is None else int(options.deadline * 1000),
+            max_attempts=claimed.max_attempts,
+            timeout_ms=claimed.timeout_ms,
+            format=execution.recorder.payloads.format,
+        )
+        execution.successor = NewRun(child_id(execution.run_id, "~next", 0), shape, text, origin=execution.run_id)
+        ended = AttemptEnded(f"run {execution.run_id} goes on as a new one")
+        execution.closed = ended
+        execution.stop_branches()
+        raise ended
+
+    # -- making calls ------------------------------------------------------------------------------------------
+
+    def _check(self, what: str) -> None:
+        """A call belongs to the workflow: to the line it is made in, and to no step."""
+        call = current_call.get()
+        if call is not None and call._execution is self._execution and self._execution.closed is None:
+            raise ContextMisuse(
+                f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
+                f"Call {what} from the workflow, one step after the other"
+            )
+        self._execution.check_caller(self._line)
+
+    def _make_call(
+        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+    ) -> StepCall[Any]:
+        name, function, shape, options, args = self._described("ctx.step", options, target, args)
+        return StepCall(self._execution, self._line, name, function, shape, options, where, args, kwargs)
+
+    def _make_transaction(
+        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+    ) -> TransactionCall[Any]:
+        name, function, shape, options, args = self._described("ctx.transaction", options, target, args)
+        return TransactionCall(
+            self._execution, self._line, name, function, shape, options, where, args, kwargs, "transaction"
+        )
+
+    def _described(
+        self, what: str, options: StepOptions, target: Any, args: tuple[Any, ...]
+    ) -> tuple[str, Callable[..., Any], Shape, StepOptions, tuple[Any, ...]]:
+        """What is to be called, under which name, and how."""
+        execution = self._execution
+        if current_call.get() is not None:
+            self._check(what)
+        execution.check_caller(self._line)
+        label = options.name
+        if isinstance(target, str):
+            if not args:
+                raise ContextMisuse(f"{what}({target!r}, …) names a step but gives no function to call")
+            label, target, args = target, args[0], args[1:]
+        if isinstance(target, StepFunction):
+            shape, function = target.shape, target.function
+            options = target.options if options is NO_OPTIONS else options.over(target.options)
+        elif callable(target):
+            shape, function = shape_of(target), target
+        else:
+            raise ContextMisuse(f"{what} takes a function, or a label and a function, not {target!r}")
+        name = label or shape.name
+        if label is not None:
+            check_name(label, "the label of a step", execution.recorder.settings.max_name)
+        elif name == "<lambda>":
+            raise ContextMisuse(f'a lambda has no name to be recorded under; write {what}("a label", lambda: …)')
+        return name, function, shape, options, args
+
+    def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
+        self._check("ctx.sleep")
+        return SleepCall(self._execution, self._line, int(seconds(duration, "ctx.sleep") * 1000), None, where)
+
+    def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
+        self._check("ctx.sleep_until")
+        return SleepCall(self._execution, self._line, 0, moment_of(when), where)
+
+    def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
+        self._check("ctx.wait_signal")
+        check_name(name, "the name of a signal", self._execution.recorder.settings.max_name)
+        check_type(type_, f"the value of signal {name!r}")
+        return SignalCall(self._execution, self._line, name, type_, _span(timeout, "ctx.wait_signal"), where)
+
+    def _make_until(
+        self,
+        options: StepOptions,
+        check: Callable[..., Any],
+        args: tuple[Any, ...],
+        every: float | timedelta,
+        timeout: float | timedelta | None,
+        where: str,
+    ) -> UntilCall[Any]:
+        name, function, shape, options, args = self._described("ctx.wait_until", options, check, args)
+        every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
+        limit = _span(timeout, "timeout of ctx.wait_until")
+        return UntilCall(self._execution, self._line, name, function, shape, options, where, args, every_ms, limit)
+
+    def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
+        self._check("ctx.start")
+        return StartCall(self._execution, self._line, _target(workflow), input, options, where)
+
+    def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
+        self._check("ctx.call")
+        return ChildCall(self._execution, self._line, _target(workflow), input, options, where)
+
+    async def _set(self, key: str, value: Any) -> None:
+        execution, line = self._execution, self._line
+        check_name(key, "the key of a value", execution.recorder.settings.max_name)
+        payloads = execution.recorder.payloads
+        text = payloads.encode(value, f"the value of {key!r}")
+        if execution.closed is not None:
+            raise execution.closed
+        if execution.replay_only or execution.history.goes_on(line.branch, line.position):
+            return  # the code has been here before, and went on: what it set then may be newer
+        execution.begin(line)
+        try:
+            await execution.journal(ValueSet(execution.run_id, execution.claim, key, text, payloads.format))
+        finally:
+            execution.end(line)
+
+
+def _span(value: float | timedelta | None, what: str) -> int | None:
+    return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _target(workflow: Any) -> Workflow[Any, Any] | str:
+    if not isinstance(workflow, (Workflow, str)):
+        raise ContextMisuse(f"a child is a workflow or the name of one, not {workflow!r}")
+    return workflow
+
+
+def patch_entry(execution: Execution, place: tuple[str, int], change: str, where: str) -> StepDone:
+    """The record that a run took the new way at a change."""
+    execution.seq = seq = execution.seq + 1
+    return StepDone(
+        execution.run_id, execution.claim, place[0], place[1], seq, change, PATCH, status.COMPLETED, None, None, None,
+        1, 0, where,
+    )  # fmt: skip
