@@ -317,8 +317,7 @@ def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> a
     task = execution.recorder.loop.create_task(run())
     task.add_done_callback(lambda _: work.close())  # if it was cancelled before it began
     execution.recorder.loop.call_soon(_has_begun, execution)  # right after the task's first step
-    execution.branches.add(task)
-    task.add_done_callback(execution.branches.discard)
+    execution.add_branch(task)
     return task
 
 

@@ -71,7 +71,8 @@ class StepCall(DurableCall[T]):
         execution.begin(self._line)
         execution.active[self] = 0.0
         try:
-            execution.stop_if_late()
+            if execution.late_stops:
+                execution.stop_if_late()
             return await self._try_until_done()
         except asyncio.CancelledError:
             if execution.closed is not None:
@@ -120,7 +121,15 @@ class StepCall(DurableCall[T]):
                     execution.at_work -= 1
                     execution.active[self] = 0.0
                     current_call.reset(token)
-                return await self._done(result)
+                if type(self) is not StepCall:
+                    return await self._done(result)
+                # The same as `_done`, written out for the plain step: a coroutine less on the hot path.
+                output, value = execution.recorder.payloads.round_trip(result, self._shape.returns, self)
+                entry = self._made(status.COMPLETED, output)
+                await execution.record(entry)
+                if options.compensate is not None:
+                    self._can_be_undone(value, entry.seq)
+                return value  # type: ignore[no-any-return]
             except (Exception, asyncio.CancelledError) as error:
                 if execution.closed is not None:
                     raise execution.closed from None

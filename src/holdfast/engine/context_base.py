@@ -201,8 +201,13 @@ class ContextBase:
     def _make_call(
         self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> StepCall[Any]:
+        execution, line = self._execution, self._line
+        if type(target) is StepFunction and options is NO_OPTIONS and current_call.get() is None:
+            execution.check_caller(line)
+            shape = target.shape
+            return StepCall(execution, line, shape.name, target.function, shape, target.options, where, args, kwargs)
         name, function, shape, options, args = self._described("ctx.step", options, target, args)
-        return StepCall(self._execution, self._line, name, function, shape, options, where, args, kwargs)
+        return StepCall(execution, line, name, function, shape, options, where, args, kwargs)
 
     def _make_transaction(
         self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str

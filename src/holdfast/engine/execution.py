@@ -69,6 +69,10 @@ class Execution:
     """Whether the entry that ends this claim is already in the journal."""
     handler_done = False
     """Whether the handler has given its slot back."""
+    branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
+    """The tasks of branches that are under way."""
+    late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
+    """Tasks that were cancelled when it was too late for the call they were in."""
     _inbox: Inbox | None = None
     _waits: Waits | None = None
 
@@ -95,11 +99,6 @@ class Execution:
         """Steps under way, and when their function was called."""
 
     @cached_property
-    def branches(self) -> set[asyncio.Task[Any]]:
-        """The tasks of branches that are under way."""
-        return set()
-
-    @cached_property
     def patches(self) -> set[tuple[str, int]]:
         """Changes of the code that this attempt met first."""
         return set()
@@ -108,11 +107,6 @@ class Execution:
     def undoable(self) -> list[Undoable]:
         """Completed steps that can be undone, as far as the code has come."""
         return []
-
-    @cached_property
-    def late_stops(self) -> set[asyncio.Task[Any] | None]:
-        """Tasks that were cancelled when it was too late for the call they were in."""
-        return set()
 
     # -- who may call ------------------------------------------------------------------------------------------
 
@@ -134,7 +128,7 @@ class Execution:
             self.closed = why
             if isinstance(self.main.owner, asyncio.Task):
                 self.main.owner.cancel()
-            for task in list(self.__dict__.get("branches", ())):
+            for task in list(self.branches):
                 task.cancel()
             if self.performing is not None:
                 self.performing.cancel()
@@ -218,7 +212,8 @@ class Execution:
         if self.closed is not None:
             raise self.closed
         done = entry if type(entry) is StepDone else entry.step  # type: ignore[union-attr]
-        self.undo_recorded |= done.undo is not None
+        if done.undo is not None:
+            self.undo_recorded = True
         receipt = self.recorder.record(entry)
         self.at_work += 1  # an operator's wish waits for the commit, and until it is noted here
         now = None
@@ -230,7 +225,7 @@ class Execution:
             if self.closed is not None or not receipt.done():
                 raise
             now = receipt.result()
-            self.late_stops.add(asyncio.current_task())
+            self.late_stops |= {asyncio.current_task()}
         except AttemptEnded:
             pass  # it was to start a child, but the run is being cancelled
         finally:
@@ -238,15 +233,21 @@ class Execution:
         if now is None:
             await self.heed()
         assert now is not None
-        self.noted(done, now)
+        self.recorded = True  # as in `noted`, written out: this is the hot path
+        if now > self.newest.get(done.branch, 0):
+            self.newest[done.branch] = now
+        if self.live is not None:
+            self.live.append((done, now))
+            if len(self.live) > self.recorder.settings.history_records:
+                self.live = None
         if self.asked is not None:
             await self.heed()
         return now
 
     def stop_if_late(self) -> None:
         """Whoever was to be stopped when an outcome was being recorded is stopped here, before it does more."""
-        if "late_stops" in self.__dict__ and (task := asyncio.current_task()) in self.late_stops:
-            self.late_stops.discard(task)
+        if self.late_stops and (task := asyncio.current_task()) in self.late_stops:
+            self.late_stops -= {task}
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
 
@@ -312,6 +313,14 @@ class Execution:
                 call.note_progress(None, None, int((now - began) * 1000))
 
     # -- who is at work ----------------------------------------------------------------------------------------
+
+    def add_branch(self, task: asyncio.Task[Any]) -> None:
+        """A task that ends with the run. Most runs have none, and share one empty set."""
+        branches = self.branches
+        if isinstance(branches, frozenset):
+            branches = self.branches = set()
+        branches.add(task)
+        task.add_done_callback(branches.discard)
 
     def begin(self, line: Line) -> None:
         """A call begins its work: the line is at work by it rather than by itself."""
