@@ -15,7 +15,7 @@ from tests.store.scene import Rows, Scene
 
 Opener = Callable[..., Store]
 
-SHARE = 4
+SHARE = 10
 """Of the tests on the oldest server and in memory, whose code is that of the newest and of the file, `make test` runs
 one in so many, always the same; `make test-all` runs them all."""
 
