@@ -16,16 +16,12 @@ from ..model import status
 from ..model.graph import Graph
 from ..model.records import NodeRow
 from .branches import run_branch, settle
-from .calls import StepCall
 from .dag import Dag, NodeWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
 from .failure import decode_error, step_failed
-from .history import UNDO
-from .line import Line
-from .signature import shape_of
-from .step import StepFunction, StepOptions
-from .undo import UNDO_BRANCH
+from .step import Undoable
+from .undo import call_undo, undo_line
 
 
 def result_of(execution: Execution, nodes: list[NodeRow]) -> dict[str, Any]:
@@ -54,15 +50,14 @@ def _failed(node: NodeRow) -> bool:
     return not (node.reason or "").startswith(f"{status.REASON_CAUGHT}:")
 
 
-def has_undo(graph: Graph, nodes: list[NodeRow]) -> bool:
-    """Whether a completed step can be undone."""
-    return any(node.status == status.COMPLETED and graph.nodes[node.name].undo is not None for node in nodes)
+def to_undo(graph: Graph, nodes: list[NodeRow]) -> list[str]:
+    """The completed steps that can be undone."""
+    return [node.name for node in nodes if node.status == status.COMPLETED and graph.nodes[node.name].undo is not None]
 
 
 def undos_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
     """Completed steps of which the graph says that they can be undone, and the code does not say how."""
-    done = [node.name for node in nodes if node.status == status.COMPLETED and graph.nodes[node.name].undo is not None]
-    return [name for name in done if name not in dag.steps or dag.steps[name].undo is None]
+    return [name for name in to_undo(graph, nodes) if name not in dag.steps or dag.steps[name].undo is None]
 
 
 async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[NodeRow]) -> list[str]:
@@ -96,30 +91,13 @@ async def _undo_one(
 ) -> str | None:
     if step is None or step.undo is None:
         return f"the undo of step {node.name!r} is not in the code any more"
-    undo, options = _options(step.undo, execution.recorder.settings.undo_retries)
-    shape = shape_of(undo)
-    line = Line(UNDO_BRANCH)
-    line.position = number
     context = DagContext(execution, view, None)
     context.step_name = node.name
     context.output = execution.recorder.payloads.plain(node.output, node.format, "an output")
-
-    async def call(line: Line) -> None:
-        where = f"dag {execution.workflow.name}"
-        await StepCall(execution, line, shape.name, undo, shape, options, where, (context,), {}, UNDO)
-
-    try:
-        await run_branch(execution, line, call)
-        return None
-    except StepFailed as error:
-        return f"undo {shape.name!r} of step {node.name!r}: {error.error_type}: {error.message}"
-
-
-def _options(undo: Callable[..., Any], retries: int) -> tuple[Callable[..., Any], StepOptions]:
-    plain = StepOptions(retries=retries, record_arguments=False)
-    if isinstance(undo, StepFunction):
-        return undo.function, undo.options.over(plain)
-    return undo, plain
+    item = Undoable(number, node.name, step.undo, (context,), {}, f"dag {execution.workflow.name}")
+    return await run_branch(  # type: ignore[no-any-return]
+        execution, undo_line(number), lambda line: call_undo(execution, line, item, record_arguments=False)
+    )
 
 
 async def wanted(when: Callable[[Any], Any] | None, context: Any) -> bool:

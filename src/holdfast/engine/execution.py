@@ -385,7 +385,6 @@ class Execution:
             status.COMPENSATING if self.has_undos() else status.CANCELLED,
             reason=status.REASON_CANCELLED,
             recorded=self.recorded,
-            child=self.claimed.parent_id is not None,
         )
 
     def has_undos(self) -> bool:
@@ -421,6 +420,7 @@ class Execution:
         """Journal the entry that ends this claim."""
         self.leaving = True
         claimed = self.claimed
+        transition.child = claimed.parent_id is not None
         if claimed.node is not None and transition.status in status.TERMINAL and transition.settled is None:
             assert self.view is not None
             transition.settled = Settled(claimed.dag_id or "", claimed.node, transition.status, self.view.graph)

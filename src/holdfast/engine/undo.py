@@ -7,7 +7,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
@@ -29,25 +29,34 @@ async def undo_all(execution: Execution, undoable: list[Undoable]) -> list[str]:
     """Call every undo, in reverse; what failed, in words."""
     failed = unreachable(execution, undoable)
     for item in sorted(undoable, key=lambda item: item.seq, reverse=True):
-        line = Line(UNDO_BRANCH, execution.main.owner)
-        line.position = item.seq
-        function, options = _options(item.undo, execution.recorder.settings.undo_retries)
-        shape = shape_of(function)
-        call: StepCall[Any] = StepCall(
-            execution, line, shape.name, function, shape, options, item.line, item.args, item.kwargs, UNDO
-        )
-        try:
-            await call
-        except StepFailed as error:
-            failed.append(f"undo {shape.name!r} of step {item.step!r}: {error.error_type}: {error.message}")
+        problem = await call_undo(execution, undo_line(item.seq, execution.main.owner), item)
+        failed += [problem] if problem is not None else []
     return failed
 
 
-def _options(undo: Callable[..., Any], retries: int) -> tuple[Callable[..., Any], StepOptions]:
-    """An undo declared with ``@step`` has its own options; any other is retried as the settings say."""
+def undo_line(number: int, owner: asyncio.Task[Any] | int | None = None) -> Line:
+    """Where the undo of a step is recorded."""
+    line = Line(UNDO_BRANCH, owner)
+    line.position = number
+    return line
+
+
+async def call_undo(
+    execution: Execution, line: Line, item: Undoable, record_arguments: bool | None = None
+) -> str | None:
+    """Undo one step, by a step of its own; what went wrong, in words. An undo declared with ``@step`` has its own
+    options; any other is retried as the settings say."""
+    undo, retries = item.undo, execution.recorder.settings.undo_retries
+    options = StepOptions(retries=retries, record_arguments=record_arguments)
     if isinstance(undo, StepFunction):
-        return undo.function, undo.options.over(StepOptions(retries=retries))
-    return undo, StepOptions(retries=retries)
+        options = undo.options.over(options)
+    function = undo.function if isinstance(undo, StepFunction) else undo
+    shape = shape_of(function)
+    try:
+        await StepCall(execution, line, shape.name, function, shape, options, item.line, item.args, item.kwargs, UNDO)
+        return None
+    except StepFailed as error:
+        return f"undo {shape.name!r} of step {item.step!r}: {error.error_type}: {error.message}"
 
 
 def unreachable(execution: Execution, undoable: list[Undoable]) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..engine.execution import Execution
-from ..errors import DatabaseUnavailable
+from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 from ..store import Store
@@ -67,19 +66,16 @@ class Errands:
         timeout: float | None,
     ) -> StepRecord:
         """Ridden out: after a lost reply the record tells whether the commit came through."""
-        wait = 0.05
-        while True:
-            try:
-                made = await self._store.transact(
-                    self._worker_id(), execution.run_id, execution.claim, place, call, record, timeout
-                )
-                await self._hear(execution)
-                return made
-            except DatabaseUnavailable:
-                if execution.closed is not None:
-                    raise execution.closed from None
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, self._settings.outage_backoff_max)
+        arguments = (execution.run_id, execution.claim, place, call, record, timeout)
+        try:
+            made = await patiently(
+                lambda: self._store.transact(self._worker_id(), *arguments),
+                "transaction", self._logger, self._settings.outage_backoff_max, lambda: execution.closed is not None,
+            )  # fmt: skip
+        except DatabaseUnavailable:
+            raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
+        await self._hear(execution)
+        return made
 
     async def _hear(self, execution: Execution) -> None:
         """A transaction is no flush, whose answer would tell what an operator asks: the next step must not begin."""

@@ -19,7 +19,7 @@ import msgspec
 
 from ..engine.calls import default_backoff
 from ..engine.dag import SKIP, Dag, NodeWorkflow
-from ..engine.dag_run import failure_of, has_undo, result_of, undo_dag, undos_gone
+from ..engine.dag_run import failure_of, result_of, to_undo, undo_dag, undos_gone
 from ..engine.execution import Execution
 from ..engine.failure import decode_error, encode_error, ending_record
 from ..engine.handler import call_handler
@@ -264,7 +264,7 @@ class Executor:
         sooner: before its steps are known nobody knows what there is to undo."""
         assert execution.view is not None
         nodes = await self._errands.nodes(execution.run_id)
-        execution.undo_recorded = has_undo(execution.view.graph, nodes)
+        execution.undo_recorded = bool(to_undo(execution.view.graph, nodes))
         if execution.claimed.failing and execution.claimed.reason == status.REASON_CANCELLED:
             execution.asked = status.ASK_CANCEL
         if execution.asked == status.ASK_CANCEL:
@@ -332,7 +332,6 @@ class Executor:
             status.COMPLETED,
             output=output,
             format=self.payloads.format,
-            child=execution.claimed.parent_id is not None,
         )
         await self._leave(execution, move)
 
@@ -343,7 +342,6 @@ class Executor:
             execution.claim,
             status.COMPENSATED,
             recorded=execution.recorded,
-            child=execution.claimed.parent_id is not None,
             format=self.payloads.format,
         )
         if failed:
@@ -366,7 +364,6 @@ class Executor:
             reason=status.REASON_CONTINUED,
             output=msgspec.json.encode(successor.id).decode(),
             format=FORMAT,
-            child=execution.claimed.parent_id is not None,
             successor=successor,
         )
         await self._leave(execution, move)
@@ -442,7 +439,6 @@ class Executor:
             recorded=execution.recorded,
             forget=[] if undo else execution.to_forget(ending_record(error)),
             format=self.payloads.format,
-            child=execution.claimed.parent_id is not None,
         )
         await self._leave(execution, await self._caught(execution, error, move))
 
@@ -515,7 +511,6 @@ class Executor:
             reason=status.REASON_CODE,
             error=text,
             format=self.payloads.format,
-            child=execution.claimed.parent_id is not None,
         )
         try:
             await execution.leave(move)

@@ -8,14 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...model.records import Asked, Lane, Mail, Mailbox
-from ...model.status import MAIL_CANCEL, TERMINAL, WAITING, WAITING_STEPS
+from ...model.status import MAIL_CANCEL, NO_SUCH_STEP, TERMINAL, WAITING, WAITING_STEPS
 from ..protocol import Delivery
 from .callers import within
 from .connections import Line
 from .graphs import Dags
 from .operating import cancel_dags, cancel_locked
-
-_NO_SUCH_STEP = "no such step"
 
 
 class Mailroom:
@@ -67,13 +65,13 @@ class Mailroom:
         step has come to its end by now."""
         step = await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
         if step is None:
-            return Asked(dag["status"], _NO_SUCH_STEP)
+            return Asked(dag["status"], NO_SUCH_STEP)
         mail = replace(mail, run_id=str(step["id"]))
         run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
         if run["status"] in TERMINAL:
             if again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id):
                 return Asked(dag["status"], dag["reason"], done=True)
-            return Asked(dag["status"], _NO_SUCH_STEP)
+            return Asked(dag["status"], NO_SUCH_STEP)
         asked = await self._send_locked(connection, run, mail, again)
         asked.status, asked.reason = dag["status"], dag["reason"]
         return asked
@@ -86,7 +84,7 @@ class Mailroom:
             if refused is None and run["dag"]:
                 step = await theirs.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
                 if step is None or step["status"] in TERMINAL:
-                    return Asked(run["status"], _NO_SUCH_STEP)
+                    return Asked(run["status"], NO_SUCH_STEP)
                 mail = replace(mail, run_id=str(step["id"]))
             if refused is None:
                 await theirs.execute(self._sql["leave_mail"], *_values(mail))

@@ -20,9 +20,6 @@ from ...model.records import DagOutputs, Lane, Mail, NodeRow
 from .families import cancel_children
 from .wide import execute_wide, fetch_wide
 
-NO_SUCH_STEP = "no such step"
-"""Why a signal to a dag run found nobody."""
-
 Name = tuple[str, str]
 """(dag run, step)"""
 

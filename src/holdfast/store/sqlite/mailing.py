@@ -11,7 +11,6 @@ import msgspec
 from ...model import status
 from ...model.records import Asked, Lane, Mail, Mailbox
 from ..protocol import Delivery
-from .graphs import NO_SUCH_STEP
 from .operating import Standing, cancel, standing
 from .wide import execute_wide, fetch_wide
 
@@ -53,7 +52,7 @@ def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standi
     step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
     if step is None or step[1] in status.TERMINAL:
         taken = step is not None and again and database.execute(sql["was_taken"], (step[0], mail.id)).fetchone()
-        return dag.says(done=True) if taken else Asked(dag.status, NO_SUCH_STEP)
+        return dag.says(done=True) if taken else Asked(dag.status, status.NO_SUCH_STEP)
     asked = send(database, sql, msgspec.structs.replace(mail, run_id=step[0]), again)
     return Asked(dag.status, dag.reason, asked.done, asked.lane, running=asked.running)
 

@@ -17,7 +17,7 @@ from ...model import status
 from ...model.records import Asked, Mail, NewRun
 from .connections import is_busy
 from .families import post
-from .graphs import NO_SUCH_STEP, post_to_step
+from .graphs import post_to_step
 from .starting import start
 from .troubles import Troubles
 
@@ -77,7 +77,7 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         state, reason, is_dag = row
         if is_dag and state not in status.TERMINAL:
             done = post_to_step(database, sql, mail)
-            return Asked(state, reason if done else NO_SUCH_STEP, done)
+            return Asked(state, reason if done else status.NO_SUCH_STEP, done)
         return Asked(state, reason, done=posted or state not in status.TERMINAL)
 
     return await _within(connection, send, troubles)
