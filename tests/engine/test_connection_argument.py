@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast import ConfigurationError, Context, Holdfast, InvalidInput, InvalidState, RunNotFound
+from holdfast import ConfigurationError, Context, DatabaseUnavailable, Holdfast, InvalidInput, InvalidState, RunNotFound
 from holdfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
@@ -335,3 +335,40 @@ async def test_what_is_no_connection_is_refused_by_name(app: Holdfast, double: A
     with pytest.raises(ConfigurationError, match="connection="):
         await app.start(double, 1, connection=wrong)
     assert await app.runs() == []
+
+
+async def test_the_first_use_of_an_application_may_be_inside_a_transaction(make_app: MakeApp) -> None:
+    """It connects and looks at the tables without wanting the lock that its caller holds."""
+    earlier = make_app()
+    await earlier.migrate()
+    await earlier.close()
+    app = make_app()
+
+    @app.task
+    async def task() -> str:
+        return "done"
+
+    caller = Caller("sqlite3" if app.url.kind == "sqlite" else "asyncpg", app)
+    async with caller.transaction() as connection:
+        if caller.kind == "sqlite3":
+            connection.execute("BEGIN IMMEDIATE")
+        run = await asyncio.wait_for(app.start(task, connection=connection), 20)
+    await app.drain()
+    assert await run.result(timeout=20) == "done"
+
+
+async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: Holdfast, double: Any) -> None:
+    run = await app.start(double, 21)
+    await app.drain()
+    store: Any = await app.store()
+    asked, look = [], store.run
+
+    async def away_at_first(run_id: str) -> Any:
+        asked.append(run_id)
+        if len(asked) < 3:
+            raise DatabaseUnavailable("away")
+        return await look(run_id)
+
+    store.run = away_at_first
+    assert await app.get(run.id).result(timeout=20) == 42
+    assert len(asked) == 3

@@ -370,3 +370,26 @@ async def test_a_circle_in_data_is_reported_with_its_path(app: Holdfast) -> None
 async def test_data_of_another_shape_is_refused(app: Holdfast, spec: dict[str, Any]) -> None:
     with pytest.raises(GraphError, match='"steps" and "dag"'):
         app.dag_from_spec("dag", spec, {"a": work})
+
+
+async def test_a_workflow_with_the_name_of_a_step_is_refused(app: Holdfast) -> None:
+    app.dag("dag").declare(work, name="a")
+
+    @app.task(name="dag/a")
+    async def other() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'dag/a'"):
+        await app.drain()
+
+
+async def test_the_log_of_a_dag_run_is_that_of_its_steps(app: Holdfast) -> None:
+    dag = app.dag("dag")
+
+    async def checked(ctx: Any) -> int:
+        return int(await ctx.step("count", lambda: 1))
+
+    dag.declare(checked, name="a")
+    dag.declare(checked, name="b", after=["a"])
+    run = await app.start(dag)
+    await app.drain()
+    assert [(call.branch, call.name) for call in await run.activity()] == [("a", "count"), ("b", "count")]

@@ -296,15 +296,20 @@ async def test_empty_results_are_recorded_as_themselves(app: Holdfast, value: An
     assert await run.result() == [value]
 
 
-async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Holdfast, accounts: Accounts) -> None:
+@pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "learnt from the row"])
+async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Holdfast, accounts: Accounts, heard: bool) -> None:
     """Rule 27: it is recorded, and no step begins after it."""
 
     async def cancel_first(call: Callable[..., Any], *args: Any) -> Any:
-        await run.cancel()
-        await eventually(lambda: all(e.asked for e in worker._executor.running.values()))
+        if heard:
+            await run.cancel()
+            await eventually(lambda: all(e.asked for e in worker._executor.running.values()))
+        else:
+            await store.cancel(run.id)  # and nobody is told
         return await call(*args)
 
-    wrap(await app.store(), "transact", cancel_first)
+    store = await app.store()
+    wrap(store, "transact", cancel_first)
 
     @app.workflow
     async def order(ctx: Context) -> None:

@@ -10,6 +10,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import sqlalchemy.orm
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from holdfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable, StepTimeout
 from holdfast.model.records import Claimed, StepRecord
@@ -309,10 +311,9 @@ async def test_a_transaction_that_may_not_write_any_more_is_told_how_to_begin(sc
 @pytest.mark.parametrize("kind", ["session", "connection"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 async def test_sqlalchemy_over_sqlite_may_be_joined(scene: Scene, path: str, kind: str, end: str) -> None:
-    alchemy = pytest.importorskip("sqlalchemy")
-    orm = pytest.importorskip("sqlalchemy.orm")
-    engine = alchemy.create_engine(f"sqlite:///{path}")
-    with orm.Session(engine) if kind == "session" else engine.connect() as joined:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    joined: Any
+    with sqlalchemy.orm.Session(engine) if kind == "session" else engine.connect() as joined:
         [run_id] = await scene.store.start_within(joined, [new_run(key="k", tags=("a",))])
         assert await scene.store.start_within(joined, [new_run(key="k")]) == [run_id]
         getattr(joined, end)()
@@ -323,12 +324,11 @@ async def test_sqlalchemy_over_sqlite_may_be_joined(scene: Scene, path: str, kin
 @pytest.mark.parametrize("kind", ["session", "connection"])
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 async def test_sqlalchemy_over_aiosqlite_may_be_joined(scene: Scene, path: str, kind: str, end: str) -> None:
-    pytest.importorskip("aiosqlite")
-    alchemy = pytest.importorskip("sqlalchemy.ext.asyncio")
-    engine = alchemy.create_async_engine(f"sqlite+aiosqlite:///{path}")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
     waits = await scene.running()
     await scene.flush(waiting(waits, None))
-    async with alchemy.AsyncSession(engine) if kind == "session" else engine.connect() as joined:
+    joined: Any
+    async with AsyncSession(engine) if kind == "session" else engine.connect() as joined:
         [run_id] = await scene.store.start_within(joined, [new_run(key="k", tags=("a",))])
         assert await scene.store.start_within(joined, [new_run(key="k")]) == [run_id]
         assert (await scene.store.send_within(joined, signal(waits.id))).done
