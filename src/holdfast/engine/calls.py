@@ -18,7 +18,7 @@ from ..model.records import StepDone, StepRecord, StepRunning, TryFailed
 from .call import DurableCall
 from .failure import encode_error, step_failed
 from .line import Line
-from .scope import abandoned_try, current_call
+from .scope import abandoned_try, alarm, current_call, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
 
@@ -174,16 +174,24 @@ class StepCall(DurableCall[T]):
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
         """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
+        waited, timer, timeout = {future}, None, self._options.timeout
+        if timeout is not None:
+            late = asyncio.get_running_loop().create_future()
+            waited.add(late)
+            timer = alarm(timeout, wake, late)
         try:
-            done, _ = await asyncio.wait((future,), timeout=self._options.timeout)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             future.cancel()
             raise
-        if done:
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if future.done():
             return future.result()
         future.cancel()
         future.add_done_callback(_discard)
-        raise StepTimeout(f"step {self.name!r} took longer than its timeout of {self._options.timeout:g} s")
+        raise StepTimeout(f"step {self.name!r} took longer than its timeout of {timeout:g} s")
 
     def note_progress(self, detail: str | None, data: str | None, since_ms: int) -> None:
         """Say what the step is doing; nobody waits for it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, ContextVar
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -44,3 +46,15 @@ def refuse_in_workflow(called: str, instead: str) -> None:
             f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call "
             f"it again. Use {instead}, or call it inside a step"
         )
+
+
+def alarm(seconds: float, function: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    """A timer that keeps nothing of the run alive. The event loop holds on to a cancelled timer, and to the context it
+    was set in, until its time has come or many others are cancelled too."""
+    return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
+
+
+def wake(future: asyncio.Future[Any]) -> None:
+    """For an alarm: whoever waits for the future goes on."""
+    if not future.done():
+        future.set_result(None)

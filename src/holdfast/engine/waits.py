@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Mail
+from .scope import alarm, wake
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -91,7 +92,7 @@ class Waits:
         timer = None
         if wait.due_at is not None:
             left = max(0, wait.due_at - self._execution.database_now()) / 1000
-            timer = asyncio.get_running_loop().call_later(left, _wake, future)
+            timer = alarm(left, wake, future)
         self._open[future] = wait
         self._execution.busy -= 1
         if self._execution.unawaited:
@@ -204,8 +205,3 @@ class Waits:
         for future in list(self._open):
             if not future.done():
                 future.cancel()
-
-
-def _wake(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_result(None)
