@@ -1,7 +1,7 @@
 """The databases that tests run on: a private Postgres per test process, a fresh database per test.
 
 `url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and
-`sqlite_url` on one.
+`sqlite_url` on one. On Postgres the tables are there already, unless the test is marked `empty`; a SQLite file is not.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ def postgres_databases(postgres_server: PostgresServer) -> Iterator[DatabasePool
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_databases: DatabasePool) -> Iterator[str]:
-    """An empty Postgres database of this test's own."""
-    name = postgres_databases.take()
+def postgres_url(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_databases: DatabasePool
+) -> Iterator[str]:
+    """A Postgres database of this test's own."""
+    name = postgres_databases.take(_with_tables(request))
     yield postgres_server.url(name)
     postgres_databases.give_back(name)
 
@@ -52,9 +54,11 @@ def postgres12_databases(postgres12_server: PrivatePostgres) -> Iterator[Databas
 
 
 @pytest.fixture
-def postgres12_url(postgres12_server: PrivatePostgres, postgres12_databases: DatabasePool) -> Iterator[str]:
+def postgres12_url(
+    request: pytest.FixtureRequest, postgres12_server: PrivatePostgres, postgres12_databases: DatabasePool
+) -> Iterator[str]:
     """The same on the oldest release."""
-    name = postgres12_databases.take()
+    name = postgres12_databases.take(_with_tables(request))
     yield postgres12_server.url(name)
     postgres12_databases.give_back(name)
 
@@ -69,3 +73,7 @@ def sqlite_url(tmp_path: Path) -> str:
 def url(request: pytest.FixtureRequest) -> str:
     """The test runs once per database."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+def _with_tables(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("empty") is None

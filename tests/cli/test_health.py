@@ -10,6 +10,8 @@ from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 from tests.support.postgres import PostgresServer
 
+pytestmark = pytest.mark.empty
+
 
 def finding(checks: list[dict[str, Any]], name: str) -> dict[str, Any]:
     [found] = [check for check in checks if check["check"] == name]

@@ -15,6 +15,8 @@ from holdfast.cli.text import listed
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
+pytestmark = pytest.mark.empty
+
 MIGRATIONS = ["0001_initial", "0002_waiting", "0003_graphs"]
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.empty
+
 PROMISED = {
     "demo.py": [
         r"worker 1 is killed \(SIGKILL\), in the middle of pack_parcel",

@@ -13,6 +13,8 @@ import pytest
 
 from tests.docs.pages import ROOT, Block, Program, all_blocks, file_blocks, programs
 
+pytestmark = pytest.mark.empty
+
 RUNNER = Path(__file__).with_name("run_block.py")
 POSTGRES = "postgresql://localhost/shop"
 """How the documents spell the reader's own database; the test puts its own in."""

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from holdfast.cli import cli
 from tests.docs.pages import ROOT, blocks
 
+pytestmark = pytest.mark.empty
+
 PAGE = ROOT / "docs" / "tutorial-saga.md"
 EXAMPLE = ROOT / "examples" / "order_fulfillment.py"
 PYTHON = [block.text for block in blocks(PAGE) if block.language == "python"]

@@ -12,6 +12,8 @@ from holdfast import Context, Holdfast, NonRetryableError
 from holdfast.store.statements import split_script
 from tests.docs.pages import Block, all_blocks
 
+pytestmark = pytest.mark.empty
+
 SQLITE = [block for block in all_blocks("sql") if block.direction == "sqlite"]
 POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlite"]
 

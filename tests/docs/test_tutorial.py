@@ -15,6 +15,8 @@ import pytest
 
 from tests.docs.pages import file_blocks
 
+pytestmark = pytest.mark.empty
+
 LIMIT = 60
 
 

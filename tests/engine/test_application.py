@@ -27,6 +27,8 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
+pytestmark = pytest.mark.empty
+
 AT_ONCE = Backoff(base=0, jitter=False)
 NOWHERE = "01977777-7777-7777-8777-777777777777"
 

@@ -16,6 +16,8 @@ from holdfast.store.statements import load_migrations
 from tests.store.conftest import Stores
 from tests.store.scene import Rows
 
+pytestmark = pytest.mark.empty
+
 MIGRATE = """
 import asyncio, sys
 from holdfast.model.url import parse_url

@@ -151,6 +151,35 @@ def test_every_test_has_an_empty_database_and_loses_the_old_one(
         postgres_databases.give_back(second)
 
 
+def test_tables_are_kept_from_test_to_test_and_emptied(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool
+) -> None:
+    which = "SELECT 'holdfast.workers'::regclass::oid"
+    first = postgres_databases.take(tables=True)
+    made = postgres_server.execute(which, first)
+    postgres_server.execute("CREATE TABLE mine (n int)", first)
+    postgres_server.execute(
+        "INSERT INTO holdfast.definitions (name, version, kind, queue, options, registered_at, seen_at) "
+        "VALUES ('x', '1', 'task', 'q', '{}', 1, 1)",
+        first,
+    )
+    postgres_databases.give_back(first)
+
+    second = postgres_databases.take(tables=True)
+    assert postgres_server.execute(which, second) == made
+    assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'public'", second) == []
+    assert postgres_server.execute("SELECT name FROM holdfast.definitions", second) == []
+    postgres_server.execute("ALTER TABLE holdfast.workers ADD COLUMN n int", second)
+    postgres_databases.give_back(second)
+
+    third = postgres_databases.take(tables=True)
+    assert postgres_server.execute(which, third) != made
+    postgres_databases.give_back(third)
+    empty = postgres_databases.take()
+    assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'holdfast'", empty) == []
+    postgres_databases.give_back(empty)
+
+
 async def test_a_connection_left_open_does_not_hold_up_the_next_test(
     postgres_server: PostgresServer, postgres_databases: DatabasePool
 ) -> None:

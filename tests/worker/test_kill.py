@@ -18,6 +18,8 @@ from tests.support.processes import ROOT, Ledger
 from tests.worker.conftest import MakeProcess
 from tests.worker.tables import Tables
 
+pytestmark = pytest.mark.empty
+
 SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2}
 SHORT = Settings(lease=1, sweep=0.1, poll=0.2)
 STEPS = 5
