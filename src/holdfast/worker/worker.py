@@ -20,6 +20,7 @@ from ..settings import Settings
 from ..store import Store
 from ..store.protocol import Wakeups
 from .claimer import Claimer
+from .collector import collector
 from .errands import Errands, NewChild
 from .executor import Executor
 from .graphs import Graphs
@@ -101,6 +102,7 @@ class Worker:
             lambda: self._store.register(self._info()), "register", self._logger, 1.0, lambda: time.monotonic() > until
         )
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._versions) or "no workflows")
+        collector.ease(self, self._settings.gc_threshold)
         self._switchboard.subscribe(self._woken)
         self._heartbeat.start()
         for duty in (self._journal, self._claimer, self._sweeper):
@@ -126,6 +128,7 @@ class Worker:
             await self._graphs.close()
             await self._executor.close()
             await self._heartbeat.stop()
+            collector.restore(self)
             await self._unregister()
         self._logger.info("worker %s stopped", self.id)
 

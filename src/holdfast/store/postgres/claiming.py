@@ -61,7 +61,7 @@ class Claims:
             self._asked = (worker, token)
             if not rows:
                 rows = await connection.fetch(self._sql[name], worker, token, *args)
-            claimed = [_claimed(row) for row in rows]
+            claimed = [Claimed(*row) for row in rows]
             replayed = [run for run in claimed if run.claim > 1]
             if replayed:
                 await self._bring_history(connection, replayed, remembered)
@@ -84,7 +84,3 @@ class Claims:
         for row in await connection.fetch(self._sql["history_tries"], list(by_id), attempts):
             tries = Tries(row["failures"], row["due_at"] or 0)
             by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = tries
-
-
-def _claimed(row: Any) -> Claimed:
-    return Claimed(str(row[0]), *row[1:])

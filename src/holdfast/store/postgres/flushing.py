@@ -22,9 +22,10 @@ from ...model.records import (
     TryFailed,
     ValueSet,
 )
+from .columns import ids, numbers, texts
 from .connections import Line
+from .forgetting import forget_steps
 from .graphs import NONE_LOCKED, Dags, Locked, is_fatal
-from .operating import forget_steps
 from .starting import Starts
 
 E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
@@ -65,23 +66,24 @@ class Flusher:
     async def _flush_usual(self, worker: str, batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> FlushAnswer | None:
         """None: not everything could be written, and so nothing was."""
         ended = batch.transitions
+        words = [texts(columns[which]) for which in (_NAME, _OUTPUT, _ARGUMENTS, _LINE)]
+        outputs = texts([t.output for t in ended])
+        if outputs is None or None in words:
+            return None
         async with self._line.use() as connection:
             try:
                 row = await connection.fetchrow(
                     self._sql["flush"],
                     worker,
-                    columns[_RUN_ID],
-                    columns[_CLAIM],
-                    columns[_POSITION],
-                    columns[_SEQ],
-                    columns[_NAME],
-                    columns[_OUTPUT],
-                    columns[_ARGUMENTS],
-                    columns[_DURATION],
-                    columns[_LINE],
-                    [t.run_id for t in ended],
-                    [t.claim for t in ended],
-                    [t.output for t in ended],
+                    ids(columns[_RUN_ID]),
+                    numbers(columns[_CLAIM]),
+                    numbers(columns[_POSITION]),
+                    numbers(columns[_SEQ]),
+                    *words,
+                    numbers(columns[_DURATION]),
+                    ids([t.run_id for t in ended]),
+                    numbers([t.claim for t in ended]),
+                    outputs,
                     ended[0].format if ended else columns[_FORMAT][0],
                 )
             except asyncpg.DivisionByZeroError:

@@ -18,8 +18,8 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
-RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
-          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
+          r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
@@ -49,8 +49,8 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
-RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
-          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
+          r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
@@ -69,15 +69,15 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
-RETURNING r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
-          r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
+RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
+          r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
 -- name: claimed
 -- What an earlier call of the same token took, in case its reply was lost on the way.
-SELECT r.id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes, r.format, r.input,
-       r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
+SELECT r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
+       r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
        NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms,
        r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
@@ -109,12 +109,15 @@ GROUP BY t.run_id, t.branch, t.position;
 -- pass the fence, or a position was recorded before, the division by zero undoes it all, and the batch is written
 -- statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
 -- TRUE` keeps the IN a hashed subplan rather than a join, and `IS NOT DISTINCT FROM` keeps the fence from looking
--- through all that the worker holds, by the index on worker, for each of its rows.
+-- through all that the worker holds, by the index on worker, for each of its rows. Columns come as texts (columns.py);
+-- `given` is asked by subqueries and not joined, for a join would carry all of it along with each row of the fence.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
+), given AS MATERIALIZED (
+    SELECT $2::text::uuid[] AS runs, $3::text::integer[] AS claims, $11::text::uuid[] AS ended
 ), fence AS MATERIALIZED (
     SELECT r.id, r.claim, r.asked
-    FROM unnest($2::uuid[] || $11::uuid[], $3::integer[] || $12::integer[]) AS f(id, claim)
+    FROM unnest((SELECT runs || ended FROM given), (SELECT claims || $12::text::integer[] FROM given)) AS f(id, claim)
     JOIN {schema}.runs r ON r.id = f.id
     WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
     ORDER BY r.id
@@ -124,27 +127,28 @@ WITH clock AS MATERIALIZED (
                                 line, format, started_at, completed_at)
     SELECT s.run_id, s.claim, '', s.position, s.seq, s.name, 'step', 'completed', s.output, s.arguments, 1, s.line,
            $14::smallint, clock.now - s.duration, clock.now
-    FROM unnest($2::uuid[], $3::integer[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::integer[],
-                $10::text[])
-         AS s(run_id, claim, position, seq, name, output, arguments, duration, line)
+    FROM unnest((SELECT runs FROM given), (SELECT claims FROM given), $4::text::integer[], $5::text::integer[],
+                string_to_array($6, chr(31), chr(30)), string_to_array($7, chr(31), chr(30)),
+                string_to_array($8, chr(31), chr(30)), string_to_array($9, chr(31), chr(30)), $10::text::integer[])
+         AS s(run_id, claim, position, seq, name, output, arguments, line, duration)
     CROSS JOIN clock
     WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE
     ON CONFLICT (run_id, branch, position) DO NOTHING
     RETURNING 1
 ), completed AS (
     UPDATE {schema}.runs r
-    SET status = 'completed', output = c.output, output_format = $14::smallint, error = NULL, reason = NULL, worker = NULL, token = NULL, asked = NULL,
-        losses = 0, completed_at = (SELECT now FROM clock)
-    FROM unnest($11::uuid[], $13::text[]) AS c(id, output)
+    SET status = 'completed', output = c.output, output_format = $14::smallint, error = NULL, reason = NULL,
+        worker = NULL, token = NULL, asked = NULL, losses = 0, completed_at = (SELECT now FROM clock)
+    FROM unnest((SELECT ended FROM given), string_to_array($13, chr(31), chr(30))) AS c(id, output)
     WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
     RETURNING 1
 ), counts AS (
     SELECT (SELECT count(*) FROM fence) AS fenced, (SELECT count(*) FROM recorded) AS recorded,
-           (SELECT count(*) FROM completed) AS completed
+           (SELECT count(*) FROM completed) AS completed, cardinality(runs) AS steps, cardinality(ended) AS ends
+    FROM given
 )
-SELECT (SELECT now FROM clock) / CASE WHEN fenced = cardinality($2::uuid[]) + cardinality($11::uuid[])
-                                       AND recorded = cardinality($2::uuid[])
-                                       AND completed = cardinality($11::uuid[]) THEN 1 ELSE 0 END AS now_ms,
+SELECT (SELECT now FROM clock) / CASE WHEN fenced = steps + ends AND recorded = steps AND completed = ends
+                                      THEN 1 ELSE 0 END AS now_ms,
        (SELECT array_agg(id) FROM fence WHERE asked IS NOT NULL) AS asked_ids,
        (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
 FROM counts;
