@@ -29,6 +29,8 @@ from tests.faults.story import tell
 from tests.faults.workload import MAY_FAIL, MOMENT, make_app, start_one
 
 ROOT = Path(__file__).resolve().parents[2]
+ENOUGH = 60
+"""Runs in a storm at least."""
 SETTLE = float(os.environ.get("FAULT_PATIENCE", "60"))
 """Seconds after the last fault in which everything must have ended. Passing storms need a few."""
 
@@ -265,9 +267,10 @@ class Storm:
             self._waiting.append(asyncio.create_task(self._wait_for(run)))
 
     async def keep_starting(self, seconds: float, each: int = 10, pause: float = 0.02) -> None:
-        """Start runs for a time; a little faster than they are done, so that there is always something under way."""
+        """Start runs for a time, and until they are enough for a storm, however slow the machine; a little faster than
+        they are done, so that there is always something under way."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or (len(self._watched) < ENOUGH and time.monotonic() < until + SETTLE):
             await self.start(each, pause)
             backlog = len(self._watched) - len(self._seen)
             await asyncio.sleep(0.05 if backlog < 150 else 0.3)

@@ -7,7 +7,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.faults.storm import TOTALS, Process, Storm, every, meanwhile
+from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
 
@@ -30,7 +30,7 @@ async def kills(url: str, folder: Path, seconds: float) -> None:
 
         async with meanwhile(every(1.0, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=50)
+        await storm.verdict(runs=ENOUGH)
 
 
 async def hostile(url: str, folder: Path, seconds: float) -> None:
@@ -46,7 +46,7 @@ async def hostile(url: str, folder: Path, seconds: float) -> None:
 
         async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=20)
+        await storm.verdict(runs=ENOUGH)
 
 
 async def zombies(url: str, folder: Path, seconds: float) -> None:
@@ -55,7 +55,7 @@ async def zombies(url: str, folder: Path, seconds: float) -> None:
         await storm.launch_ready(4)
         async with meanwhile(freeze_now_and_then(storm), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        evidence = await storm.verdict(runs=50)
+        evidence = await storm.verdict(runs=ENOUGH)
         # On SQLite a worker is often frozen between two turns at the lock, with nothing in hand: a short storm may pass
         # there without a loss.
         if url.startswith("postgresql") or seconds > 20:
@@ -89,7 +89,7 @@ async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: floa
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(_until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
         server.start()
-        await storm.verdict(runs=20)
+        await storm.verdict(runs=ENOUGH)
 
 
 def _restart(server: PrivatePostgres, crash: bool) -> None:
@@ -123,7 +123,7 @@ async def terminations(server: PrivatePostgres, url: str, folder: Path, seconds:
 
         async with meanwhile(every(0.2, terminate), *storm.bystanders()):
             await storm.keep_starting(seconds)
-        await storm.verdict(runs=20)
+        await storm.verdict(runs=ENOUGH)
 
 
 async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: float) -> None:
@@ -135,7 +135,7 @@ async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: 
             async with meanwhile(*faults, *storm.bystanders()):
                 await storm.keep_starting(seconds)
             proxy.resume()
-            await storm.verdict(runs=20)
+            await storm.verdict(runs=ENOUGH)
 
 
 def _cut(proxy: Proxy) -> None:
@@ -192,4 +192,4 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
                 await asyncio.gather(_until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
             server.start()
             proxy.resume()
-            await storm.verdict(runs=20)
+            await storm.verdict(runs=ENOUGH)
