@@ -293,6 +293,9 @@ class Run(Generic[O]):
         store = (await self._connect()).store
         asked = await self._ask(lambda: store.cancel(self.id))
         if not asked.done and asked.status != status.CANCELLED and asked.reason != status.REASON_CANCELLED:
+            if successor := await self._follow("cancelled"):
+                await successor.cancel()
+                return
             raise InvalidState(f"run {self.id} is {asked.status}; it cannot be cancelled any more")
 
     async def pause(self) -> None:
@@ -300,6 +303,9 @@ class Run(Generic[O]):
         store = (await self._connect()).store
         asked = await self._ask(lambda: store.pause(self.id))
         if not asked.done:
+            if successor := await self._follow("paused"):
+                await successor.pause()
+                return
             raise InvalidState(f"run {self.id} is {asked.status}; only a run that goes on can be paused")
 
     async def resume(self) -> None:
@@ -307,7 +313,16 @@ class Run(Generic[O]):
         store = (await self._connect()).store
         asked = await self._ask(lambda: store.resume(self.id))
         if not asked.done:
+            if successor := await self._follow("resumed"):
+                await successor.resume()
+                return
             raise InvalidState(f"run {self.id} is {asked.status}; only a paused run can be resumed")
+
+    async def _follow(self, what: str) -> Run[O] | None:
+        """What was asked of this run cannot be done to it: the run that it went on as, to be asked instead."""
+        row = await self._row()
+        self._refuse_step(row, what)
+        return await self._successor() if row.reason == status.REASON_CONTINUED else None
 
     async def _ask(self, call: Callable[[], Awaitable[Asked]]) -> Asked:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
@@ -316,8 +331,9 @@ class Run(Generic[O]):
         asked = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until)
         if asked.status is None:
             raise RunNotFound(self.id)
-        if asked.lane is not None:
-            connected.switchboard.ready([asked.lane])
+        lanes = asked.lanes | ({asked.lane} if asked.lane is not None else set())
+        if lanes:
+            connected.switchboard.ready(lanes)
         if asked.ended:
             connected.switchboard.ended()
         if asked.done:
@@ -327,37 +343,41 @@ class Run(Generic[O]):
     async def retry(self, *, from_start: bool = False) -> Run[O]:
         """Queue a failed or cancelled run again: recorded steps are kept, the failed one is made anew.
 
-        ``from_start=True`` leaves it as it is and starts a new run with the same input, linked to it: for runs whose
-        steps were undone.
+        ``from_start=True`` leaves it as it is and starts a new run with the same input and options, linked to it: for
+        runs whose steps were undone. A deadline counts anew; a key, a delay and an expiry are not repeated.
         """
         connected = await self._connect()
         if from_start:
             return await self._start_anew()
-        lane = await connected.store.retry(self.id)
-        if lane is None:
+        lanes = await connected.store.retry(self.id)
+        if lanes is None:
+            if successor := await self._follow("retried"):
+                return await successor.retry()
             row = await self._row()
-            if row.undoing:
+            ended = row.status in (status.FAILED, status.CANCELLED)
+            if row.undoing or (ended and row.graph is not None):
+                who = f"run {self.id}" if row.undoing else f"a step of run {self.id}"
                 raise InvalidState(
-                    f"run {self.id} was undone and cannot go on from its records; "
+                    f"{who} was undone and cannot go on from its records; "
                     "retry(from_start=True) starts a new run with the same input"
                 )
-            if row.status in (status.FAILED, status.CANCELLED) and await self._graph(row) is not None:
-                raise InvalidState(
-                    f"run {self.id} is a dag run, which does not go on once it has ended; "
-                    "retry(from_start=True) starts a new one with the same input"
-                )
             raise InvalidState(f"run {self.id} is {row.status}; only failed or cancelled runs can be retried")
-        connected.switchboard.ready([lane])
+        connected.switchboard.ready(lanes)
         return self
+
+    def _refuse_step(self, row: RunRow, what: str) -> None:
+        """A step of a dag run goes with that."""
+        if row.dag_id is not None:
+            raise InvalidState(f"run {self.id} is a step of dag run {row.dag_id}; it can only be {what} with that run")
 
     async def _start_anew(self) -> Run[O]:
         row = await self._row()
+        self._refuse_step(row, "started anew")
         if row.status not in status.TERMINAL:
             raise InvalidState(f"run {self.id} is {row.status}; only a run that has ended can be started anew")
-        deadline = None if row.deadline_at is None else row.deadline_at - row.created_at
         shape = RunShape(
-            row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=deadline,
-            max_attempts=row.max_attempts, tags=tuple(row.tags), format=row.format,
+            row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=row.deadline_ms,
+            max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags), format=row.format,
         )  # fmt: skip
         plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
         runs = plan.runs(new_id(), row.input)

@@ -227,7 +227,7 @@ def test_a_signal_that_no_step_waits_for(holdfast: Verbs, shop: Shop) -> None:
     assert "has no step 'bos_ok'" in holdfast.error("signal", run_id, "bos_ok", "true", code=1)
 
 
-def test_a_dag_run_is_tried_again_from_its_start_only(holdfast: Verbs, shop: Shop) -> None:
+def test_a_dag_run_that_was_undone_is_tried_again_from_its_start_only(holdfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
     holdfast("cancel", run_id)
     shop.drain("fulfil")
@@ -272,3 +272,54 @@ def test_a_run_that_newer_code_finished_shows_the_graph_it_went_by(holdfast: Ver
     assert (run["status"], run["version"]) == ("completed", old)
     assert "thank" not in run["output"] and len(table(holdfast("show", run_id).stdout)) == 6
     assert holdfast.json("show", shop.start("order", module="newer"))["version"] != old
+
+
+def test_a_failed_dag_run_goes_on_where_it_was(holdfast: Verbs, shop: Shop) -> None:
+    shop.write(
+        "mending.py",
+        "from pathlib import Path\n"
+        "from holdfast import Holdfast, NonRetryableError\n"
+        "app = Holdfast()\n"
+        "dag = app.dag('mending')\n"
+        "dag.declare(lambda ctx: 'plan', name='plan')\n"
+        "@dag.step(after=['plan'])\n"
+        "def sew(ctx):\n"
+        "    if not Path('needle').exists(): raise NonRetryableError('no needle')\n"
+        "    return 'sewn'\n"
+        "dag.declare(lambda ctx: 'worn', name='wear', after=['sew'])\n",
+    )
+    run_id = shop.start("mending", module="mending")
+    shop.drain("mending")
+    sentence = holdfast.json("show", run_id)["why"]
+    assert f"`holdfast retry {run_id}` lets it go on with the steps that did not complete." in sentence
+    shop.write("needle", "")
+    assert holdfast("retry", run_id).stdout.split() == [run_id]
+    assert [row[2] for row in table(holdfast("show", run_id).stdout)] == [
+        "completed",
+        "waiting (in line)",
+        "waiting (steps)",
+    ]
+    shop.drain("mending")
+    assert holdfast.json("result", run_id)["output"] == {"plan": "plan", "sew": "sewn", "wear": "worn"}
+
+
+def test_a_dag_run_is_paused_and_resumed(holdfast: Verbs, shop: Shop) -> None:
+    run_id = dag(shop)
+    assert holdfast("pause", run_id).stdout.split() == [run_id]
+    holdfast("signal", run_id, "boss_ok", "true")
+    shop.drain("fulfil")
+    text = holdfast("show", run_id).stdout
+    assert re.search(r"status +paused\n", text) and re.search(r"boss_ok +paused", text)
+    assert f"An operator holds it; `holdfast resume {run_id}` lets it go on." in text
+    assert [run["id"] for run in holdfast.json("runs", "--status", "paused")] == [run_id]
+    [told] = holdfast.json("resume", run_id)
+    assert (told["resumed"], told["status"]) == (True, "running")
+    shop.drain("fulfil")
+    assert holdfast.json("result", run_id)["output"]["ship"] == "shipped"
+
+
+def test_a_step_is_not_asked_by_itself(holdfast: Verbs, shop: Shop) -> None:
+    run_id = dag(shop)
+    steps = {step["name"]: step["child"] for step in holdfast.json("show", run_id)["steps"]}
+    for verb in ("pause", "resume", "cancel", "retry"):
+        assert f"is a step of dag run {run_id}" in holdfast.error(verb, steps["boss_ok"], code=1)

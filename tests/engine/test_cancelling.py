@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached
 from tests.worker.spying import wrap
 
@@ -227,7 +227,7 @@ async def test_an_except_around_the_steps_does_not_save_the_run(app: Holdfast, c
 
 
 async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Holdfast, calls: Calls) -> None:
-    quick, slow = Gate(), Gate()
+    quick, slow, another_run = Gate(), Gate(), bystander(app)
 
     async def line(ctx: Context, name: str, gate: Gate) -> None:
         await ctx.step(name, gate.passing)
@@ -244,7 +244,7 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Holdfas
         await run.cancel()
         quick.open()
         await eventually(run.steps)
-        await asyncio.sleep(0.05)
+        await another_run()
         assert await run.status() == "running"
         slow.open()
         await is_cancelled(run)

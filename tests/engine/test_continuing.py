@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, RunCancelled, RunFailed, Settings, SyncContext
+from holdfast import Context, Holdfast, NonRetryableError, RunCancelled, RunFailed, Settings, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at
-from tests.support.engine import Calls, eventually
+from tests.support.engine import Calls, ThreadGate, eventually
 
 
 def add_counter(app: Holdfast, calls: Calls, last: int) -> None:
@@ -202,6 +202,68 @@ async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_fi
         await app.get(last.id).cancel()
         with pytest.raises(RunCancelled):
             await run.result(timeout=20)
+
+
+async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(app: Holdfast, calls: Calls) -> None:
+    """The code does not stop at a step any more, so it is the next of the chain that is held."""
+    gate = ThreadGate()
+
+    @app.workflow
+    def counter(ctx: SyncContext, number: int) -> str:
+        calls.hit(f"run {number}")
+        if number == 0:
+            gate.passing()
+            ctx.continue_as(1)
+        return f"ended at {number}"
+
+    run = await app.start(counter, 0)
+    async with app.worker():
+        await gate.reached()
+        await run.pause()
+        gate.open()
+        await eventually(lambda: has_status(app, run.id, "completed"))
+        [_, successor] = await chain_of(app, run.id)
+        assert successor.status == "paused"
+        await run.resume()
+        assert await run.result(timeout=20) == "ended at 1"
+    assert calls == {"run 0": 1, "run 1": 1}
+
+
+async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_goes_on(
+    app: Holdfast, calls: Calls
+) -> None:
+    def fail_once() -> None:
+        if calls.hit("try") == 1:
+            raise NonRetryableError("not now")
+
+    @app.workflow
+    async def waiter(ctx: Context, number: int) -> None:
+        if number < 2:
+            ctx.continue_as(number + 1)
+        await ctx.wait_signal("go")
+        await ctx.step("try", fail_once)
+        await ctx.wait_signal("stop")
+
+    run = await app.start(waiter, 0)
+    async with app.worker():
+        await eventually(lambda: has_waiting(app))
+        await run.pause()
+        [held] = await app.runs(status="paused")
+        await run.resume()
+        assert await app.get(held.id).status() != "paused"
+        await run.signal("go")
+        with pytest.raises(RunFailed):
+            await run.result(timeout=20)
+        retried = await run.retry()
+        assert retried.id == held.id
+        await eventually(lambda: has_waiting(app))
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=20)
+
+
+async def has_waiting(app: Holdfast) -> bool:
+    return bool(await app.runs(status="waiting"))
 
 
 async def test_a_long_chain_comes_to_its_end(make_app: MakeApp, calls: Calls) -> None:

@@ -518,6 +518,25 @@ async def test_a_timeout_can_be_caught(app: Holdfast) -> None:
     assert await run.result() == {"later": "later"}
 
 
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_step_that_errors_lead_to_and_that_comes_after_others_is_done_either_way(
+    app: Holdfast, broken: bool
+) -> None:
+    dag = app.dag("dag")
+
+    @dag.step(catch={NonRetryableError: "report"})
+    async def pay(ctx: Any) -> str:
+        if broken:
+            raise NonRetryableError("no")
+        return "paid"
+
+    dag.declare(lambda ctx: "packed", name="pack")
+    dag.declare(lambda ctx: sorted(ctx.outputs), name="report", after=["pack"])
+    run = await app.start(dag)
+    await app.drain()
+    assert (await run.result())["report"] == (["pack"] if broken else ["pack", "pay"])
+
+
 async def test_a_catch_that_is_new_in_the_code_does_not_lead_an_old_run_astray(make_app: MakeApp) -> None:
     """R13: the graph of the start has no such way."""
     old, new = make_app(), make_app()

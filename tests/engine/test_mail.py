@@ -114,18 +114,14 @@ async def test_any_wake_is_told_to_those_who_watch_and_no_other() -> None:
 async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp, moment: float) -> None:
     """Nothing was ever sent to the run, and nobody has told of anything lately: waiting costs no question."""
     app = make_app(settings=Settings(moment=moment, poll=60, sweep=60))
+    await deafen(app)
     looks = Counted(await app.store(), "mail")
 
     @app.workflow
     async def order(ctx: Context) -> Any:
-        await ctx.step("forget the first word of the ear", forget)
         return await ctx.wait_signal("go", timeout=3600)
 
-    async def forget() -> None:
-        await _hearing(app)
-        worker._mailman._news = 0.0
-
-    async with app.worker(grace=0) as worker:
+    async with app.worker(grace=0):
         run = await app.start(order)
         await eventually(lambda: _opened(run))
         assert len(looks) == 0
@@ -287,7 +283,7 @@ async def test_a_run_may_be_woken_on_any_worker_and_knows_its_history_on_each(ma
         for turn in range(number):
             await apps[turn % 2].signal(run.id, "item", turn)
             if turn % 3 == 0:
-                await asyncio.sleep(0.01)
+                await eventually(lambda: _taken(app, run, 2 * turn + 2))  # noqa: B023
         assert await run.result(timeout=30) == list(range(number))
     assert calls == {str(turn): 1 for turn in range(number)}
 

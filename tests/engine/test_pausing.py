@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
 from tests.worker.spying import wrap
 
@@ -311,7 +311,7 @@ async def test_a_running_run_is_held_at_the_next_step(app: Holdfast, calls: Call
 
 async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Holdfast, calls: Calls) -> None:
     """A line whose step is done begins no other while its sibling is still executed."""
-    quick, slow = Gate(), Gate()
+    quick, slow, another_run = Gate(), Gate(), bystander(app)
 
     async def line(ctx: Context, name: str, gate: Gate) -> None:
         await ctx.step(name, gate.passing)
@@ -331,7 +331,7 @@ async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: 
         await run.pause()
         quick.open()
         await eventually(recorded)
-        await asyncio.sleep(0.05)
+        await another_run()
         assert (await run.status(), calls) == ("running", {})
         slow.open()
         await reached(run, "paused")

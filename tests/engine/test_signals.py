@@ -30,7 +30,7 @@ from holdfast import (
 )
 from holdfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached, wake
 from tests.worker.spying import wrap
 
@@ -731,10 +731,10 @@ async def test_a_run_in_memory_hears_a_signal_while_a_branch_is_busy(make_app: M
         value, _ = await ctx.gather(ctx.branch(listener), ctx.branch(busy))
         return value
 
-    async with app.worker():
+    async with app.worker() as worker:
         run = await app.start(order)
         await gate.reached()
-        await asyncio.sleep(0.1)  # until the other branch waits; if it does not yet, the test is only easier
+        await eventually(lambda: worker._mailman._watched)  # the other branch waits
         await run.signal("go", 7)
         assert await run.result(timeout=PATIENCE) == 7
 

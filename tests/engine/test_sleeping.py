@@ -12,7 +12,7 @@ import pytest
 from holdfast import Backoff, ConfigurationError, Context, Holdfast, RunFailed, Settings, SyncContext
 from holdfast.engine.execution import Execution
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
+from tests.support.engine import PATIENCE, Calls, Gate, bystander, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
 
 DAY = timedelta(days=1)
@@ -148,8 +148,7 @@ async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Holdfast,
     run = await patient.start("order")
     async with doomed(patient):
         await asyncio.wait_for(began.wait(), PATIENCE)
-        while not await run.steps():
-            await asyncio.sleep(0.01)
+        await eventually(run.steps)
     info = await run.info()
     assert (info.status, info.losses) == ("queued", 1)
     async with rows_of(app) as rows:
@@ -423,7 +422,7 @@ async def test_gathering_with_errors_as_results_does_not_swallow_a_release(app: 
 async def test_a_run_stays_in_memory_while_a_branch_is_busy(make_app: MakeApp, calls: Calls) -> None:
     """Rule 24: it is released when every branch waits, and due when the first of them is."""
     app = make_app(settings=Settings(moment=0))
-    gate = Gate()
+    gate, another_run = Gate(), bystander(app)
 
     async def sleeper(ctx: Context, seconds: float) -> None:
         await ctx.sleep(seconds)
@@ -437,10 +436,14 @@ async def test_a_run_stays_in_memory_while_a_branch_is_busy(make_app: MakeApp, c
         calls.hit("body")
         await ctx.gather(ctx.branch(sleeper, 7200), ctx.branch(worker), ctx.branch(sleeper, 3600))
 
+    async def both_sleep() -> bool:
+        return await count(app, "steps", run) == 2
+
     run = await app.start(order)
     async with app.worker():
         await gate.reached()
-        await asyncio.sleep(0.05)
+        await eventually(both_sleep)
+        await another_run()
         assert await run.status() == "running"
         gate.open()
         info = await reached(run, "waiting")
@@ -541,10 +544,15 @@ async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: Make
             )
             return int(number)
 
+        async def everybody_has_left() -> bool:
+            others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            return await rows.fetch(f"{others} AND backend_type = 'client backend'") == []
+
         before = await read()
         async with app.worker(concurrency=10) as worker:
             runs = [await app.start(quick, number) for number in range(200)]
             assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(200))
             assert len(worker._executor.running) == 0
-        await asyncio.sleep(1.5)  # until the server has counted
-        assert await read() - before < 50_000
+        await app.close()
+        await eventually(everybody_has_left)  # and told the server what it has read
+        assert 200 <= await read() - before < 50_000

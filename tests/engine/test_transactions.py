@@ -27,8 +27,8 @@ from holdfast import (
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, outcome_of
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
-from tests.worker.spying import only_postgres, wrap
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt, make_due
+from tests.worker.spying import Counted, only_postgres, wrap
 
 QUICK = Backoff(base=0.001, jitter=False)
 only_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -235,15 +235,14 @@ async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
     make_app: MakeApp, app: Holdfast, accounts: Accounts, calls: Calls
 ) -> None:
     """R2, rule 29: the fence comes after the function, before the commit."""
-    gate = Gate()
+    answered = asyncio.Event()
 
     async def lose_it(call: Callable[..., Any], *args: Any) -> Any:
-        if calls.hit("transact") == 1:
-            gate.open()
-            rows = Rows(await app.store(), app.namespace, app.url.text)
-            await rows.fetch("UPDATE [runs] SET claim = claim + 1")
-            await rows.close()
-        return await call(*args)
+        await accounts.fetch("UPDATE [runs] SET claim = claim + 1")
+        try:
+            return await call(*args)
+        finally:
+            answered.set()
 
     wrap(await app.store(), "transact", lose_it)
 
@@ -254,9 +253,7 @@ async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
 
     await app.start(order)
     async with app.worker(grace=0):
-        await eventually(lambda: gate._open.is_set())
-        await eventually(lambda: calls["transact"] == 1)
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(answered.wait(), PATIENCE)
         assert await accounts.names() == []
 
 
@@ -323,6 +320,20 @@ async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Holdfast, ac
     assert await run.status() == "cancelled"
     assert await accounts.names() == ["a"]
     assert [s.kind for s in await run.steps()] == ["transaction"]
+
+
+async def test_a_transaction_takes_no_second_question(app: Holdfast, accounts: Accounts) -> None:
+    """What operators ask of the run comes back with the commit."""
+    looks = Counted(await app.store(), "run")
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.transaction(accounts.write, "a")
+
+    run = await app.start(order)
+    await app.drain()
+    await run.result()
+    assert looks.calls == []
 
 
 async def test_the_name_and_the_label_are_as_for_a_step(app: Holdfast, accounts: Accounts) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.waiting import rows_of
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -727,7 +729,7 @@ async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app:
 # -- an operator's retry -------------------------------------------------------------------------------------------
 
 
-async def undone_run(app: Holdfast, trip: Trip, calls: Calls) -> Any:
+async def undone_run(app: Holdfast, trip: Trip, calls: Calls, **options: Any) -> Any:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context, number: int) -> str:
         await trip.booked(ctx, "flight")
@@ -735,7 +737,7 @@ async def undone_run(app: Holdfast, trip: Trip, calls: Calls) -> Any:
             raise NonRetryableError("once")
         return f"done {number}"
 
-    run = await app.start(order, 7, tags=["vip"])
+    run = await app.start(order, 7, **{"tags": ["vip"], **options})
     await app.drain()
     assert await run.status() == "compensated"
     return run
@@ -774,6 +776,20 @@ async def test_a_retry_from_the_start_is_a_new_run_linked_to_the_old(app: Holdfa
     assert (info.origin, info.input, info.tags, info.workflow) == (run.id, 7, ["vip"], "order")
     assert await run.status() == "compensated"
     assert trip.log == ["book flight", "undo flight flight-1", "book flight"]
+
+
+async def test_a_retry_from_the_start_has_the_options_of_the_first(app: Holdfast, trip: Trip, calls: Calls) -> None:
+    """The deadline counts anew, from a start that nothing keeps waiting. The key stays with the first."""
+    options = {"queue": "fast", "priority": 3, "max_attempts": 2, "timeout": 5.5, "deadline": 3600, "tags": ["vip"]}
+    run = await undone_run(app, trip, calls, key="k", expires_in=1800, **options)
+    again = await run.retry(from_start=True)
+    columns = "queue, priority, max_attempts, timeout_ms, deadline_ms, tags"
+    async with rows_of(app) as rows:
+        [found] = await rows.fetch(f"SELECT {columns} FROM [runs] WHERE id = ?", again.id)
+    assert found == ("fast", 3, 2, 5500, 3_600_000, '["vip"]')
+    info = await again.info()
+    assert info.deadline == info.created_at + timedelta(hours=1)
+    assert (info.key, info.expires_at, info.ready) == (None, None, True)
 
 
 async def test_a_failed_run_without_undos_may_be_started_anew_too(app: Holdfast, calls: Calls) -> None:

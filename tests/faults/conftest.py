@@ -14,7 +14,7 @@ from tests.support.postgres import PrivatePostgres
 
 COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
            "dag runs", "dag steps", "dag acts", "dag undos", "lost doing", "lost undoing",
-           "cancels", "pauses", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
+           "cancels", "pauses", "retries", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
            "swallowed commits", "false losses", "violations")  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.model.graph import APPROVAL, Graph, Node
 from tests.faults import story
 from tests.faults.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
-from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Run, Write
+from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Move, Run, Write
 from tests.faults.evidence import UNDO as UNDO_BRANCH
 
 STEP, INNER, WHEN, UNDO = "step", "inner", "when", "undo"
@@ -105,7 +105,10 @@ class Scene:
             {
                 "storms": 1, "dag runs": len(self.runs), "dag steps": len(self.nodes), "dag acts": len(self.acts),
                 "dag undos": sum(len(run.undos) for run in self.runs), "lost doing": doing, "lost undoing": undoing,
-                "cancels": sum(wish.what == "cancel" and wish.granted is True for wish in self.evidence.wishes),
+                **{
+                    many: sum(wish.what == what and wish.granted is True for wish in self.evidence.wishes)
+                    for what, many in (("cancel", "cancels"), ("pause", "pauses"), ("retry", "retries"))
+                },
             }
         )  # fmt: skip
 
@@ -155,13 +158,8 @@ class GraphCase:
 
     @cached_property
     def settled_at(self) -> dict[str, int]:
-        """When the end of each step was written, first."""
-        found: dict[str, int] = {}
-        for name, case in self.nodes.items():
-            for move in case.moves:
-                if move.status in SETTLED:
-                    found[name] = min(move.at, found.get(name, move.at))
-        return found
+        """When the end of each step was written; the last one, if a retry has opened it again."""
+        return {name: ends[-1].at for name, case in self.nodes.items() if (ends := ends_of(case))}
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -187,6 +185,21 @@ class GraphCase:
     def wished(self) -> bool:
         """Whether somebody wanted it cancelled, and was not refused."""
         return any(wish.what == "cancel" and wish.granted is not False for wish in self.case.wishes)
+
+    @cached_property
+    def retries(self) -> int:
+        """How often somebody let it go on after its end, and was not refused."""
+        return sum(wish.what == "retry" and wish.granted is not False for wish in self.case.wishes)
+
+    @cached_property
+    def held(self) -> list[tuple[int, int]]:
+        """When it was paused: from, until."""
+        found, since = list[tuple[int, int]](), None
+        for move in self.case.moves:
+            if since is not None and move.status != "paused":
+                found.append((since, move.at))
+            since = None if move.status != "paused" else move.at if since is None else since
+        return found
 
     def of(self, name: str, *what: str) -> list[GraphAct]:
         return [act for act in self.acts if act.node == name and act.what in what]
@@ -229,6 +242,11 @@ class GraphCase:
         return found
 
 
+def ends_of(case: Case) -> list[Move]:
+    """The moves by which a run or a step came to its end: one, and one more for each retry."""
+    return [move for move in case.moves if move.status in SETTLED and move.old_status not in SETTLED]
+
+
 Found = Iterator[tuple[str, str]]
 
 
@@ -263,8 +281,8 @@ def _told(scene: Scene) -> Iterator[Violation]:
             yield Violation("hung", start.run, "nobody was told how it ended")
     for seen in scene.evidence.seen:
         row = runs[seen.run].row if seen.run in runs else None
-        if row is None:
-            continue
+        if row is None or runs[seen.run].retries:
+            continue  # a caller may have heard of an earlier end
         if (seen.status == "completed") != (row.status == "completed"):
             yield Violation("wrong result", seen.run, f"a caller heard {seen.status}; it is {row.status}")
         elif seen.status not in ("completed", "failed", "cancelled"):
@@ -290,10 +308,11 @@ def it_ends(run: GraphCase) -> Found:
         elif case.row.held:
             yield "left behind", f"step {name} still stands in line, has a timer or a worker"
     for name, case in {"": run.case, **run.nodes}.items():
-        ends = [move for move in case.moves if move.status in SETTLED and move.old_status not in SETTLED]
-        if len(ends) > 1:
+        ends = ends_of(case)
+        if len(ends) > 1 + run.retries:
             yield "twice", f"{name or 'the run'} ended {len(ends)} times: {[move.status for move in ends]}"
-        if any(move.old_status in SETTLED and move.status != move.old_status for move in case.moves):
+        final = ("completed", "compensated") if run.retries else SETTLED
+        if any(move.old_status in final and move.status != move.old_status for move in case.moves):
             yield "twice", f"{name or 'the run'} changed after its end"
 
 
@@ -304,7 +323,7 @@ def outcomes_are_true(run: GraphCase) -> Found:
             continue
         node = run.graph.nodes[name]
         acts = {act.nonce: act for act in run.of(name, STEP)}
-        last = next((move.old_claim for move in case.moves if move.status in SETTLED), None)
+        last = next((move.old_claim for move in reversed(ends_of(case))), None)
         if case.row.status == "completed" and node.kind == APPROVAL:
             allowed = [*run.answers[name], *([True] if node.on_timeout == "approve" else [])]
             if load(case.row.output) not in allowed:
@@ -407,6 +426,15 @@ def steps_wait_for_others(run: GraphCase) -> Found:
             yield "wrong output", f"{act.node} saw {sorted(first.saw)} ({first.nonce}), then {sorted(act.saw)}"
 
 
+def nothing_begins_while_it_is_paused(run: GraphCase) -> Found:
+    """What a worker has in hand finishes; what is taken after the pause, and before the resume, was not to be."""
+    for act in run.acts:
+        case = run.nodes.get(act.node) if act.what in (STEP, WHEN) else None
+        claim = case.claims.get(act.claim) if case is not None else None
+        if claim is not None and any(since + SLACK < claim.began < until - SLACK for since, until in run.held):
+            yield "begun while paused", f"{act.what} {act.node} ({act.nonce}) under claim {act.claim}"
+
+
 def no_step_after_an_undo(run: GraphCase) -> Found:
     """The undoing begins when every step has come to its end, and none begins any more."""
     acts = [act for act in run.acts if not run.stale(act)]
@@ -466,7 +494,8 @@ def _checkpoints(run: GraphCase, name: str, case: Case) -> Found:
             if again:
                 yield "twice", f"a checkpoint of {name} was called again, though on record: {again}"
     places = Counter(write.place for write in case.writes if write.what == INSERTED)
-    if any(count > 1 for count in places.values()):
+    asked_again = run.retries if run.graph.nodes[name].kind == APPROVAL else 0
+    if any(count > 1 + asked_again for count in places.values()):
         yield "twice", f"a checkpoint of {name} was recorded twice"
 
 
@@ -506,7 +535,8 @@ def undos_are_accounted_for(run: GraphCase) -> Found:
 
 RULES: tuple[Callable[[GraphCase], Found], ...] = (
     it_ends, outcomes_are_true, the_result_is_the_outputs, it_ends_as_it_must, steps_wait_for_others,
-    no_step_after_an_undo, undos_run_in_reverse, acts_are_accounted_for, undos_are_accounted_for,
+    nothing_begins_while_it_is_paused, no_step_after_an_undo, undos_run_in_reverse, acts_are_accounted_for,
+    undos_are_accounted_for,
 )  # fmt: skip
 
 

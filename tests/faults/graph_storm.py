@@ -1,5 +1,5 @@
 """A storm over dag runs: worker processes are killed while steps are done and while they are undone, gates are opened
-from outside, operators cancel."""
+from outside, operators cancel, pause, resume and retry."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GraphStorm(Storm):
         self.launch()
 
     def bystanders(self) -> list[Awaitable[None]]:
-        return [self._answer(0.15), self._meddle()]
+        return [self._answer(0.15), self._meddle(), self._hold(), self._retry()]
 
     async def _answer(self, reluctance: float) -> None:
         """Somebody who opens gates, or does not, some early and some late."""
@@ -92,9 +92,39 @@ class GraphStorm(Storm):
             for (run_id,) in rows:
                 await wish(self.app, self.ledger, str(run_id), "cancel")
 
+    async def _hold(self) -> None:
+        """One who pauses runs, and resumes some of them."""
+        while True:
+            await asyncio.sleep(random.random() * 0.2)
+            for run_id in await self._some(_UNFINISHED):
+                await wish(self.app, self.ledger, run_id, "pause")
+            for run_id in await self._some("status = 'paused'"):
+                await wish(self.app, self.ledger, run_id, "resume")
+
+    async def _retry(self) -> None:
+        """One who lets runs go on that failed or were cancelled; also some that were undone, who is refused."""
+        while True:
+            await asyncio.sleep(random.random() * 0.2)
+            for run_id in await self._some("status IN ('failed', 'cancelled')"):
+                await wish(self.app, self.ledger, run_id, "retry")
+
+    async def _some(self, which: str) -> list[str]:
+        rows = await self.database.fetch(
+            f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {which} ORDER BY random() LIMIT 1"
+        )
+        return [str(run_id) for (run_id,) in rows]
+
     async def _let_go(self) -> None:
-        """Every gate is opened."""
-        await self._answer(0)
+        """Every gate is opened, and nobody is held."""
+        async with meanwhile(self._resume_all()):
+            await self._answer(0)
+
+    async def _resume_all(self) -> None:
+        while True:
+            rows = await self.database.fetch("SELECT id FROM [runs] WHERE dag_id IS NULL AND status = 'paused'")
+            for (run_id,) in rows:
+                await wish(self.app, self.ledger, str(run_id), "resume")
+            await asyncio.sleep(0.1)
 
     async def _unfinished(self) -> int:
         return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])

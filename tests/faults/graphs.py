@@ -1,8 +1,9 @@
 """The storms over declared graphs: dags of several shapes, whose fate is part of their input, and the ledger of what
 their steps and undos did. The rules are in graph_rules.py.
 
-The fate says which steps fail for good, which fail with an error that is caught, which are not wanted, and which
-cannot be undone. Whether a flaky step or undo fails this time is left to chance.
+The fate says which steps fail for good (unless somebody mends them before they are tried again), which fail with an
+error that is caught, which are not wanted, and which cannot be undone. Whether a flaky step or undo fails this time is
+left to chance.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class _Works:
 
     def _begin(self, ctx: Any, risk: float = 0.0) -> tuple[str, Exception | None]:
         """Write the act down; what it returns, or the error it raises."""
-        if ctx.step_name in ctx.input["breaks"]:
+        if ctx.step_name in ctx.input["breaks"] and (ctx.attempt == 1 or random.random() < 0.7):
             nonce = self.act(ctx, STEP, BREAKS)
             # Where one retry is allowed, two failures are the end as well.
             hopeless = risk > 0 or random.random() < 0.5

@@ -168,7 +168,42 @@ def joined() -> Scene:
     return tale.end("completed")
 
 
-STORIES = (completed, undone, cancelled, unwanted, caught, gated, joined)
+def paused() -> Scene:
+    """Held while its second steps were due: what was under way went on, and nothing was taken before the resume."""
+    tale = Tale()
+    tale.step("top", 1)
+    tale.evidence.moves.append(Move(4 * MS, "r", 0, 0, "paused", "running", None, None))
+    tale.evidence.moves.append(Move(40 * MS, "r", 0, 0, "running", "paused", None, None))
+    for name, at in (("left", 50), ("right", 50), ("end", 60)):
+        tale.step(name, at)
+    return tale.end("completed", 150)
+
+
+def retried() -> Scene:
+    """The first step broke, and was done when somebody let the run go on."""
+    tale = Tale(breaks=["top"])
+    tale.evidence.wishes.append(Wish(9 * MS, "r", "retry", True))
+    tale.evidence.moves += [
+        Move(1 * MS, "r/top", 1, 0, "running", "queued", "w", None),
+        Move(3 * MS, "r/top", 1, 1, "failed", "running", None, "w"),
+        Move(4 * MS, "r/left", 0, 0, "skipped", "waiting", None, None),
+        Move(8 * MS, "r", 0, 0, "failed", "running", None, None),
+        Move(9 * MS, "r", 0, 0, "running", "failed", None, None),
+        Move(9 * MS, "r/top", 2, 1, "queued", "failed", None, None),
+        Move(9 * MS, "r/left", 0, 0, "waiting", "skipped", None, None),
+    ]
+    tale.acts.append(GraphAct(2 * MS, "r", "top", "r/top", 1, 1, 100, "n-first", STEP, BREAKS, {}))
+    for name, at in (("top", 20), ("left", 30), ("right", 30), ("end", 35)):
+        tale.step(name, at)
+    change(tale.acts, lambda act: act.nonce == "n-top", claim=3)
+    for at, old in ((20, 2), (25, 3)):
+        change(tale.evidence.moves, lambda m: (m.run, m.at) == ("r/top", at * MS), claim=3, old_claim=old)  # noqa: B023
+    scene = tale.end("completed", 120)
+    scene.evidence.seen[:] = [Seen("r", "failed")]
+    return scene
+
+
+STORIES = (completed, undone, cancelled, unwanted, caught, gated, joined, paused, retried)
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -428,7 +463,30 @@ def an_undo_is_given_something_else(scene: Scene) -> None:
     act(scene, "u-top", undoes="something")
 
 
+def begins_before_the_resume(scene: Scene) -> None:
+    change(scene.evidence.moves, lambda m: (m.run, m.at) == ("r/left", 50 * MS), at=20 * MS)
+
+
+def nobody_asked_for_the_retry(scene: Scene) -> None:
+    scene.evidence.wishes.clear()
+
+
+def ends_a_third_time(scene: Scene) -> None:
+    scene.evidence.moves += [
+        Move(90 * MS, "r/top", 3, 3, "queued", "failed", None, None),
+        Move(91 * MS, "r/top", 3, 3, "failed", "queued", None, None),
+    ]
+
+
+def a_retry_opens_a_completed_step(scene: Scene) -> None:
+    scene.evidence.moves.append(Move(90 * MS, "r/left", 1, 1, "queued", "completed", None, None))
+
+
 CASES: tuple[tuple[str, Callable[[], Scene], Callable[[Scene], None]], ...] = (
+    ("begun while paused", paused, begins_before_the_resume),
+    ("twice", retried, nobody_asked_for_the_retry),
+    ("twice", retried, ends_a_third_time),
+    ("twice", retried, a_retry_opens_a_completed_step),
     ("hung", completed, hangs),
     ("hung", completed, a_step_hangs),
     ("hung", completed, nobody_is_told),

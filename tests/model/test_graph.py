@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, GraphError
-from holdfast.model.graph import APPROVAL, Graph, Node, Settled, is_failure, mermaid, summed
+from holdfast.model.graph import APPROVAL, Graph, Node, Reopened, Settled, Stood, is_failure, mermaid, summed
 
 DIAMOND = Graph([Node("a"), Node("b", ("a",)), Node("c", ("a",)), Node("d", ("b", "c"))])
 
@@ -214,6 +214,57 @@ def test_ends_are_summed_for_each_step_of_each_run() -> None:
     assert summed(ends) == {("one", "d"): (2, 1), ("two", "d"): (1, 1)}
 
 
+# -- a retry ------------------------------------------------------------------------------------------------
+
+
+def stood(**steps: str) -> dict[str, Stood]:
+    """``a="completed"``; ``never`` for a step that was skipped before it began, ``undone`` for one that was undone."""
+    return {
+        name: Stood("skipped", None, False, False) if how == "never"
+        else Stood("compensated", "cancelled", True, True) if how == "undone"
+        else Stood("failed", how, True, False) if how.startswith("caught:")
+        else Stood(how, None, True, False)
+        for name, how in steps.items()
+    }  # fmt: skip
+
+
+READY, OPEN = Reopened(True, 0, 0), Reopened(False, 1, 0)
+
+
+def test_a_retry_opens_what_failed_and_what_it_kept_from_beginning() -> None:
+    found = DIAMOND.reopened(stood(a="completed", b="failed", c="cancelled", d="never"))
+    assert found == {"b": Reopened(True, 0, 1), "c": Reopened(True, 0, 1), "d": Reopened(False, 2, 0)}
+
+
+def test_a_retry_opens_a_first_step_that_never_began() -> None:
+    graph = Graph([one("a"), one("b"), one("c", "b")])
+    assert graph.reopened(stood(a="failed", b="never", c="never")) == {"a": READY, "b": READY, "c": OPEN}
+
+
+def test_a_retry_opens_a_step_whose_dependencies_ended_while_the_run_failed() -> None:
+    graph = Graph([one("a"), one("b"), one("c", "b")])
+    assert graph.reopened(stood(a="failed", b="completed", c="never")) == {"a": READY, "c": Reopened(True, 0, 1)}
+
+
+def test_what_hangs_on_a_skipped_step_stays_skipped() -> None:
+    graph = Graph([one("a"), one("no"), one("hangs", "no"), one("far", "hangs"), one("both", "hangs", "a")])
+    found = graph.reopened(stood(a="failed", no="skipped", hangs="never", far="never", both="never"))
+    assert found == {"a": READY, "both": OPEN}
+
+
+def test_a_caught_error_counts_where_it_leads() -> None:
+    steps = stood(pay="caught:tell", tell="failed", ship="never", end="never")
+    assert CATCHING.reopened(steps) == {"tell": Reopened(True, 0, 1)}
+
+
+def test_nothing_is_opened_where_everything_was_done() -> None:
+    assert DIAMOND.reopened(stood(a="completed", b="completed", c="skipped", d="completed")) == {}
+
+
+def test_a_run_with_a_step_that_was_undone_is_not_opened() -> None:
+    assert DIAMOND.reopened(stood(a="completed", b="failed", c="undone", d="never")) is None
+
+
 # -- any graph, any order -----------------------------------------------------------------------------------
 
 
@@ -267,6 +318,24 @@ class Playing:
                 elif decision == "skip":
                     ends[name] = "skipped"
 
+    def fail_and_retry(self, chance: random.Random) -> None:
+        """Some of what is ready has begun, and fails, is cancelled, or completes all the same, when nobody counts any
+        more. What is opened again is as if it had never ended."""
+        begun = {*self.ended, *(name for name in self.ready if chance.random() < 0.7)} & set(self.released)
+        ends = {name: chance.choice(["failed", "cancelled", "completed"]) for name in self.ready if name in begun}
+        ended = {**dict.fromkeys(self.graph.nodes, "skipped"), **ends, **self.ended}
+        again = self.graph.reopened({name: Stood(how, None, name in begun, False) for name, how in ended.items()})
+        assert again is not None
+        self.ended = {name: how for name, how in ended.items() if name not in again}
+        for name, (ready, pending, met) in again.items():
+            self.pending[name], self.met[name] = pending, met
+            if ready and name not in self.released:
+                self.check_release(name)
+        for name in self.ended:
+            self.pending[name] = sum(other in again for other in self.graph.dependencies(name))
+        self.ready = [name for name, step in again.items() if step.ready]
+        self.released = [*self.ready, *(name for name in self.ended if name in begun)]
+
     def check_release(self, name: str) -> None:
         """Enough of its dependencies completed; without a number, all are settled and one of them completed."""
         outcomes = [self.ended.get(before) for before in self.graph.dependencies(name)]
@@ -296,6 +365,21 @@ def test_any_graph_settled_in_any_order_comes_to_its_end(graph: Graph, chance: r
     assert set(play.pending.values()) == {0}
     never_begun = graph.nodes.keys() - set(play.released)
     assert {play.ended[name] for name in never_begun} <= {"skipped"}
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_any_graph_that_failed_anywhere_and_is_retried_comes_to_its_end(graph: Graph, chance: random.Random) -> None:
+    play = Playing(graph)
+    for _ in range(chance.randint(0, len(graph.nodes))):
+        if play.ready:
+            play.end({play.ready.pop(chance.randrange(len(play.ready))): chance.choice(["completed", "skipped"])})
+    before = dict(play.ended)
+    play.fail_and_retry(chance)
+    assert before.items() <= play.ended.items()
+    while play.ready:
+        play.end({play.ready.pop(chance.randrange(len(play.ready))): chance.choice(["completed", "skipped"])})
+    assert play.ended.keys() == graph.nodes.keys()
+    assert set(play.pending.values()) == {0}
 
 
 @given(graphs(), st.randoms(use_true_random=False))

@@ -858,6 +858,19 @@ async def test_a_mark_that_the_owner_did_not_hear_of_reaches_the_successor(scene
     assert await status(scene, successor.id) == "cancelled"
 
 
+async def test_a_pause_that_the_owner_did_not_hear_of_holds_the_successor(scene: Scene) -> None:
+    """At once, and not only when a worker comes to claim it; its deadline goes on meanwhile."""
+    run = await scene.running()
+    await scene.store.pause(run.id)
+    successor = successor_of(run, deadline_ms=MINUTE)
+    await scene.flush(continued(run, successor))
+    row = await scene.info(successor.id)
+    assert (row.status, row.asked, row.visible_at) == ("paused", None, row.deadline_at)
+    assert await scene.claim() == []
+    assert (await scene.store.resume(successor.id)).lane == LANE
+    assert [claimed.id for claimed in await scene.claim()] == [successor.id]
+
+
 async def test_a_run_that_goes_on_as_another_leaves_its_children_alone(scene: Scene) -> None:
     run, [child] = await scene.family()
     await scene.flush(waiting(child))

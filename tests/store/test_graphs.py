@@ -17,7 +17,6 @@ from tests.store.scene import (
     Scene,
     child_of,
     completed,
-    failed,
     joint,
     move,
     new_run,
@@ -875,24 +874,6 @@ async def test_a_step_by_itself_is_not_for_operators(scene: Scene, wish: str, na
     before = await scene.rows.dump()
     asked = await getattr(scene.store, wish)((await dag.node(name)).id)
     assert (asked.done, asked.lane) == (False, None)
-    assert await scene.rows.dump() == before
-
-
-@pytest.mark.parametrize("wish", ["pause", "resume"])
-async def test_a_dag_run_is_not_paused_or_resumed(scene: Scene, wish: str) -> None:
-    dag = await started(scene, CHAIN)
-    before = await scene.rows.dump()
-    assert (await getattr(scene.store, wish)(dag.id)).done is False
-    assert await scene.rows.dump() == before
-
-
-async def test_neither_a_dag_run_nor_its_step_is_retried(scene: Scene) -> None:
-    dag = await started(scene, CHAIN)
-    await scene.flush(dag.end((await dag.claim())["a"], "failed"))
-    await scene.flush(failed((await dag.claim())[ITSELF]))
-    before = await scene.rows.dump()
-    assert await scene.store.retry(dag.id) is None
-    assert await scene.store.retry((await dag.node("a")).id) is None
     assert await scene.rows.dump() == before
 
 

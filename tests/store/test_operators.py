@@ -608,6 +608,6 @@ async def test_a_held_parent_is_woken_at_the_same_count_of_ends_as_before(scene:
 async def test_a_run_retried_after_a_pause_has_nothing_left_of_it(scene: Scene) -> None:
     run_id = await in_state(scene, "paused")
     await scene.store.cancel(run_id)
-    assert await scene.store.retry(run_id) == LANE
+    assert await scene.store.retry(run_id) == {LANE}
     assert await scene.rows.get(run_id, "held_due") is None
     assert [run.id for run in await scene.claim()] == [run_id]

@@ -226,7 +226,8 @@ async def transact(scene: Scene, run: Claimed, call: Any, timeout: float | None 
     def record(result: Any) -> Any:
         return step(run, 0, str(result), kind="transaction")
 
-    return await scene.store.transact(scene.worker, run.id, run.claim, ("", 0), call, record, timeout)
+    made, _ = await scene.store.transact(scene.worker, run.id, run.claim, ("", 0), call, record, timeout)
+    return made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.ids import new_id
 from holdfast.model.records import Definition
-from tests.store.scene import MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
+from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
 
 
 async def test_unknown_ids_are_answered_with_nothing(scene: Scene) -> None:
@@ -86,6 +86,17 @@ async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
     assert len(await scene.store.runs(queue="vip")) == 2
     assert len(await scene.store.runs(tag="red")) == 2
     assert len(await scene.store.runs(tag="red", workflow="order")) == 1
+
+
+@pytest.mark.parametrize("filters", [{}, {"workflow": "mail"}, {"status": "failed"}, {"tag": "red"}])
+async def test_a_list_tells_as_much_of_a_run_as_a_look_at_it(scene: Scene, filters: dict[str, str]) -> None:
+    shape = {"queue": "q", "priority": 3, "max_attempts": 2, "timeout_ms": 4, "deadline_ms": DAY, "tags": ("red",)}
+    await scene.flush(failed(await scene.running(workflow="mail", **shape), reason="timeout"))
+    [listed] = await scene.store.runs(**filters)
+    row = await scene.info(listed.id)
+    listed.now_ms = row.now_ms
+    assert listed == row
+    assert (row.timeout_ms, row.deadline_ms) == (4, DAY)
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "waiting", "paused", "completed", "failed", "cancelled"])

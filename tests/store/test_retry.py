@@ -14,7 +14,7 @@ async def test_a_failed_run_is_queued_again_with_a_new_budget(scene: Scene) -> N
     [second] = await scene.claim()
     await scene.flush(step(second, 0, '"kept"'), failed(second))
     await scene.rows.set(run.id, "losses", 4)
-    assert await scene.store.retry(run.id) == Lane("vip", "order", 3)
+    assert await scene.store.retry(run.id) == {Lane("vip", "order", 3)}
     row = await scene.info(run.id)
     assert (row.status, row.reason, row.error, row.completed_at, row.ready) == ("queued", None, None, None, True)
     assert row.losses == 0
@@ -35,7 +35,7 @@ async def test_a_retry_moves_the_claim_number_on(scene: Scene) -> None:
 async def test_a_cancelled_run_can_be_retried_too(scene: Scene) -> None:
     run = await scene.running()
     await scene.flush(move(run, "cancelled", reason="cancelled"))
-    assert await scene.store.retry(run.id) == Lane("order", "order", 0)
+    assert await scene.store.retry(run.id) == {Lane("order", "order", 0)}
     assert [again.id for again in await scene.claim()] == [run.id]
 
 

@@ -46,9 +46,10 @@ async def transact(
     scene: Scene, run: Claimed, call: Callable[[sqlite3.Connection], Any], timeout: float | None = None
 ) -> StepRecord:
     place = ("", 0)
-    return await scene.store.transact(
+    made, _ = await scene.store.transact(
         scene.worker, run.id, run.claim, place, call, lambda result: step(run, 0, f'"{result}"'), timeout
     )
+    return made
 
 
 async def bookings(scene: Scene) -> list[int]:

@@ -13,6 +13,7 @@ import pytest
 from holdfast.errors import ContextMisuse, LeaseLost
 from holdfast.model.records import Claimed, StepDone, StepRecord
 from tests.store.scene import Scene, completed, joint, opened, step
+from tests.support.engine import eventually
 
 Call = Callable[[Any], Any]
 
@@ -23,6 +24,8 @@ class Bank:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.calls = 0
+        self.asked: str | None = None
+        """What the last transaction brought back of the wishes of operators."""
 
     @property
     def sqlite(self) -> bool:
@@ -71,9 +74,10 @@ class Bank:
         timeout: float | None = 30,
     ) -> StepRecord:
         record = record or (lambda result: step(run, position, result, kind="transaction"))
-        return await self.scene.store.transact(
+        made, self.asked = await self.scene.store.transact(
             worker or self.scene.worker, run.id, run.claim, ("", position), call, record, timeout
         )
+        return made
 
 
 def booking(amount: int) -> str:
@@ -167,6 +171,27 @@ async def test_a_run_that_is_being_cancelled_keeps_the_step_in_flight(bank: Bank
     await bank.transact(run, bank.books())
     assert await bank.booked() == [5]
     assert len(await bank.scene.store.steps(run.id)) == 1
+
+
+@pytest.mark.parametrize("wish", ["cancel", "pause"])
+async def test_it_tells_what_operators_ask_of_the_run(bank: Bank, wish: str) -> None:
+    """As a flush does: the next step must not begin. Also when it is asked again, because its reply was lost."""
+    run, other = await bank.scene.running(), await bank.scene.running()
+    await bank.transact(run, bank.books(), 0)
+    assert bank.asked is None
+    await getattr(bank.scene.store, wish)(run.id)
+    await bank.transact(run, bank.books(), 1)
+    assert bank.asked == wish
+    await bank.transact(other, bank.books())
+    assert bank.asked is None
+    await bank.transact(run, bank.books(), 0)
+    assert (bank.asked, bank.calls) == (wish, 3)
+
+
+async def test_what_was_asked_while_the_function_ran_is_told_too(bank: Bank) -> None:
+    run = await bank.scene.running()
+    await bank.transact(run, bank.does(booking(5), "UPDATE [runs] SET asked = 'pause'"))
+    assert bank.asked == "pause"
 
 
 async def test_many_transactions_at_once_are_all_committed(bank: Bank) -> None:
@@ -365,6 +390,21 @@ async def test_a_long_transaction_does_not_stop_the_journal(on_postgres: Bank) -
 
     await on_postgres.transact(run, call)
     assert [record.position for record in await on_postgres.scene.store.steps(run.id)] == [0, 1]
+
+
+async def test_a_wish_that_is_being_written_when_the_function_returns_is_waited_for(on_postgres: Bank) -> None:
+    run = await on_postgres.scene.running()
+    somebody = await asyncpg.connect(on_postgres.scene.rows._url)
+    wish = somebody.transaction()
+    await wish.start()
+    await somebody.execute("UPDATE holdfast.runs SET asked = 'cancel' WHERE id = $1", run.id)
+    task = asyncio.create_task(on_postgres.transact(run, on_postgres.books()))
+    blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    await eventually(lambda: somebody.fetchval(blocked))
+    await wish.commit()
+    await task
+    await somebody.close()
+    assert on_postgres.asked == "cancel"
 
 
 async def test_a_function_that_is_cancelled_leaves_nothing_behind(on_postgres: Bank) -> None:

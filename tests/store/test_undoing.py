@@ -237,7 +237,7 @@ async def test_a_retry_is_refused_once_an_undo_has_begun(scene: Scene, state: st
 async def test_a_failed_run_that_never_began_to_undo_can_be_retried(scene: Scene) -> None:
     run = await scene.running()
     await scene.flush(step(run, 0, undo="refund"), failed(run))
-    assert await scene.store.retry(run.id) == LANE
+    assert await scene.store.retry(run.id) == {LANE}
 
 
 # -- deadlines and dead letters -------------------------------------------------------------------------------
@@ -297,4 +297,4 @@ async def test_a_dead_letter_is_not_undone(scene: Scene) -> None:
     await scene.lose(run.id, max_losses=1)
     row = await scene.info(run.id)
     assert (row.status, row.reason, row.undoing) == ("failed", "lost workers", False)
-    assert await scene.store.retry(run.id) == LANE
+    assert await scene.store.retry(run.id) == {LANE}

@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -85,6 +85,19 @@ async def eventually(condition: Callable[[], Any], timeout: float = PATIENCE) ->
             f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
         )
         await asyncio.sleep(0.005)
+
+
+def bystander(app: Holdfast) -> Callable[[], Awaitable[None]]:
+    """Adds a task to an application whose worker has not begun. What is given back starts one and waits for its end: by
+    then the worker has also done whatever else it had to do at once."""
+
+    @app.task
+    async def bystander() -> None: ...
+
+    async def comes_and_goes() -> None:
+        await (await app.start(bystander)).result(timeout=PATIENCE)
+
+    return comes_and_goes
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -124,7 +123,7 @@ async def test_a_frozen_cluster_does_not_bury_itself(
     runs = [await app.start(app.workflows["hold"], f"gate {n}") for n in range(2)]
     async with make_process(PROCESS, concurrency=1) as one, make_process(PROCESS, concurrency=1) as two:
         await ledger.seen("hold", times=2)
-        await asyncio.sleep(LEASE)  # so that both may reap
+        await eventually(lambda: _both_may_reap(tables))
         for process in (one, two):
             process.freeze()
         await eventually(lambda: _all_silent(tables))
@@ -136,6 +135,12 @@ async def test_a_frozen_cluster_does_not_bury_itself(
             await run.result(timeout=PATIENCE)
     for run in runs:
         assert await tables.run(run.id, "claim, losses") == (1, 0)
+
+
+async def _both_may_reap(tables: Tables) -> bool:
+    """Each has beaten for a whole lease."""
+    heard = f"SELECT count(*) FROM [workers] WHERE beat_at - started_at >= {LEASE * 1000:.0f}"
+    return bool(await tables.one(heard) == 2)
 
 
 async def _all_silent(tables: Tables) -> bool:

@@ -43,7 +43,7 @@ def why(
         return _paused(run)
     if run.status == status.COMPENSATING:
         return _compensating(run, workers, steps, calls)
-    return _ended(run, any(step.kind == DAG_STEP for step in steps))
+    return _ended(run, [step for step in steps if step.kind == DAG_STEP])
 
 
 # -- in line -----------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _asked(run: RunInfo) -> str:
 # -- ended ---------------------------------------------------------------------------------------------------------
 
 
-def _ended(run: RunInfo, is_dag: bool) -> str:
+def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
     again = f"`holdfast retry {run.id}`"
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
@@ -264,8 +264,10 @@ def _ended(run: RunInfo, is_dag: bool) -> str:
         return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
     if run.reason == status.REASON_UNDO:
         return f"Its completed steps were to be undone, but that failed: {error} ({when}). See to them, then {anew}."
-    if is_dag:
-        return f"{_cause(run)} ({when}); {anew}."
+    if nodes and any(_was_undone(step) for step in nodes):
+        return f"{_cause(run)} ({when}), and a step of it was undone; {anew}."
+    if nodes:
+        return f"{_cause(run)} ({when}); {again} lets it go on with the steps that did not complete."
     if run.status == status.CANCELLED:
         return f"It was cancelled {when}; {again} queues it again."
     if run.reason == status.REASON_LOST:
@@ -286,6 +288,12 @@ def _ended(run: RunInfo, is_dag: bool) -> str:
     if run.reason == status.REASON_TIMEOUT:
         what = "Its last attempt took longer than its timeout"
     return f"{what} ({when}, attempt {run.attempt}); {again} queues it again, and its recorded steps are kept."
+
+
+def _was_undone(step: StepInfo) -> bool:
+    """Whether what a step of a dag did itself was undone, so that it cannot go on; a caught error need not."""
+    caught = (step.detail or "").startswith(f"{status.REASON_CAUGHT}:")
+    return (step.status == status.COMPENSATED and not caught) or step.detail == status.REASON_UNDO
 
 
 def _error(error: ErrorInfo) -> str:

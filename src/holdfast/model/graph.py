@@ -52,6 +52,31 @@ class Settled(NamedTuple):
     graph: Graph
 
 
+class Stood(NamedTuple):
+    """How a step of a dag run came to its end."""
+
+    status: str
+    reason: str | None
+    begun: bool
+    """Whether a worker has ever taken it."""
+    undone: bool
+    """Whether what it did itself was undone."""
+
+    @property
+    def outcome(self) -> str:
+        """In the words of ``Settled``."""
+        return self.reason if self.reason is not None and self.reason.startswith("caught:") else self.status
+
+
+class Reopened(NamedTuple):
+    """A step that a retry of its run opens again."""
+
+    ready: bool
+    """Whether it stands in line; else it waits for others."""
+    pending: int
+    met: int
+
+
 def is_failure(outcome: str) -> bool:
     """Whether a step that ended so fails its run."""
     return outcome not in ("completed", "skipped") and not outcome.startswith("caught:")
@@ -201,11 +226,14 @@ class Graph:
 
     def effects(self, name: str, outcome: str) -> Iterable[tuple[str, int]]:
         """What the end of a step means to those that wait for it: (step, 1 if it counts as completed there)."""
-        caught = outcome.removeprefix("caught:") if outcome.startswith("caught:") else None
         for after in self.dependents[name]:
-            by_error = name not in self._after[after]
-            counts = after == caught if by_error or caught is not None else outcome == "completed"
-            yield after, int(counts)
+            yield after, int(self._counts(name, outcome, after))
+
+    def _counts(self, name: str, outcome: str, after: str) -> bool:
+        """Whether a step that ended so counts as completed to one that waits for it."""
+        caught = outcome.removeprefix("caught:") if outcome.startswith("caught:") else None
+        by_error = name not in self._after[after]
+        return after == caught if by_error or caught is not None else outcome == "completed"
 
     def decide(self, name: str, pending: int, met: int) -> Decision:
         """Whether a step that still waits for ``pending`` dependencies, and saw ``met`` of them complete, begins."""
@@ -215,6 +243,25 @@ class Graph:
         if met >= wanted:
             return "ready"
         return "skip" if met + pending < wanted else "wait"
+
+    def reopened(self, stood: Mapping[str, Stood]) -> dict[str, Reopened] | None:
+        """What a retry of an ended run opens again: the steps that failed or were cancelled, and those that never began
+        because of it, counted anew. What was completed, caught, or skipped for a reason of its own stays. None: what
+        one of them did was undone, and so it cannot go on."""
+        found: dict[str, Reopened] = {}
+        for name in self.order:
+            step, before = stood[name], self.dependencies(name)
+            pending = sum(other in found for other in before)
+            met = sum(self._counts(other, stood[other].outcome, name) for other in before if other not in found)
+            if is_failure(step.outcome):
+                if step.undone:
+                    return None
+                found[name] = Reopened(True, pending, met)
+            elif step.status == "skipped" and not step.begun:
+                goes = self.decide(name, pending, met) if before else "ready"
+                if goes != "skip":
+                    found[name] = Reopened(goes == "ready", pending, met)
+        return found
 
     def roots(self) -> list[str]:
         """The steps that begin at once."""

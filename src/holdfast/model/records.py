@@ -372,6 +372,8 @@ class Asked(Struct):
     ended: bool = False
     running: bool = False
     """Whether a worker holds it, which is to hear of it."""
+    lanes: set[Lane] = field(default_factory=set)
+    """For a dag run: where its steps stand in line now."""
 
 
 class Held(NamedTuple):
@@ -458,6 +460,11 @@ class RunRow(Struct):
     origin_id: str | None = None
     graph: str | None = None
     """For a dag run and its steps: the version of the graph they go by, whoever has claimed them last."""
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    """The length of its deadline, which a retry has anew."""
+    dag_id: str | None = None
+    """For a step of a dag run: that run. Lists have no steps."""
 
 
 class Outcome(Struct):

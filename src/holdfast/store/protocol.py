@@ -65,6 +65,14 @@ class Reaping(NamedTuple):
     moved: int
 
 
+class Transacted(NamedTuple):
+    """What a transaction of a step brought."""
+
+    record: StepRecord
+    asked: str | None
+    """What operators ask of the run: cancel, pause."""
+
+
 class SchemaState(NamedTuple):
     """How the tables stand to this code."""
 
@@ -222,9 +230,9 @@ class Store(Protocol):
         ...
 
     # -- operators and senders
-    async def retry(self, run_id: str) -> Lane | None:
-        """Queue a failed or cancelled run again, keeping its records but those its error belongs to. Refused (None)
-        once an undo has begun."""
+    async def retry(self, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
+        steps that did not complete. Where it, or they, stand in line now. Refused (None) once an undo has begun."""
         ...
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
@@ -285,7 +293,7 @@ class Store(Protocol):
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None,
-    ) -> StepRecord:  # fmt: skip
+    ) -> Transacted:  # fmt: skip
         """Call a function with a connection inside a transaction, and commit what it did together with the record of
         its result. The fence and the record come last. If the record is there already, made under this claim, it is
         returned and the function is not called. LeaseLost if the run is not this worker's any more; what the

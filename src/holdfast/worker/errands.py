@@ -52,10 +52,10 @@ class Errands:
 
     async def retry(self, run_id: str) -> bool:
         """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""
-        lane = await self._patiently(lambda: self._store.retry(run_id))
-        if lane is not None:
-            self._ready([lane])
-        return lane is not None
+        lanes = await self._patiently(lambda: self._store.retry(run_id))
+        if lanes is not None:
+            self._ready(list(lanes))
+        return lanes is not None
 
     async def transact(
         self,
@@ -68,20 +68,14 @@ class Errands:
         """Ridden out: after a lost reply the record tells whether the commit came through."""
         arguments = (execution.run_id, execution.claim, place, call, record, timeout)
         try:
-            made = await patiently(
+            made, asked = await patiently(
                 lambda: self._store.transact(self._worker_id(), *arguments),
                 "transaction", self._logger, self._settings.outage_backoff_max, lambda: execution.closed is not None,
             )  # fmt: skip
         except DatabaseUnavailable:
             raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
-        await self._hear(execution)
+        execution.asked = asked or execution.asked
         return made
-
-    async def _hear(self, execution: Execution) -> None:
-        """A transaction is no flush, whose answer would tell what an operator asks: the next step must not begin."""
-        row = await self._patiently(lambda: self._store.run(execution.run_id))
-        if row is not None and row.claim == execution.claim and row.asked is not None:
-            execution.asked = row.asked
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
         return await patiently(call, "errand", self._logger, self._settings.outage_backoff_max)

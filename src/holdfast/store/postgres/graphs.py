@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
 from ...model.graph import Decision, Graph, Settled, summed
 from ...model.records import Lane
-from ...model.status import CANCELLED, COMPLETED, SKIPPED
+from ...model.status import COMPLETED, REASON_CANCELLED, SKIPPED
 
 _CAUGHT = "caught:"
 
@@ -37,6 +37,8 @@ class Locked(NamedTuple):
     """Those of them that are in nobody's hands, and neither over nor being undone."""
     late: frozenset[str] = frozenset()
     """Those of them that are past their deadline."""
+    paused: frozenset[str] = frozenset()
+    """Those of them that an operator holds."""
 
 
 class Effects(Struct):
@@ -57,7 +59,7 @@ class _Blocked(Struct):
     id: str
     pending: int
     met: int
-    decision: Decision = "wait"
+    decision: Decision | Literal["hold"] = "wait"
 
 
 NONE_LOCKED = Locked({}, 0)
@@ -78,6 +80,7 @@ class Dags:
             now,
             frozenset(str(row["id"]) for row in rows if row["free"]),
             frozenset(str(row["id"]) for row in rows if row["late"]),
+            frozenset(str(row["id"]) for row in rows if row["paused"]),
         )
 
     async def locked_out(self, connection: Any, dag_ids: Collection[str], locked: Locked) -> set[str]:
@@ -96,7 +99,7 @@ class Dags:
         going = [step for step in settled if step.dag_id not in fails and not locked.failing[step.dag_id]]
         blocked = await self._count_down(connection, going, ended)
         if blocked:
-            await self._release(connection, blocked, locked.now, effects)
+            await self._release(connection, blocked, locked, effects)
         await self.close(connection, fails, ended, locked, effects)
         return effects
 
@@ -163,16 +166,19 @@ class Dags:
                 known[str(row["dag_id"]), row["node"]] = step
 
     async def _release(
-        self, connection: Any, blocked: Mapping[tuple[str, str], _Blocked], now: int, effects: Effects
+        self, connection: Any, blocked: Mapping[tuple[str, str], _Blocked], locked: Locked, effects: Effects
     ) -> None:
         steps = blocked.values()
+        for (dag_id, _), step in blocked.items():
+            if step.decision == "ready" and dag_id in locked.paused:
+                step.decision = "hold"
         rows = await connection.fetch(
             self._sql["release_steps"],
             [step.id for step in steps],
             [step.pending for step in steps],
             [step.met for step in steps],
             [step.decision for step in steps],
-            now,
+            locked.now,
         )
         effects.lanes |= {_lane(row) for row in rows if row["ready"]}
 
@@ -181,13 +187,18 @@ class Dags:
     async def _end_open(
         self, connection: Any, dag_ids: list[str], ended: Counter[str], now: int, effects: Effects
     ) -> None:
-        steps = [row["id"] for row in await connection.fetch(self._sql["lock_open_steps"], dag_ids)]
-        rows = await connection.fetch(self._sql["end_open_steps"], steps, now)
+        rows = await connection.fetch(self._sql["end_open_steps"], await self.lock_open(connection, dag_ids), now)
         effects.marked |= {str(row["id"]): str(row["worker"]) for row in rows if row["worker"] is not None}
-        ended.update(str(row["dag_id"]) for row in rows if row["worker"] is None)
-        cancelled = [row["id"] for row in rows if row["status"] == CANCELLED]
+        free = [row for row in rows if row["worker"] is None]
+        ended.update(str(row["dag_id"]) for row in free if not row["undoing"])
+        effects.lanes |= {_lane(row) for row in free if row["undoing"]}
+        cancelled = [row["id"] for row in free if row["reason"] == REASON_CANCELLED]
         if cancelled:
             effects.told = bool(await connection.fetch(self._sql["tell_children"], cancelled))
+
+    async def lock_open(self, connection: Any, dag_ids: list[str]) -> list[Any]:
+        """The steps of dag runs, locked in this transaction, that are not settled; waited for."""
+        return [row["id"] for row in await connection.fetch(self._sql["lock_open_steps"], dag_ids)]
 
 
 def is_fatal(outcome: str) -> bool:

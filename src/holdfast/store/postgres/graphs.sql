@@ -42,8 +42,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: lock_dags
 -- Dag runs, before anything of them is settled. Those that somebody else holds are stepped over. And whether a run is in
--- nobody's hands, and neither over nor being undone; and whether it is past its deadline.
-SELECT r.id, r.failing, r.released_at, {now} AS now_ms, (r.deadline_at <= {now}) IS TRUE AS late,
+-- nobody's hands, and neither over nor being undone; whether it is past its deadline; and whether an operator holds it.
+SELECT r.id, r.failing, r.released_at, {now} AS now_ms, (r.deadline_at <= {now}) IS TRUE AS late, r.status = 'paused' AS paused,
        r.worker IS NULL AND NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated') AS free
 FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 ORDER BY r.id
@@ -64,14 +64,16 @@ CROSS JOIN LATERAL (SELECT r.id, r.pending, r.met FROM {schema}.runs r
                       AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s;
 
 -- name: release_steps
--- What follows for the dependents: they wait on, stand in line in the order given, or will not be needed.
+-- What follows for the dependents: they wait on, stand in line in the order given, are held with their run, or will not
+-- be needed.
 UPDATE {schema}.runs r
 SET pending = u.pending, met = u.met,
-    status = CASE u.decision WHEN 'ready' THEN 'queued' WHEN 'skip' THEN 'skipped' ELSE r.status END,
+    status = CASE u.decision WHEN 'ready' THEN 'queued' WHEN 'hold' THEN 'paused' WHEN 'skip' THEN 'skipped'
+                             ELSE r.status END,
     waiting_for = CASE WHEN u.decision = 'wait' THEN r.waiting_for END,
     place = CASE WHEN u.decision = 'ready' THEN $5::bigint * 1000 + u.n END,
-    visible_at = CASE WHEN u.decision = 'ready' THEN r.deadline_at END,
-    released_at = CASE WHEN u.decision = 'ready' THEN $5::bigint END,
+    visible_at = CASE WHEN u.decision IN ('ready', 'hold') THEN r.deadline_at END,
+    released_at = CASE WHEN u.decision IN ('ready', 'hold') THEN $5::bigint END,
     completed_at = CASE WHEN u.decision = 'skip' THEN $5::bigint END
 FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::text[]) WITH ORDINALITY AS u(id, pending, met, decision, n)
 WHERE r.id = u.id
@@ -79,13 +81,16 @@ RETURNING r.queue, r.workflow, r.priority, u.decision = 'ready' AS ready;
 
 -- name: settle_dags
 -- Steps of dag runs, locked in this transaction, are settled ($2 of each), and some of these runs begin to fail. After its
--- last step a run stands in line, to be finished. Once it fails, its deadline has nothing left to do.
+-- last step a run stands in line, to be finished, unless an operator holds it. Once it fails nobody does, and its deadline
+-- has nothing left to do.
 UPDATE {schema}.runs r
 SET pending = r.pending - u.settled, released_at = GREATEST(r.released_at, $6::bigint),
     failing = r.failing OR u.fails,
     reason = CASE WHEN u.fails THEN COALESCE(u.reason, r.reason) ELSE r.reason END,
     error = CASE WHEN u.fails THEN COALESCE(u.error, r.error) ELSE r.error END,
-    place = CASE WHEN r.pending = u.settled AND (u.settled > 0 OR u.fails)
+    status = CASE WHEN u.fails AND r.status = 'paused' THEN 'running' ELSE r.status END,
+    held_due = CASE WHEN NOT u.fails THEN r.held_due END,
+    place = CASE WHEN r.pending = u.settled AND (u.fails OR u.settled > 0 AND r.status <> 'paused')
                  THEN COALESCE(r.place, $6::bigint * 1000 + u.n) ELSE r.place END,
     waiting_for = CASE WHEN NOT u.fails THEN r.waiting_for END,
     deadline_at = CASE WHEN NOT u.fails THEN r.deadline_at END,
@@ -111,18 +116,70 @@ FOR NO KEY UPDATE OF r;
 
 -- name: end_open_steps
 -- The same, locked by now: what has not begun will not, what waits is cancelled, and what a worker holds is marked, for
--- its owner to end. A step that is being undone comes to its own end.
+-- its owner to end. What has completed something of its own that can be undone stands in line for that. A step that is
+-- being undone comes to its own end.
+WITH told AS MATERIALIZED (
+    SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, r.worker IS NOT NULL AS held,
+           r.worker IS NULL AND r.started_at IS NOT NULL
+           AND COALESCE((SELECT true FROM {schema}.steps s
+                         WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
+               AS undoes
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+)
 UPDATE {schema}.runs r
-SET asked = CASE WHEN r.worker IS NOT NULL THEN 'cancel' END,
-    wakes = CASE WHEN r.worker IS NOT NULL THEN r.wakes + 1 ELSE r.wakes END,
-    status = CASE WHEN r.worker IS NOT NULL THEN r.status WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
-    reason = CASE WHEN r.worker IS NULL AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
-    completed_at = CASE WHEN r.worker IS NULL THEN $2::bigint END,
-    place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
-FROM unnest($1::uuid[]) AS u(id)
-WHERE r.id = u.id AND NOT r.undoing
-  AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
-RETURNING r.id, r.dag_id, r.worker, r.status;
+SET asked = CASE WHEN t.held THEN 'cancel' END,
+    wakes = CASE WHEN t.held OR t.undoes THEN r.wakes + 1 ELSE r.wakes END,
+    status = CASE WHEN t.held THEN r.status WHEN t.undoes THEN 'compensating'
+                  WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
+    reason = CASE WHEN NOT t.held AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
+    undoing = t.undoes,
+    place = CASE WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
+    completed_at = CASE WHEN NOT t.held AND NOT t.undoes THEN $2::bigint END,
+    deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
+    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
+FROM told t WHERE r.id = t.id
+RETURNING r.id, r.dag_id, r.worker, r.undoing, r.reason, r.queue, r.workflow, r.priority;
+
+-- name: lock_ended_steps
+-- The steps of an ended dag run that is to be retried: how they came to their ends.
+SELECT r.id, r.node, r.status, r.reason, r.started_at IS NOT NULL AS begun, r.undoing AS undone, r.forget
+FROM {schema}.runs r WHERE r.dag_id = $1
+ORDER BY r.id
+FOR NO KEY UPDATE;
+
+-- name: reopen_steps
+-- Steps of a dag run that is retried, locked in this transaction: ready, in the order given, or waiting for others again.
+-- One that has begun has a new budget of attempts, sees the outputs that it saw, and no worker trusts what it remembers
+-- of it.
+UPDATE {schema}.runs r
+SET status = CASE WHEN u.ready THEN 'queued' ELSE 'waiting' END, waiting_for = CASE WHEN NOT u.ready THEN 'steps' END,
+    place = CASE WHEN u.ready THEN $5::bigint * 1000 + u.n END, pending = u.pending, met = u.met,
+    released_at = CASE WHEN u.ready AND r.started_at IS NOT NULL THEN r.released_at WHEN u.ready THEN $5::bigint END,
+    claim = r.claim + (r.started_at IS NOT NULL)::integer, attempt = r.attempt + (r.started_at IS NOT NULL)::integer,
+    first_attempt = GREATEST(r.attempt + (r.started_at IS NOT NULL)::integer, 1),
+    reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, losses = 0, expires_at = NULL,
+    asked = NULL, held_due = NULL, awaits = NULL, deadline_at = $5::bigint + r.deadline_ms,
+    visible_at = CASE WHEN u.ready THEN $5::bigint + r.deadline_ms END
+FROM unnest($1::uuid[], $2::boolean[], $3::integer[], $4::integer[]) WITH ORDINALITY AS u(id, ready, pending, met, n)
+WHERE r.id = u.id
+RETURNING r.queue, r.workflow, r.priority, u.ready;
+
+-- name: forget_all
+-- Everything that these runs have recorded.
+DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
+
+-- name: retry_dag
+-- A dag run, locked in this transaction, goes on with the steps that were opened again ($2); with none it is to be
+-- finished. A new deadline of the old length.
+UPDATE {schema}.runs
+SET status = 'running', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL,
+    waiting_for = NULL, failing = false, pending = $2, released_at = $3::bigint,
+    place = CASE WHEN $2::integer = 0 THEN $3::bigint * 1000 END,
+    losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
+    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms, expires_at = NULL, asked = NULL, held_due = NULL
+WHERE id = $1
+RETURNING queue, workflow, priority;
 
 -- name: bury_steps
 -- Steps of dag runs that too many workers died with, their dag runs being locked in this transaction: dead letters.

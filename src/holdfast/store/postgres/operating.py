@@ -9,16 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...model.records import Asked, Lane
-from ...model.status import (
-    ASK_CANCEL,
-    ASK_PAUSE,
-    COMPENSATING,
-    PAUSED,
-    REASON_CANCELLED,
-    TERMINAL,
-    WAITING,
-    WAITING_CHECK,
-)
+from ...model.status import ASK_CANCEL, CANCELLED, FAILED, REASON_CANCELLED, TERMINAL
+from .forgetting import forget_steps
+from .graph_retrying import retry_dag
 from .graphs import Dags, Effects, Why
 
 
@@ -37,18 +30,20 @@ class Operators:
         self._sql = statements
         self._dags = dags
 
-    async def retry(self, connection: Any, run_id: str) -> Lane | None:
-        """Queue a failed or cancelled run again."""
+    async def retry(self, connection: Any, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again; of a dag run, its steps that did not complete."""
         async with self._locked(connection, run_id) as run:
-            if run is None or run["dag"] or run["dag_id"] is not None:
+            if run is None or run["dag_id"] is not None:
                 return None
+            if run["status"] not in (FAILED, CANCELLED) or run["undoing"]:
+                return None
+            if run["dag"]:
+                return await retry_dag(connection, self._sql, self._dags, run_id, run)
             row = await connection.fetchrow(self._sql["retry"], run_id)
-            if row is None:
-                return None
             forget = msgspec.json.decode(run["forget"] or "[]")
             await forget_steps(connection, self._sql, [(run_id, branch, position) for branch, position in forget])
             await connection.execute(self._sql["tell_again"], run_id)
-            return Lane(*row)
+            return {Lane(*row)}
 
     async def cancel(self, connection: Any, run_id: str) -> Asked:
         """End it, begin its undoing, or mark it."""
@@ -69,7 +64,7 @@ class Operators:
             asked.done = run["status"] not in TERMINAL and run["reason"] == REASON_CANCELLED and not run["undoing"]
             return
         effects = await cancel_dags(connection, self._dags, [run_id])
-        asked.done, asked.running = True, bool(effects.marked)
+        asked.done, asked.running, asked.lanes = True, bool(effects.marked), effects.lanes
         if effects.ready:
             asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
 
@@ -77,45 +72,38 @@ class Operators:
         """Hold it, or mark it. What is to be cancelled, or is being undone, is not held up."""
         async with self._locked(connection, run_id) as run:
             asked = _asked(run)
-            if run is None or run["dag"] or run["dag_id"] is not None:
+            if run is None or run["dag_id"] is not None:
                 return asked
-            if run["status"] in TERMINAL or run["status"] == COMPENSATING or run["asked"] == ASK_CANCEL:
+            if run["status"] in TERMINAL or run["undoing"] or run["failing"] or run["asked"] == ASK_CANCEL:
                 return asked
-            asked.done, asked.running = True, run["held"]
-            if run["held"]:
-                await connection.execute(self._sql["ask"], run_id, ASK_PAUSE)
-            elif run["status"] != PAUSED:
-                await connection.execute(self._sql["pause"], run_id)
+            rows = await connection.fetch(self._sql["pause"], await self._with_steps(connection, run, run_id))
+            asked.done, asked.running = True, any(row["worker"] is not None for row in rows)
             return asked
 
     async def resume(self, connection: Any, run_id: str) -> Asked:
         """Let it go on, or take the mark back."""
         async with self._locked(connection, run_id) as run:
             asked = _asked(run)
-            if run is None or run["dag"] or run["dag_id"] is not None:
+            if run is None or run["dag_id"] is not None:
                 return asked
-            checks = run["status"] == WAITING and run["waiting_for"] == WAITING_CHECK
-            if run["status"] == PAUSED or checks:
-                asked.done = True
-                if await connection.fetchval(self._sql["resume"], run_id):
-                    asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
-            elif run["asked"] == ASK_PAUSE:
-                asked.done, asked.running = True, run["held"]
-                await connection.execute(self._sql["ask"], run_id, None)
+            rows = await connection.fetch(self._sql["resume"], await self._with_steps(connection, run, run_id))
+            asked.done, asked.running = bool(rows), any(row["worker"] is not None for row in rows)
+            for row in rows:
+                lane = Lane(row["queue"], row["workflow"], row["priority"])
+                if row["ready"] and row["workflow"] == run["workflow"]:
+                    asked.lane = lane
+                elif row["ready"]:
+                    asked.lanes.add(lane)
             return asked
+
+    async def _with_steps(self, connection: Any, run: Any, run_id: str) -> list[Any]:
+        """The run, and of a dag run its steps that are not settled, locked like the run itself."""
+        return [run_id, *(await self._dags.lock_open(connection, [run_id]) if run["dag"] else ())]
 
     @asynccontextmanager
     async def _locked(self, connection: Any, run_id: str) -> AsyncIterator[Any]:
         async with connection.transaction():
             yield await connection.fetchrow(self._sql["lock_run"], run_id)
-
-
-async def forget_steps(connection: Any, statements: dict[str, str], places: list[tuple[str, str, int]]) -> None:
-    """Records that the next attempt is to make anew; signals that they took go back into the box."""
-    if places:
-        columns = [list(column) for column in zip(*places, strict=True)]
-        await connection.execute(statements["untake"], *columns)
-        await connection.execute(statements["forget"], *columns)
 
 
 async def cancel_locked(connection: Any, statements: dict[str, str], ids: list[str]) -> list[Cancelled]:

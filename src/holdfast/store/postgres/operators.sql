@@ -3,12 +3,8 @@
 -- name: lock_run
 -- The run in question.
 SELECT status, reason, worker IS NOT NULL AS held, undoing, asked, waiting_for, forget, queue, workflow, priority,
-       dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag, failing
+       dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag, failing, graph
 FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
-
--- name: ask
--- A wish for the owner of the run to see, or none any more. It is no wake: the run still waits for what it waits for.
-UPDATE {schema}.runs SET asked = $2 WHERE id = $1;
 
 -- name: cancel
 -- Runs locked in this transaction. One that a worker holds is marked, for its owner to end; any other ends here, or if
@@ -38,38 +34,53 @@ FROM told t WHERE r.id = t.id
 RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.undoes, r.parent_id IS NOT NULL AS child;
 
 -- name: pause
--- Held until somebody resumes it. It remembers when it would have been due and what it waited for; its deadline goes
--- on.
-UPDATE {schema}.runs
-SET status = 'paused', place = NULL, asked = NULL,
-    held_due = CASE WHEN place IS NULL AND (status = 'queued' OR visible_at IS DISTINCT FROM deadline_at)
-                    THEN visible_at END,
-    visible_at = deadline_at,
-    waiting_for = CASE WHEN status = 'waiting' THEN waiting_for END,
-    awaits = CASE WHEN status = 'waiting' THEN awaits END
-WHERE id = $1;
+-- Runs locked in this transaction are held until somebody resumes them. They remember when they would have been due and
+-- what they waited for; their deadlines go on. One that a worker holds is marked, for its owner to see; that is no wake.
+-- A step of a dag run that waits for others stays so: it is held when it is released.
+UPDATE {schema}.runs r
+SET status = CASE WHEN r.worker IS NULL THEN 'paused' ELSE r.status END,
+    asked = CASE WHEN r.worker IS NOT NULL THEN 'pause' END,
+    held_due = CASE WHEN r.place IS NULL AND (r.status = 'queued' OR r.visible_at IS DISTINCT FROM r.deadline_at)
+                    THEN r.visible_at END,
+    visible_at = CASE WHEN r.worker IS NULL THEN r.deadline_at ELSE r.visible_at END,
+    place = NULL,
+    waiting_for = CASE WHEN r.status = 'waiting' THEN r.waiting_for END,
+    awaits = CASE WHEN r.status = 'waiting' THEN r.awaits END
+FROM unnest($1::uuid[]) AS u(id)
+WHERE r.id = u.id AND NOT r.undoing AND r.waiting_for IS DISTINCT FROM 'steps'
+  AND r.status NOT IN ('paused', 'completed', 'failed', 'cancelled', 'compensated', 'skipped')
+RETURNING r.worker;
 
 -- name: resume
--- A paused run goes on: at once, if nothing keeps it or what it waited for has happened meanwhile, else when it would
--- have been due. A check that somebody waits for is made at once.
+-- Those of these runs, locked in this transaction, that are paused go on: at once, if nothing keeps them or what they
+-- waited for has happened meanwhile, else when they would have been due; a dag run with its steps. A check that somebody
+-- waits for is made at once. A mark for the owner of a run is taken back, which is no wake.
 WITH told AS MATERIALIZED (
-    SELECT id, CASE WHEN waiting_for IS NULL AND held_due > {now} THEN 'later'
-                    WHEN waiting_for IS NULL OR waiting_for = 'check' THEN 'ready'
-                    WHEN COALESCE(ends >= awaits, false) OR COALESCE(held_due <= {now}, false) THEN 'ready'
-                    ELSE 'waiting' END AS goes
-    FROM {schema}.runs WHERE id = $1
+    SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
+           CASE WHEN r.status <> 'paused' AND r.waiting_for IS DISTINCT FROM 'check' THEN 'on'
+                WHEN r.graph IS NOT NULL AND r.dag_id IS NULL AND r.pending > 0 THEN 'steps'
+                WHEN r.waiting_for IS NULL AND r.held_due > {now} THEN 'later'
+                WHEN r.waiting_for IS NULL OR r.waiting_for = 'check' THEN 'ready'
+                WHEN COALESCE(r.ends >= r.awaits, false) OR COALESCE(r.held_due <= {now}, false) THEN 'ready'
+                ELSE 'waiting' END AS goes
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE r.status = 'paused' OR (r.status = 'waiting' AND r.waiting_for = 'check') OR r.asked = 'pause'
 )
 UPDATE {schema}.runs r
-SET status = CASE WHEN t.goes = 'waiting' THEN 'waiting' ELSE 'queued' END,
-    place = CASE WHEN t.goes = 'ready' THEN {place} END,
-    visible_at = CASE WHEN t.goes <> 'ready' THEN LEAST(r.held_due, r.deadline_at)
+SET status = CASE t.goes WHEN 'on' THEN r.status WHEN 'steps' THEN 'running' WHEN 'waiting' THEN 'waiting'
+                         ELSE 'queued' END,
+    asked = CASE WHEN r.asked <> 'pause' THEN r.asked END,
+    place = CASE WHEN t.goes = 'ready' THEN t.now * 1000 + t.n WHEN t.goes = 'on' THEN r.place END,
+    visible_at = CASE WHEN t.goes = 'on' THEN r.visible_at
+                      WHEN t.goes IN ('later', 'waiting') THEN LEAST(r.held_due, r.deadline_at)
                       WHEN r.started_at IS NULL THEN LEAST(r.expires_at, r.deadline_at)
                       ELSE r.deadline_at END,
-    waiting_for = CASE WHEN t.goes = 'waiting' THEN r.waiting_for END,
-    awaits = CASE WHEN t.goes = 'waiting' THEN r.awaits END,
-    held_due = NULL, wakes = r.wakes + 1
+    waiting_for = CASE WHEN t.goes IN ('on', 'waiting') THEN r.waiting_for END,
+    awaits = CASE WHEN t.goes IN ('on', 'waiting') THEN r.awaits END,
+    held_due = NULL,
+    wakes = CASE WHEN t.goes = 'on' THEN r.wakes ELSE r.wakes + 1 END
 FROM told t WHERE r.id = t.id
-RETURNING t.goes = 'ready' AS ready;
+RETURNING r.worker, r.queue, r.workflow, r.priority, t.goes = 'ready' AS ready;
 
 -- name: retry
 -- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so

@@ -36,11 +36,13 @@ ON CONFLICT DO NOTHING;
 
 -- name: inherit
 -- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and what
--- an operator asked of them ($3) that their owner had not heard of. Nobody holds it yet, so a cancellation comes by mail.
--- It also has their count of wakes: at none it would not look for the mail that it inherits.
+-- an operator asked of them ($3) that their owner had not heard of: a pause holds it, a cancellation comes by mail. It also
+-- has their count of wakes: at none it would not look for the mail that it inherits.
 UPDATE {schema}.runs s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes, asked = CASE WHEN u.asked = 'pause' THEN u.asked END
+    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes,
+    status = CASE WHEN u.asked = 'pause' THEN 'paused' ELSE s.status END,
+    place = CASE WHEN u.asked IS DISTINCT FROM 'pause' THEN s.place END
 FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) JOIN {schema}.runs r ON r.id = u.ended
 WHERE s.id = u.successor;
 
@@ -86,14 +88,16 @@ WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'c
 -- One run, for people.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
+       timeout_ms, deadline_ms, dag_id
 FROM {schema}.runs WHERE id = $1;
 
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
+       timeout_ms, deadline_ms
 FROM {schema}.runs
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -109,7 +113,7 @@ ORDER BY id DESC LIMIT $7;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $8
   AND ($1::text IS NULL OR r.workflow = $1)

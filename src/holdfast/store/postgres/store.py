@@ -33,7 +33,7 @@ from ...model.records import (
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations
-from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import load_statements
 from .claiming import Claims
 from .connections import Connector, Line, connect_error, translate
@@ -249,10 +249,10 @@ class PostgresStore:
 
     # -- operators and senders -----------------------------------------------------------------------------------
 
-    async def retry(self, run_id: str) -> Lane | None:
+    async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again."""
-        lane: Lane | None = await self._with_connection(lambda c: self._operators.retry(c, run_id))
-        return lane
+        lanes: set[Lane] | None = await self._with_connection(lambda c: self._operators.retry(c, run_id))
+        return lanes
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
         """Put a signal into a run's box and wake the run."""
@@ -321,7 +321,7 @@ class PostgresStore:
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None,
-    ) -> StepRecord:  # fmt: skip
+    ) -> Transacted:  # fmt: skip
         """A function's own statements and the record of its result, in one transaction."""
         return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout)
 
@@ -383,8 +383,8 @@ def _run_row(row: Any) -> RunRow:
     values = dict(row)
     values["id"] = str(values["id"])
     values["tags"] = msgspec.json.decode(values["tags"]) if values["tags"] else []
-    for name in ("parent_id", "worker", "origin_id"):
-        values[name] = None if values[name] is None else str(values[name])
+    for name in ("parent_id", "worker", "origin_id", "dag_id"):
+        values[name] = None if values.get(name) is None else str(values[name])
     return RunRow(**values)
 
 

@@ -18,6 +18,7 @@ import asyncpg
 from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, StepTimeout, sentence
 from ...model.records import StepDone, StepRecord
 from ...settings import Settings
+from ..protocol import Transacted
 from .connections import Connector, is_gone, translate
 
 _PATIENCE = 5.0
@@ -54,7 +55,7 @@ class Transactions:
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None,
-    ) -> StepRecord:  # fmt: skip
+    ) -> Transacted:  # fmt: skip
         """The record, made now or found."""
         async with self._places, self._connection() as connection:
             transaction = connection.transaction()
@@ -82,13 +83,13 @@ class Transactions:
 
     async def _look(
         self, connection: Any, run_id: str, claim: int, place: tuple[str, int]
-    ) -> tuple[int, StepRecord | None]:
+    ) -> tuple[int, Transacted | None]:
         """The number of the transaction, and the outcome at this place, if this very claim has recorded one."""
         async with self._ours():
             row = await connection.fetchrow(self._sql["recorded_step"], run_id, *place, claim)
-        return row["txid"], None if row["position"] is None else StepRecord(*row[1:])
+        return row["txid"], None if row["position"] is None else Transacted(StepRecord(*row[2:]), row["asked"])
 
-    async def _record(self, connection: Any, txid: int, worker: str, done: StepDone) -> StepRecord | None:
+    async def _record(self, connection: Any, txid: int, worker: str, done: StepDone) -> Transacted | None:
         """None: there is a record by now."""
         if not is_gone(connection) and not connection.is_in_transaction():
             raise _misuse(done)
@@ -102,7 +103,7 @@ class Transactions:
             columns = [[value] for value in (*done, None)]
             if await connection.execute(self._sql["record_steps"], *columns, now) != "INSERT 0 1":
                 return None
-        return _as_read(done, now)
+        return Transacted(_as_read(done, now), fence["asked"])
 
     async def _commit(self, connection: Any, transaction: Any) -> None:
         """What the user's deferred constraints say comes out as it is."""

@@ -22,14 +22,18 @@ def cancel_children(database: sqlite3.Connection, sql: dict[str, str], cancelled
     return execute_wide(database, sql["cancel_children"], [(run_id,) for run_id in cancelled]) > 0
 
 
-def succeed(database: sqlite3.Connection, sql: dict[str, str], ended: str, successor: NewRun, cancelled: bool) -> None:
-    """Start the run that goes on from an ended one. A cancellation that the ended one left unheard is for it."""
+def succeed(
+    database: sqlite3.Connection, sql: dict[str, str], ended: str, successor: NewRun, asked: str | None
+) -> None:
+    """Start the run that goes on from an ended one. What was asked of the ended one, and it left unheard, is for it."""
     shape = successor.shape._replace(tags=())  # they are inherited, like the parent
     start(database, sql, [NewRun(successor.id, shape, successor.input, successor.key, None, successor.origin)])
     both = {"ended": ended, "successor": successor.id}
     for name in ("inherit", "inherit_tags", "inherit_mail"):
         database.execute(sql[name], both)
-    if cancelled:
+    if asked == status.ASK_PAUSE:
+        database.execute(sql["hold"], (successor.id,))
+    elif asked == status.ASK_CANCEL:
         post(database, sql, Mail(successor.id, ended, status.MAIL_CANCEL, "", None))
 
 

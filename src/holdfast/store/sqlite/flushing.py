@@ -192,9 +192,9 @@ def _pass_on(database: sqlite3.Connection, sql: dict[str, str], moves: list[Tran
         answer.undelivered |= cancel_children(database, sql, cancelled)
     for m in moves:
         if m.successor is not None:
-            asked = answer.asked.get(m.run_id) == status.ASK_CANCEL
+            asked = answer.asked.get(m.run_id)
             succeed(database, sql, m.run_id, m.successor, asked)
-            answer.undelivered |= asked
+            answer.undelivered |= asked == status.ASK_CANCEL
 
 
 # -- rows, in the order of their statements ----------------------------------------------------------------

@@ -45,6 +45,7 @@ class DagRow(NamedTuple):
     queue: str
     workflow: str
     priority: int
+    paused: int
 
     def next(self, now: int) -> int:
         """The time at which the next steps of it end: later than any before. Who was released by those does not see
@@ -58,6 +59,25 @@ class DagRow(NamedTuple):
 
 
 Dags = dict[str, DagRow]
+
+
+class OpenStep(NamedTuple):
+    """A step that is not settled. The columns come in this order."""
+
+    dag_id: str
+    id: str
+    begun: int
+    worker: str | None
+    undoes: int
+    """Whether it has completed something of its own that can be undone."""
+    queue: str
+    workflow: str
+    priority: int
+
+    @property
+    def lane(self) -> Lane:
+        """Where it stands when it is ready."""
+        return Lane(self.queue, self.workflow, self.priority)
 
 
 class _Dependent(Struct):
@@ -101,8 +121,8 @@ def settle_failed(database: sqlite3.Connection, sql: dict[str, str], ended: Sequ
 def end_steps(database: sqlite3.Connection, sql: dict[str, str], failing: Sequence[str], now: int) -> Aftermath:
     """Dag runs were marked as failing: their steps come to an end."""
     dags = dags_of(database, sql, failing)
-    ended, held, undelivered = _end(database, sql, failing, now)
-    return Aftermath(_count_down(database, sql, dags, ended, set(), now), held, undelivered)
+    ended, after = _end(database, sql, failing, now)
+    return after._replace(lanes=after.lanes | _count_down(database, sql, dags, ended, set(), now))
 
 
 def _fall(
@@ -111,9 +131,9 @@ def _fall(
 ) -> Aftermath:  # fmt: skip
     """Let runs fail that do not yet, and count down all of them."""
     fresh = {dag_id for dag_id in failed if not dags[dag_id].failing}
-    ended, held, undelivered = _end(database, sql, sorted(fresh), now)
+    ended, after = _end(database, sql, sorted(fresh), now)
     counts.update(ended)
-    return Aftermath(lanes | _count_down(database, sql, dags, counts, fresh, now), held, undelivered)
+    return after._replace(lanes=after.lanes | lanes | _count_down(database, sql, dags, counts, fresh, now))
 
 
 def dags_of(database: sqlite3.Connection, sql: dict[str, str], ids: Iterable[str]) -> Dags:
@@ -131,25 +151,35 @@ def _count_down(
         for n, (dag_id, count) in enumerate(counts.items(), 1)
     ]
     execute_wide(database, sql["settle"], rows)
-    return {dags[dag_id].lane for dag_id, count in counts.items() if count == dags[dag_id].pending}
+    last = {dag_id for dag_id, count in counts.items() if count == dags[dag_id].pending}
+    return {dags[dag_id].lane for dag_id in last if dag_id in fails or not dags[dag_id].paused}
 
 
 def _end(
     database: sqlite3.Connection, sql: dict[str, str], dag_ids: Sequence[str], now: int
-) -> tuple[Counter[str], dict[str, str], bool]:
-    """End the steps of these runs that nobody holds: how many of each; ask those that are held: which, and by whom; and
-    whether mail was left for children of the ended ones."""
+) -> tuple[Counter[str], Aftermath]:
+    """End the steps of these runs that nobody holds: how many of each. Those that have something of their own to undo
+    do so first, and those that are held are asked."""
     if not dag_ids:
-        return Counter(), {}, False
+        return Counter(), Aftermath(set(), {}, False)
     which = _json(list(dag_ids))
-    steps = fetch_wide(database, sql["open_steps"], (which,))
-    held = {step_id: worker for _, step_id, _, worker in steps if worker is not None}
+    steps = open_steps(database, sql, dag_ids)
+    held = {step.id: step.worker for step in steps if step.worker is not None}
     if held:
         database.execute(sql["ask_steps"], (which,))
+    free = [step for step in steps if step.worker is None]
+    for step in free:
+        if step.undoes:
+            database.execute(sql["undo_cancelled"], (step.id,))
     database.execute(sql["end_steps"], (now, which))
-    begun = [step_id for _, step_id, started, worker in steps if started and worker is None]
-    undelivered = cancel_children(database, sql, begun)
-    return Counter(dag_id for dag_id, _, _, worker in steps if worker is None), held, undelivered
+    undelivered = cancel_children(database, sql, [step.id for step in free if step.begun])
+    lanes = {step.lane for step in free if step.undoes}
+    return Counter(step.dag_id for step in free if not step.undoes), Aftermath(lanes, held, undelivered)
+
+
+def open_steps(database: sqlite3.Connection, sql: dict[str, str], dag_ids: Sequence[str]) -> list[OpenStep]:
+    """The steps of dag runs that are not settled, but for those that are undoing what they did."""
+    return [OpenStep(*row) for row in fetch_wide(database, sql["open_steps"], (_json(list(dag_ids)),))]
 
 
 # -- releasing ---------------------------------------------------------------------------------------------
@@ -168,8 +198,11 @@ def _release(
         round_ = _skipped(round_, sums, known)
     steps = known.values()
     execute_wide(database, sql["count_down"], [(s.row, s.pending, s.met) for s in steps if s.goes == "wait"])
+    for s in steps:
+        if s.goes == "ready" and dags[s.dag_id].paused:
+            s.goes = "hold"
     moved = [
-        (s.row, s.pending, s.met, s.goes == "ready", n, dags[s.dag_id].next(now))
+        (s.row, s.pending, s.met, s.goes, n, dags[s.dag_id].next(now))
         for n, s in enumerate(steps, 1)
         if s.goes != "wait"
     ]

@@ -21,7 +21,7 @@ ON CONFLICT DO NOTHING;
 -- name: dags
 -- Where dag runs stand whose steps are settled.
 SELECT json_group_array(json_array(
-    d.id, d.pending, d.failing, COALESCE(d.released_at, 0), d.queue, d.workflow, d.priority))
+    d.id, d.pending, d.failing, COALESCE(d.released_at, 0), d.queue, d.workflow, d.priority, d.status = 'paused'))
 FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = asked.value;
 
 -- name: dependents
@@ -40,34 +40,42 @@ WITH s(row, pending, met) AS (VALUES (?, ?, ?))
 UPDATE {prefix}runs AS r SET pending = s.pending, met = s.met FROM s WHERE r.rowid = s.row;
 
 -- name: release
--- The dependency was settled that a step waited for: it is ready, or it will not be needed.
-WITH s(row, pending, met, ready, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
+-- The dependency was settled that a step waited for: it is ready, or it will not be needed. One of a run that an operator
+-- holds is held with it.
+WITH s(row, pending, met, goes, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET pending = s.pending, met = s.met, waiting_for = NULL,
-    status = CASE WHEN s.ready THEN 'queued' ELSE 'skipped' END,
-    place = CASE WHEN s.ready THEN s.now * 1000 + s.n END,
-    visible_at = CASE WHEN s.ready THEN r.deadline_at END,
-    released_at = CASE WHEN s.ready THEN s.now END,
-    completed_at = CASE WHEN NOT s.ready THEN s.now END
+    status = CASE s.goes WHEN 'ready' THEN 'queued' WHEN 'hold' THEN 'paused' ELSE 'skipped' END,
+    place = CASE WHEN s.goes = 'ready' THEN s.now * 1000 + s.n END,
+    visible_at = CASE WHEN s.goes <> 'skip' THEN r.deadline_at END,
+    released_at = CASE WHEN s.goes <> 'skip' THEN s.now END,
+    completed_at = CASE WHEN s.goes = 'skip' THEN s.now END
 FROM s WHERE r.rowid = s.row;
 
 -- name: settle
--- Steps of a dag run are settled. After the last of them it stands in line, to be finished. Once it fails, its deadline
--- has nothing left to do.
+-- Steps of a dag run are settled. After the last of them it stands in line, to be finished, unless an operator holds it.
+-- Once it fails nobody does, and its deadline has nothing left to do.
 WITH s(id, settled, fails, n, now) AS (VALUES (?, ?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET pending = r.pending - s.settled, released_at = s.now,
     failing = r.failing OR s.fails,
-    place = CASE WHEN r.pending = s.settled THEN s.now * 1000 + s.n ELSE r.place END,
+    status = CASE WHEN s.fails AND r.status = 'paused' THEN 'running' ELSE r.status END,
+    place = CASE WHEN r.pending = s.settled AND (s.fails OR r.status <> 'paused') THEN s.now * 1000 + s.n ELSE r.place END,
     visible_at = CASE WHEN NOT s.fails THEN r.visible_at END,
     deadline_at = CASE WHEN NOT s.fails THEN r.deadline_at END
 FROM s WHERE r.id = s.id;
 
 -- name: open_steps
--- The steps of dag runs that are not settled, whether they have begun, and who holds them.
-SELECT json_group_array(json_array(dag_id, id, started_at IS NOT NULL, worker)) FROM {prefix}runs
-WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing
-  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+-- The steps of dag runs that are not settled: whether they have begun, who holds them, and whether they have completed
+-- something of their own that can be undone. Those that are undoing it already are left out.
+SELECT json_group_array(json_array(
+    r.dag_id, r.id, r.started_at IS NOT NULL, r.worker,
+    r.started_at IS NOT NULL AND EXISTS (
+        SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed'),
+    r.queue, r.workflow, r.priority))
+FROM {prefix}runs AS r
+WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
+  AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: end_steps
 -- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end.
@@ -88,8 +96,48 @@ WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT 
 -- already it is in line, or goes there.
 UPDATE {prefix}runs
 SET failing = 1, reason = 'cancelled', visible_at = NULL, deadline_at = NULL, waiting_for = NULL, awaits = NULL,
+    held_due = NULL, status = CASE WHEN status = 'paused' THEN 'running' ELSE status END,
     place = CASE WHEN pending = 0 THEN COALESCE(place, {now} * 1000) END
 WHERE id = ?;
+
+-- name: let_dag_go
+-- A dag run that an operator held goes on with its steps.
+UPDATE {prefix}runs SET status = 'running', held_due = NULL WHERE id = ?;
+
+-- name: ended_steps
+-- How the steps of an ended dag run came to their ends, and what a retry has to make anew.
+SELECT json_group_array(json_array(
+    id, node, status, reason, started_at IS NOT NULL, undoing, forget, queue, workflow, priority))
+FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL;
+
+-- name: reopen
+-- A step of a dag run that is retried: ready, or waiting for others again. One that has begun has a new budget of
+-- attempts, sees the outputs that it saw, and no worker trusts what it remembers of it.
+WITH s(id, ready, pending, met, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = CASE WHEN s.ready THEN 'queued' ELSE 'waiting' END, waiting_for = CASE WHEN NOT s.ready THEN 'steps' END,
+    place = CASE WHEN s.ready THEN s.now * 1000 + s.n END, pending = s.pending, met = s.met,
+    released_at = CASE WHEN s.ready AND r.started_at IS NOT NULL THEN r.released_at WHEN s.ready THEN s.now END,
+    claim = r.claim + (r.started_at IS NOT NULL), attempt = r.attempt + (r.started_at IS NOT NULL),
+    first_attempt = max(r.attempt + (r.started_at IS NOT NULL), 1),
+    reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, losses = 0, expires_at = NULL,
+    asked = NULL, held_due = NULL, awaits = NULL, deadline_at = s.now + r.deadline_ms,
+    visible_at = CASE WHEN s.ready THEN s.now + r.deadline_ms END
+FROM s WHERE r.id = s.id;
+
+-- name: forget_all
+-- Everything that a run has recorded.
+DELETE FROM {prefix}steps WHERE run_id = ?;
+
+-- name: retry_dag
+-- A dag run goes on with the steps that were opened again; with none it is to be finished. A new deadline of the old
+-- length.
+UPDATE {prefix}runs
+SET status = 'running', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
+    failing = 0, pending = :pending, released_at = :now, place = CASE WHEN :pending = 0 THEN :now * 1000 END,
+    losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
+    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms, expires_at = NULL, asked = NULL, held_due = NULL
+WHERE id = :id;
 
 -- name: step_named
 -- The step of a dag run that a signal is for.

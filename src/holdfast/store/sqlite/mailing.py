@@ -58,8 +58,7 @@ def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standi
 
 
 def _wake(database: sqlite3.Connection, sql: dict[str, str], run: Standing, count: int, run_id: str) -> None:
-    blocked = (run.status, run.waiting_for) == (status.WAITING, status.WAITING_STEPS)
-    database.execute(sql["count_wakes" if blocked else "wake"], (count, run_id))
+    database.execute(sql["count_wakes" if run.blocked else "wake"], (count, run_id))
 
 
 # -- delivering --------------------------------------------------------------------------------------------
@@ -128,5 +127,6 @@ class _Round:
     def _heard(self, asked: Asked) -> None:
         self.ended |= asked.ended
         self.running |= asked.running and asked.done
+        self.lanes |= asked.lanes
         if asked.lane is not None:
             self.lanes.add(asked.lane)

@@ -11,7 +11,8 @@ from ...model import status
 from ...model.records import Asked, Lane
 from .families import cancel_children, tell_parents
 from .forgetting import forget_steps
-from .graphs import end_steps
+from .graph_retrying import retry_dag
+from .graphs import end_steps, open_steps
 
 
 class Standing(NamedTuple):
@@ -53,9 +54,14 @@ class Standing(NamedTuple):
         return self.graph is not None and self.dag_id is None
 
     @property
+    def blocked(self) -> bool:
+        """Whether it is a step that waits for others."""
+        return (self.status, self.waiting_for) == (status.WAITING, status.WAITING_STEPS)
+
+    @property
     def sleeps(self) -> bool:
         """Whether a signal makes it ready. A step that waits for others is ready when they are settled."""
-        return self.status == status.WAITING and self.waiting_for != status.WAITING_STEPS
+        return self.status == status.WAITING and not self.blocked
 
     def says(self, *, done: bool = False, ready: bool = False, ended: bool = False) -> Asked:
         """The answer to whoever wished something of it."""
@@ -96,26 +102,45 @@ def _cancel_dag(database: sqlite3.Connection, sql: dict[str, str], run: Standing
         return run.says(done=run.reason == status.REASON_CANCELLED)
     database.execute(sql["cancel_dag"], (run_id,))
     after = end_steps(database, sql, [run_id], run.now)
-    lane = run.lane if run.pending == 0 or after.lanes else None
-    return Asked(run.status, run.reason, done=True, lane=lane, running=bool(after.held))
+    lane = run.lane if run.pending == 0 or run.lane in after.lanes else None
+    return Asked(run.status, run.reason, done=True, lane=lane, running=bool(after.held), lanes=after.lanes)
 
 
 def pause(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
-    """Hold a run; mark one that a worker holds. Nothing that is being undone or cancelled is held, and no dag run."""
+    """Hold a run; mark one that a worker holds. Nothing that is being undone or cancelled is held, and no step of a dag
+    run by itself: it is held with that."""
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
-    if run.graph is not None:
+    if run.dag_id is not None:
         return run.says()
     if run.status == status.PAUSED:
         return run.says(done=True)
-    if run.ended or run.undoing or run.asked == status.ASK_CANCEL:
+    if run.ended or run.undoing or run.failing or run.asked == status.ASK_CANCEL:
         return run.says()
+    asked = run.says(done=True)
+    _hold(database, sql, run, run_id)
+    for step_id, step in _released(database, sql, run, run_id):
+        _hold(database, sql, step, step_id)
+        asked.running |= step.worker is not None
+    return asked
+
+
+def _hold(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> None:
     if run.worker is not None:
         database.execute(sql["mark"], (status.ASK_PAUSE, 0, run_id))
-    else:
+    elif run.status != status.PAUSED:
         database.execute(sql["hold"], (run_id,))
-    return run.says(done=True)
+
+
+def _released(
+    database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str
+) -> list[tuple[str, Standing]]:
+    """The steps of a dag run that wait for no others."""
+    if not run.is_dag:
+        return []
+    steps = [(step.id, standing(database, sql, step.id)) for step in open_steps(database, sql, [run_id])]
+    return [(step_id, step) for step_id, step in steps if step is not None and not step.blocked]
 
 
 def resume(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Asked:
@@ -123,10 +148,22 @@ def resume(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
-    if run.graph is not None:
+    if run.dag_id is not None:
         return run.says()
+    asked = _let_go(database, sql, run, run_id)
+    for step_id, step in _released(database, sql, run, run_id):
+        told = _let_go(database, sql, step, step_id)
+        asked.done |= told.done
+        asked.lanes |= {told.lane} if told.lane is not None else set()
+    return asked
+
+
+def _let_go(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> Asked:
     if run.asked == status.ASK_PAUSE:
         database.execute(sql["mark"], (None, 1, run_id))
+        return run.says(done=True)
+    if run.status == status.PAUSED and run.is_dag and run.pending > 0:
+        database.execute(sql["let_dag_go"], (run_id,))
         return run.says(done=True)
     if run.status == status.PAUSED and not _may_go_on(run):
         database.execute(sql["sleep_on"], (run_id,))
@@ -147,8 +184,12 @@ def _may_go_on(run: Standing) -> bool:
     return due or settled or run.waiting_for == status.WAITING_CHECK
 
 
-def retry(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Lane | None:
+def retry(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> set[Lane] | None:
     """Queue a failed or cancelled run again, without the records that its error belongs to."""
+    run = standing(database, sql, run_id)
+    if run is not None and run.is_dag:
+        may = run.status in (status.FAILED, status.CANCELLED) and not run.undoing
+        return retry_dag(database, sql, run_id, run.workflow, run.graph or "") if may else None
     forget = database.execute(sql["forget_of"], (run_id,)).fetchall()
     rows = database.execute(sql["retry"], (run_id,)).fetchall()
     if not rows:
@@ -156,4 +197,4 @@ def retry(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> Lan
     places = msgspec.json.decode(forget[0][0] or "[]")
     forget_steps(database, sql, [(run_id, branch, position) for branch, position in places])
     database.execute(sql["tell_again"], {"parent": run_id})
-    return Lane(*rows[0])
+    return {Lane(*rows[0])}

@@ -33,7 +33,7 @@ WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated', '
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph
+       undoing, origin_id, graph, timeout_ms, deadline_ms, dag_id
 FROM {prefix}runs WHERE id = ?;
 
 -- name: runs
@@ -42,7 +42,7 @@ FROM {prefix}runs WHERE id = ?;
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph
+       undoing, origin_id, graph, timeout_ms, deadline_ms
 FROM {prefix}runs
 WHERE id < COALESCE(:before, 'g')  -- sorts behind every id
   AND dag_id IS NULL
@@ -58,7 +58,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph
+       undoing, origin_id, graph, timeout_ms, deadline_ms
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id < COALESCE(:before, 'g')
@@ -74,7 +74,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph
+       undoing, origin_id, graph, timeout_ms, deadline_ms
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -91,7 +91,7 @@ ORDER BY id DESC LIMIT :limit;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format, r.output_format,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id < COALESCE(:before, 'g')
@@ -138,7 +138,7 @@ SELECT forget FROM {prefix}runs WHERE id = ?;
 -- name: retry
 -- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
 -- that no worker trusts what it remembers of the run. Refused once an undo has begun: the steps it would build on may
--- be undone; and for dag runs and their steps.
+-- be undone; and for a step of a dag run, which goes with that.
 UPDATE {prefix}runs
 SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
     place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,

@@ -33,7 +33,7 @@ from ...model.records import (
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations, refuse_too_new
-from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Wakeups
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import load_statements
 from . import graphs, health, mailing, operating, sweeping, within
 from .claiming import Claims
@@ -242,7 +242,7 @@ class SqliteStore:
 
     # -- operators and senders ------------------------------------------------------------------------------
 
-    async def retry(self, run_id: str) -> Lane | None:
+    async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again."""
         return await self._write(lambda database: operating.retry(database, self._sql, run_id))
 
@@ -323,7 +323,7 @@ class SqliteStore:
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None,
-    ) -> StepRecord:  # fmt: skip
+    ) -> Transacted:  # fmt: skip
         """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
         ``except``, so that nothing is added to it."""
         try:

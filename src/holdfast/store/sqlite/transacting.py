@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import ContextMisuse, LeaseLost
 from ...model.records import StepDone, StepRecord
+from ..protocol import Transacted
 from .flushing import step_row
 from .guard import Guard, GuardedConnection
 from .troubles import is_away
@@ -33,7 +34,7 @@ class Undone(Exception):
 def transact(
     database: sqlite3.Connection, sql: dict[str, str], worker: str, run_id: str, claim: int, place: tuple[str, int],
     call: Callable[[Any], Any], record: Callable[[Any], StepDone], timeout: float | None,
-) -> StepRecord:  # fmt: skip
+) -> Transacted:  # fmt: skip
     """Call it and record what it returns, unless that is recorded already."""
     where = (run_id, *place, claim)
     found = database.execute(sql["step_at"], where).fetchone()
@@ -46,7 +47,8 @@ def transact(
         found = database.execute(sql["step_at"], where).fetchone()
     if found is None:
         raise Undone(_lost(run_id, claim))  # somebody else's record is there
-    return StepRecord(*found)
+    asked, *columns = found
+    return Transacted(StepRecord(*columns), asked)
 
 
 def _fence(database: sqlite3.Connection, sql: dict[str, str], worker: str, run_id: str, claim: int) -> None:

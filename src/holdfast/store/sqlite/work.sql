@@ -82,10 +82,11 @@ SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND
 SELECT 1 FROM {prefix}steps WHERE run_id = ? AND claim = ? AND branch = ? AND position = ?;
 
 -- name: step_at
--- The outcome that a claim recorded at a place.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
+-- What operators ask of a run, and the outcome that a claim of it recorded at a place.
+SELECT (SELECT asked FROM {prefix}runs r WHERE r.id = s.run_id AND r.claim = s.claim),
+       branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
        undo
-FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim = ? AND status <> 'waiting';
+FROM {prefix}steps s WHERE run_id = ? AND branch = ? AND position = ? AND claim = ? AND status <> 'waiting';
 
 -- name: set_value
 -- A value that the run lets others read; the latest wins.
@@ -249,7 +250,7 @@ WITH due AS MATERIALIZED (
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
                   WHEN due.goes = 'held' THEN 'paused'
-                  WHEN due.goes = 'dag' THEN r.status
+                  WHEN due.goes = 'dag' THEN 'running'
                   WHEN due.goes = 'undo' OR r.undoing THEN 'compensating'
                   ELSE 'queued' END,
     undoing = r.undoing OR due.goes = 'undo',
