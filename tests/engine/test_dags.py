@@ -28,6 +28,7 @@ from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, make_step_due, row_of, steps_of
 from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
+from tests.worker.spying import HeldReply
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -492,6 +493,29 @@ async def test_a_step_that_always_takes_too_long_fails_the_run(app: Holdfast) ->
     with pytest.raises(RunFailed, match="slow"):
         await run.result()
     assert (await steps_of(run))["slow"].detail == "timeout"
+
+
+async def test_a_step_whose_time_is_up_before_it_knows_its_graph_is_ended_all_the_same(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker does not leave before the end is in the journal."""
+    dag = app.dag("dag")
+
+    @dag.step(timeout=0.05, retries=0)
+    async def slow(ctx: Any) -> None:
+        await asyncio.Event().wait()
+
+    held = HeldReply(await app.store(), "dag_outputs")
+    run = await app.start(dag)
+    drained = asyncio.create_task(app.drain())
+    await held.done()
+    await eventually(lambda: "failed for good" in caplog.text)
+    await asyncio.wait((drained,), timeout=0.5)
+    assert not drained.done()
+    held.release()
+    await drained
+    with pytest.raises(RunFailed, match="slow"):
+        await run.result(timeout=20)
 
 
 async def test_the_failed_tries_of_a_step_are_in_its_log(app: Holdfast, calls: Calls) -> None:

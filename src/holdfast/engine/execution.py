@@ -69,6 +69,8 @@ class Execution:
     """Whether the entry that ends this claim is already in the journal."""
     handler_done = False
     """Whether the handler has given its slot back."""
+    out_of_time = False
+    """Whether its time is up: the run is being ended apart from its handler, which has no say any more."""
     branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()

@@ -519,6 +519,8 @@ class Executor:
 
     async def _closed(self, execution: Execution) -> None:
         """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
+        if execution.out_of_time:
+            return  # the run is held until its end is in the journal, which for a step of a dag may take a question
         error = execution.diverged
         if execution.successor is not None and not execution.leaving and error is None:
             await self._continued(execution, execution.successor)
@@ -579,6 +581,7 @@ class Executor:
             error: Exception = DeadlineExceeded(f"run {execution.run_id} did not end before its deadline")
         else:
             error = AttemptTimeout(f"the attempt took longer than its timeout ({execution.workflow.name})")
+        execution.out_of_time = True
         execution.close(AttemptEnded(str(error)))
         if execution.task is not None:
             self._keep(execution.task)  # it may go on for as long as it likes, and is nobody's any more
