@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from holdfast import DatabaseUnavailable, Holdfast, InvalidState
-from tests.faults.composing import LISTENERS, STOP
+from tests.faults.composing import LISTENERS
 from tests.faults.ledger import Ledger, now
 
 TROUBLE = (
@@ -78,10 +78,12 @@ async def start_within(app: Holdfast, ledger: Ledger, workflow: str, input: Any,
 class Sender:
     """Sends signals one after the other, each to the end of the chain that a run has become."""
 
-    def __init__(self, app: Holdfast, ledger: Ledger, name: str) -> None:
+    def __init__(self, app: Holdfast, ledger: Ledger, name: str, within: float = 0.1) -> None:
         self._app = app
         self._ledger = ledger
         self._name = name
+        self._within = within
+        """How often a signal is part of a transaction, which may be rolled back."""
         self._number = 0
         self._goes_on_as: dict[str, str] = {}
 
@@ -90,7 +92,7 @@ class Sender:
         while run_id in self._goes_on_as:
             run_id = self._goes_on_as[run_id]
         try:
-            if random.random() < 0.1 and self._name != STOP:
+            if random.random() < self._within:
                 await self._send_within(run_id, name)
             else:
                 nonce = self._next(run_id, name)

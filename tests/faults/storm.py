@@ -321,7 +321,7 @@ class Storm:
     async def _let_go(self) -> None:
         """Everybody who is paused goes on, and everybody who listens is told to stop, until nobody is left. (Also runs
         whose start did not return.)"""
-        sender = Sender(self.app, self.ledger, composing.STOP)
+        sender = Sender(self.app, self.ledger, composing.STOP, within=0)
         told: Counter[tuple[str, str]] = Counter()
         while True:
             held = await self.database.fetch(

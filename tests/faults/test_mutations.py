@@ -150,7 +150,7 @@ async def test_a_signal_and_its_record_are_one_commit(postgres_url: str, tmp_pat
         await storm.launch_ready(change=changes(kept, "joint_take", "die_while_taking"))
         async with meanwhile(storm.supervise()):
             [run] = await storm.start_some("listening", 1)
-            await Sender(storm.app, storm.ledger, "sender").send(run.id, "word")
+            await Sender(storm.app, storm.ledger, "sender", within=0).send(run.id, "word")
             await storm.taken_over(1)
             await storm.settle()
         storm.check_workers()
