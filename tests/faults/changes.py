@@ -27,7 +27,7 @@ from holdfast.store.sqlite import flushing as sqlite_flushing
 from holdfast.store.sqlite.store import SqliteStore
 from holdfast.worker import heartbeat
 from holdfast.worker.worker import Worker
-from tests.faults.bystanders import STOP
+from tests.faults.composing import STOP
 from tests.faults.ledger import Ledger, now
 
 Arguments = dict[str, Any]
