@@ -134,7 +134,8 @@ async def test_a_frozen_cluster_does_not_bury_itself(
         for run in runs:
             await run.result(timeout=PATIENCE)
     for run in runs:
-        assert await tables.run(run.id, "claim, losses") == (1, 0)
+        # Frozen in the middle of a beat, a worker finds that its lease is over, and gives the run back itself.
+        assert await tables.run(run.id, "losses") == (0,)
 
 
 async def _both_may_reap(tables: Tables) -> bool:
