@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -264,8 +264,12 @@ class Run(Generic[O]):
         check_name(name, "the name of a signal", self._payloads.settings.max_name)
         text = self._payloads.encode(value, f"the value of signal {name!r}")
         mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
-        connected = await self._connect()
-        tries = itertools.count()
+        await self._send(mail, connection, itertools.count())
+
+    async def _send(self, mail: Mail, connection: Any, tries: Iterator[int]) -> None:
+        """To this run, or to the one that it went on as: under the same id, for it may be there already. A reply was
+        lost, and the run went on as another with the mail that it had not taken."""
+        connected, name = await self._connect(), mail.name
         if connection is None:
             asked = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))
         else:
@@ -275,7 +279,8 @@ class Run(Generic[O]):
         if asked.done:
             return
         if asked.reason == status.REASON_CONTINUED:
-            await (await self._successor()).signal(name, value, connection=connection)
+            successor = await self._successor()
+            await successor._send(msgspec.structs.replace(mail, run_id=successor.id), connection, tries)
             return
         if asked.reason == status.NO_SUCH_STEP:
             raise InvalidState(f"run {self.id} has no step {name!r} that goes on; a dag run takes signals by step")

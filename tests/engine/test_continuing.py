@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, NonRetryableError, RunCancelled, RunFailed, Settings, SyncContext
+from holdfast import (
+    Context,
+    Holdfast,
+    NonRetryableError,
+    RunCancelled,
+    RunFailed,
+    Settings,
+    SignalTimeout,
+    SyncContext,
+)
+from holdfast.errors import DatabaseUnavailable
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at
-from tests.support.engine import Calls, ThreadGate, eventually
+from tests.support.engine import Calls, Gate, ThreadGate, eventually
+from tests.worker.spying import wrap
 
 
 def add_counter(app: Holdfast, calls: Calls, last: int) -> None:
@@ -260,6 +271,43 @@ async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_go
         await run.cancel()
         with pytest.raises(RunCancelled):
             await run.result(timeout=20)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken before", "left to the next"])
+async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(app: Holdfast, taken: bool) -> None:
+    """Rule 10: the sender asks again, and finds that the run has gone on as another."""
+    gate = Gate()
+
+    @app.workflow
+    async def relay(ctx: Context, words: list[str]) -> list[str]:
+        if not words:
+            await ctx.step(gate.passing)
+            ctx.continue_as([await ctx.wait_signal("word", type=str) if taken else "none"])
+        while True:
+            try:
+                words.append(await ctx.wait_signal("word", type=str, timeout=0.3))
+            except SignalTimeout:
+                return words
+
+    run = await app.start(relay, [])
+    lost = 0
+
+    async def lose_the_reply(send: Any, *args: Any) -> Any:
+        nonlocal lost
+        asked = await send(*args)
+        lost += 1
+        if lost == 1:
+            gate.open()
+            await eventually(lambda: has_status(app, run.id, "completed"))
+            raise DatabaseUnavailable("the reply was lost")
+        return asked
+
+    wrap(await app.store(), "send", lose_the_reply)
+    async with app.worker():
+        await gate.reached()
+        await run.signal("word", "hello")
+        assert await run.result(timeout=20) == (["hello"] if taken else ["none", "hello"])
+    assert lost > 1
 
 
 async def has_waiting(app: Holdfast) -> bool:

@@ -47,10 +47,19 @@ class Mailroom:
             run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
             refused = _refusal(run)
             if refused is not None:
+                refused.done = again and run is not None and await self._was_taken(connection, run, mail)
                 return refused
             if run["dag"]:
                 return await self._send_to_step(connection, run, mail, again)
             return await self._send_locked(connection, run, mail, again)
+
+    async def _was_taken(self, connection: Any, run: Any, mail: Mail) -> bool:
+        """Whether a run that has ended took it before."""
+        taker = mail.run_id
+        if run["dag"]:
+            step = await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
+            taker = "" if step is None else step["id"]
+        return bool(taker and await connection.fetchval(self._sql["was_taken"], taker, mail.id))
 
     async def _send_locked(self, connection: Any, run: Any, mail: Mail, again: bool) -> Asked:
         taken = again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id)

@@ -33,12 +33,14 @@ def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: b
     run = standing(database, sql, mail.run_id)
     if run is None:
         return Asked(None)
-    if run.ended:
+    if run.ended and not again:
         return run.says()
     if run.is_dag:
         return _send_to_step(database, sql, run, mail, again)
     if again and database.execute(sql["was_taken"], (mail.run_id, mail.id)).fetchone() is not None:
         return run.says(done=True)
+    if run.ended:
+        return run.says()
     row = (mail.run_id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
     if not database.execute(sql["send"], row).rowcount:
         return run.says(done=True)
@@ -52,7 +54,9 @@ def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standi
     step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
     if step is None or step[1] in status.TERMINAL:
         taken = step is not None and again and database.execute(sql["was_taken"], (step[0], mail.id)).fetchone()
-        return dag.says(done=True) if taken else Asked(dag.status, status.NO_SUCH_STEP)
+        if taken or dag.ended:
+            return dag.says(done=bool(taken))
+        return Asked(dag.status, status.NO_SUCH_STEP)
     asked = send(database, sql, msgspec.structs.replace(mail, run_id=step[0]), again)
     return Asked(dag.status, dag.reason, asked.done, asked.lane, running=asked.running)
 
