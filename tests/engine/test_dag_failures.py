@@ -727,7 +727,7 @@ async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Holdfa
 
 
 async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, saga: Saga) -> None:
-    """R8: a dead letter, and the rest is undone."""
+    """R8, rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
     app = make_app(settings=Settings(max_losses=0))
     gate = saga.gate("b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b"))
@@ -739,11 +739,165 @@ async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, sag
         await store.reap("00000000-0000-7000-8000-000000000000", 10, 0)
         await eventually(lambda: ended(run))
     await rows.close()
-    assert saga.undone == ["a"]
-    assert await run.status() == "compensated"
+    assert saga.undone == []
+    info = await run.info()
+    assert (info.status, info.reason) == ("failed", "lost workers")
     with pytest.raises(RunFailed, match="workers"):
         await run.result()
     assert await how(run) == {"a": "completed", "b": "failed", "c": "skipped"}
+    gate.open()
+    await run.retry()
+    await app.drain()
+    assert saga.log.count("a") == 1
+    assert list(await run.result(timeout=20)) == ["a", "b", "c"]
+
+
+async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(make_app: MakeApp, saga: Saga) -> None:
+    """Rule 28, R7; an error of the deployment is not caught either."""
+    gate = Gate()
+
+    def build(app: Holdfast, label: str) -> Dag:
+        dag = app.dag("dag")
+        dag.declare(saga.do, name="a", compensate=saga.undo)
+
+        @dag.step(after=["a"], catch={Exception: "rescue"})
+        async def b(ctx: Any) -> str:
+            await ctx.step(label, lambda: None)
+            await ctx.step(gate.passing)
+            return "done"
+
+        dag.declare(saga.do, name="rescue")
+        return dag
+
+    old, new = make_app(), make_app()
+    run = await old.start(build(old, "one"))
+    await interrupt(old, gate)
+    build(new, "two")
+    gate.open()
+    await new.drain()
+    info = await run.info()
+    assert (info.status, info.reason, saga.log) == ("failed", "non-determinism", ["a"])
+    await run.retry()
+    await old.drain()
+    assert await run.result(timeout=20) == {"a": "a-1", "b": "done"}
+
+
+async def test_the_reason_of_a_run_is_that_of_its_step(app: Holdfast, saga: Saga) -> None:
+    dag = app.dag("dag")
+    dag.declare(saga.do, name="a", compensate=saga.undo)
+
+    @dag.step(after=["a"], timeout=0.05)
+    async def b(ctx: Any) -> None:
+        await asyncio.Event().wait()
+
+    run = await app.start(dag)
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.reason, saga.undone) == ("compensated", "timeout", ["a"])
+
+
+async def test_outputs_that_are_large_together_are_no_reason_to_undo_them(make_app: MakeApp, saga: Saga) -> None:
+    app = make_app(settings=Settings(max_payload=1000))
+    dag = app.dag("dag")
+    for name in ("a", "b", "c"):
+        dag.declare(lambda ctx: "x" * 500, name=name, compensate=saga.undo)
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result(timeout=20) == dict.fromkeys(("a", "b", "c"), "x" * 500)
+    assert saga.undone == []
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
+async def test_an_undo_that_fails_within_a_step_is_in_the_list_of_its_run(
+    app: Holdfast, saga: Saga, cancelled: bool
+) -> None:
+    """R11: the end tells whether all was undone."""
+    dag, gate = app.dag("dag"), Gate()
+    dag.declare(saga.do, name="a", compensate=saga.undo)
+
+    def cannot(output: Any) -> None:
+        raise NonRetryableError("stuck")
+
+    @dag.step(after=["a"])
+    async def b(ctx: Any) -> None:
+        await ctx.options(compensate=cannot).step("inner", lambda: None)
+        await ctx.step(gate.passing)
+        raise NonRetryableError("no")
+
+    run = await app.start(dag)
+    async with app.worker():
+        await gate.reached()
+        if cancelled:
+            await run.cancel()
+        gate.open()
+        await eventually(lambda: ended(run))
+    info = await run.info()
+    assert (info.status, info.reason, saga.undone) == ("failed", "a failed undo", ["a"])
+    assert info.error is not None and "in step 'b'" in info.error.message and "stuck" in info.error.message
+
+
+async def test_an_undo_may_have_another_name_when_it_is_gone_on_with(make_app: MakeApp, saga: Saga) -> None:
+    """A crash between two undos, and a deployment that renames both."""
+
+    async def renamed(ctx: Any) -> None:
+        await saga.undo(ctx)
+
+    old, new = make_app(), make_app()
+    gate = saga.gate("undo a")
+    run = await old.start(saga.build(old, "a", "b < a", "c! < b"))
+    await interrupt(old, gate)
+    dag = new.dag("saga")
+    for name, after in (("a", []), ("b", ["a"]), ("c", ["b"])):
+        dag.declare(saga.fail if name == "c" else saga.do, name=name, after=after, compensate=renamed)
+    gate.open()
+    await new.drain()
+    assert await run.status() == "compensated"
+    assert saga.undone == ["b", "a", "a"]
+
+
+async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_started_with(
+    make_app: MakeApp, saga: Saga
+) -> None:
+    gate = Gate()
+
+    def build(app: Holdfast, **catch: str) -> Dag:
+        dag = app.dag("dag")
+
+        @dag.step(catch={{"value": ValueError}[kind]: target for kind, target in catch.items()})
+        async def a(ctx: Any) -> None:
+            await ctx.step(gate.passing)
+            raise ValueError("caught")
+
+        dag.declare(saga.do, name="old")
+        dag.declare(saga.do, name="new", after=["old"])
+        return dag
+
+    old, new = make_app(settings=Settings(max_attempts=1)), make_app(settings=Settings(max_attempts=1))
+    run = await old.start(build(old, value="old"))
+    await interrupt(old, gate)
+    build(new)
+    gate.open()
+    await new.drain()
+    assert await run.result(timeout=20) == {"old": "old-1", "new": "new-1"}
+
+
+async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W36: nobody waits for ever."""
+
+    def broken(*_: Any) -> None:
+        raise TypeError("a bug")
+
+    @app.task
+    async def task() -> None:
+        raise ValueError("x")
+
+    monkeypatch.setattr("holdfast.worker.executor.retry_delay", broken)
+    run = await app.start(task)
+    await app.drain()
+    with pytest.raises(RunFailed, match="engine.s own ended the run: TypeError"):
+        await run.result(timeout=20)
 
 
 # -- trying again ----------------------------------------------------------------------------------------------------

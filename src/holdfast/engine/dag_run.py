@@ -13,13 +13,13 @@ from typing import Any
 
 from ..errors import StepFailed
 from ..model import status
-from ..model.graph import Graph
+from ..model.graph import Graph, Node
 from ..model.records import NodeRow
 from .branches import run_branch, settle
 from .dag import Dag, NodeWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
-from .failure import decode_error, step_failed
+from .failure import decode_error, step_failed, type_name
 from .step import Undoable
 from .undo import call_undo, undo_line
 
@@ -34,14 +34,35 @@ def result_of(execution: Execution, nodes: list[NodeRow]) -> dict[str, Any]:
     }
 
 
-def failure_of(execution: Execution, nodes: list[NodeRow]) -> StepFailed:
-    """The error that ended it: that of the step which failed first, and was not caught."""
-    first = min((node for node in nodes if _failed(node)), key=lambda node: node.completed_at or 0, default=nodes[0])
+def first_failure(nodes: list[NodeRow]) -> NodeRow:
+    """The step which failed first, and was not caught."""
+    return min((node for node in nodes if _failed(node)), key=lambda node: node.completed_at or 0, default=nodes[0])
+
+
+def failure_of(execution: Execution, first: NodeRow) -> StepFailed:
+    """The error that ended the run: that of the step which failed first."""
     error = decode_error(first.error, first.format, execution.recorder.payloads)
     failure = step_failed(first.name, {**error, "retryable": False, "delay": None}, ("", 0))
     failure.only_traceback = failure.traceback  # no code of the user's lies between the step and the run
     failure.seen = {}
     return failure
+
+
+def failed_within(execution: Execution, nodes: list[NodeRow]) -> list[str]:
+    """What steps that failed or were cancelled could not undo of what they had done themselves, in words."""
+    payloads = execution.recorder.payloads
+    return [
+        f"in step {node.name!r}: {decode_error(node.error, node.format, payloads)['message']}"
+        for node in nodes
+        if node.reason == status.REASON_UNDO
+    ]
+
+
+def target_of(node: Node, error: BaseException) -> str | None:
+    """The step to go to on an error instead of failing, as the graph says that the run was started with."""
+    kinds = {type_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)}
+    kinds.add(getattr(error, "error_type", ""))
+    return next((target for kind, target in node.catch.items() if kind in kinds), None)
 
 
 def _failed(node: NodeRow) -> bool:

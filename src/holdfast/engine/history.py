@@ -36,7 +36,7 @@ class History:
         record = self.untaken.pop((branch, position), None)
         if record is None:
             return None
-        if record.name != name or record.kind != kind:
+        if record.kind != kind or (record.name != name and kind != UNDO):  # an undo is known by what it undoes
             self.untaken[branch, position] = record
             raise NonDeterminismError(
                 f"{recorded_as(record)}, but the code now calls {kind} {name!r} (at {line}). The code was changed "

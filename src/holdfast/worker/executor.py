@@ -9,17 +9,27 @@ what it left to the journal is committed while the next claim is under way, up t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from ..engine.calls import default_backoff
 from ..engine.dag import SKIP, Dag, NodeWorkflow
-from ..engine.dag_run import failure_of, result_of, to_undo, undo_dag, undos_gone
+from ..engine.dag_run import (
+    failed_within,
+    failure_of,
+    first_failure,
+    result_of,
+    target_of,
+    to_undo,
+    undo_dag,
+    undos_gone,
+)
 from ..engine.execution import Execution
 from ..engine.failure import decode_error, encode_error, ending_record
 from ..engine.handler import call_handler
@@ -41,6 +51,7 @@ from ..errors import (
     PayloadError,
     Released,
     RunSuspended,
+    sentence,
 )
 from ..model import status
 from ..model.backoff import retry_delay
@@ -56,6 +67,9 @@ from .mailman import Mailman
 from .threads import Threads
 
 _OVER = AttemptEnded("the attempt is over")
+
+_NOT_UNDONE = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
+"""Ends of which the run's own code is not to blame, or not known to be: an operator decides, and may retry."""
 
 
 class Executor:
@@ -211,26 +225,42 @@ class Executor:
     async def _drive(self, execution: Execution) -> None:
         current_execution.set(execution)
         try:
-            result = await self._work(execution)
-        except asyncio.CancelledError:
-            if execution.closed is None and not _being_cancelled():
-                await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
-                return
-            if execution.closed is None:
-                execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
-            await self._closed(execution)
-        except Released as error:
-            if execution.closed is None:
+            try:
+                result = await self._work(execution)
+            except asyncio.CancelledError:
+                if execution.closed is None and not _being_cancelled():
+                    await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
+                    return
+                if execution.closed is None:
+                    execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
+                await self._closed(execution)
+            except Released as error:
+                if execution.closed is None:
+                    await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+                    return
+                await self._closed(execution)
+            except Exception as error:
+                await self._failed(execution, error)
+            except BaseException as error:
+                # SystemExit and the like from user code must not end the worker, nor hang the run.
                 await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
-                return
-            await self._closed(execution)
-        except Exception as error:
-            await self._failed(execution, error)
-        except BaseException as error:
-            # SystemExit and the like from user code must not end the worker, nor hang the run.
-            await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
-        else:
-            await self._returned(execution, result)
+            else:
+                await self._returned(execution, result)
+        except Exception as bug:
+            await self._end_by_bug(execution, bug)
+
+    async def _end_by_bug(self, execution: Execution, bug: Exception) -> None:
+        """The engine itself could not end the attempt. Nobody waits for ever because of that: the run ends and says
+        so."""
+        self.logger.error("run %s: an error of the engine's own", execution.run_id, exc_info=bug)
+        if execution.leaving:
+            self._free(execution)
+            return
+        move = Transition(execution.run_id, execution.claim, status.FAILED, reason=status.REASON_CODE)
+        error = HoldfastError(f"an error of the engine's own ended the run: {type(bug).__name__}: {sentence(bug)}")
+        with contextlib.suppress(Exception):  # it may be the application's codec that is broken
+            move.error, move.format = encode_error(error, self.payloads), self.payloads.format
+        await self._leave(execution, move)
 
     async def _work(self, execution: Execution) -> Any:
         """Heed what was asked while nobody held the run; then its code, or its undos."""
@@ -264,17 +294,21 @@ class Executor:
         sooner: before its steps are known nobody knows what there is to undo."""
         assert execution.view is not None
         nodes = await self._errands.nodes(execution.run_id)
-        execution.undo_recorded = bool(to_undo(execution.view.graph, nodes))
-        if execution.claimed.failing and execution.claimed.reason == status.REASON_CANCELLED:
+        claimed = execution.claimed
+        if claimed.failing and claimed.reason == status.REASON_CANCELLED:
             execution.asked = status.ASK_CANCEL
+        if not claimed.failing and execution.asked != status.ASK_CANCEL:
+            return result_of(execution, nodes)  # whatever becomes of it: what has come to its end is not undone
+        execution.undo_recorded = bool(to_undo(execution.view.graph, nodes) or failed_within(execution, nodes))
         if execution.asked == status.ASK_CANCEL:
             execution.obey()
-            raise execution.closed or _OVER
-        if not execution.claimed.failing:
-            return result_of(execution, nodes)
-        if execution.claimed.reason == status.REASON_DEADLINE:
-            raise DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
-        raise failure_of(execution, nodes)
+        elif claimed.reason == status.REASON_DEADLINE:
+            late = DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
+            await self._end_failed(execution, late, status.REASON_DEADLINE)
+        else:
+            first = first_failure(nodes)
+            await self._end_failed(execution, failure_of(execution, first), first.reason or status.REASON_CODE)
+        raise execution.closed or _OVER
 
     async def _undo(self, execution: Execution) -> list[str]:
         """Undo what the code did, in reverse; what failed, in words."""
@@ -282,7 +316,8 @@ class Executor:
             assert execution.view is not None
             nodes = await self._errands.nodes(execution.run_id)
             await self._leave_to_others(execution, execution.workflow, nodes)
-            return await undo_dag(execution, execution.workflow, execution.view, nodes)
+            failed = await undo_dag(execution, execution.workflow, execution.view, nodes)
+            return failed_within(execution, nodes) + failed
         submit = self._handlers.submit
         ghost, end = await replay(execution.claimed, execution.workflow, self, submit, view=execution.view)
         if ghost.diverged is not None:
@@ -315,7 +350,10 @@ class Executor:
         try:
             self._check_nothing_left(execution)
             workflow = execution.workflow
-            output, _ = self.payloads.round_trip(result, workflow.output_type, f"the result of {workflow.name!r}")
+            if workflow.kind == DAG:  # its parts are within the limits
+                output = self.payloads.encode_own(result)
+            else:
+                output, _ = self.payloads.round_trip(result, workflow.output_type, f"the result of {workflow.name!r}")
         except NonDeterminismError as error:
             execution.diverge(error)
             await self._closed(execution)
@@ -429,7 +467,7 @@ class Executor:
             type(error).__name__,
             extra={"run_id": execution.run_id},
         )
-        undo = reason != status.REASON_NON_DETERMINISM and not execution.claimed.undoing and execution.has_undos()
+        undo = reason not in _NOT_UNDONE and not execution.claimed.undoing and execution.has_undos()
         move = Transition(
             execution.run_id,
             execution.claim,
@@ -440,19 +478,18 @@ class Executor:
             forget=[] if undo else execution.to_forget(ending_record(error)),
             format=self.payloads.format,
         )
-        await self._leave(execution, await self._caught(execution, error, move))
+        if reason != status.REASON_NON_DETERMINISM and execution.claimed.node is not None:
+            await self._catch(execution, error, move)
+        await self._leave(execution, move)
 
-    async def _caught(self, execution: Execution, error: Exception, move: Transition) -> Transition:
+    async def _catch(self, execution: Execution, error: Exception, move: Transition) -> None:
         """A step of a dag run may say where to go on an error instead of failing the run."""
-        workflow, claimed = execution.workflow, execution.claimed
-        target = workflow.target_of(error) if isinstance(workflow, NodeWorkflow) else None
-        if target is not None and claimed.node is not None:
-            await self._see_dag(execution)
-            assert execution.view is not None
-            if target in execution.view.graph.nodes[claimed.node].catch.values():
-                move.reason = f"{status.REASON_CAUGHT}:{target}"
-                self._settle_caught(execution, move.reason, move)
-        return move
+        await self._see_dag(execution)
+        assert execution.view is not None
+        target = target_of(execution.view.graph.nodes[execution.claimed.node or ""], error)
+        if target is not None:
+            move.reason = f"{status.REASON_CAUGHT}:{target}"
+            self._settle_caught(execution, move.reason, move)
 
     def _settle_caught(self, execution: Execution, outcome: str | None, move: Transition) -> None:
         """Where a caught error leads, once the step has undone what it did itself."""
@@ -590,7 +627,13 @@ class Executor:
             if reason == status.REASON_DEADLINE
             else self._attempt_failed(execution, error, reason)
         )
-        self._keep(self.loop.create_task(ending))
+        self._keep(self.loop.create_task(self._ended_late(execution, ending)))
+
+    async def _ended_late(self, execution: Execution, ending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await ending
+        except Exception as bug:
+            await self._end_by_bug(execution, bug)
 
     def list_running_steps(self) -> None:
         """Called about once a second: steps that take long are listed as running."""
