@@ -334,3 +334,94 @@ async def test_a_gate_that_waits_ends_when_another_step_fails(app: Holdfast, cal
         await eventually(lambda: is_over(run))
     assert (await how(run))["ok"] == "cancelled"
     assert calls == {}
+
+
+# -- when the code changes ---------------------------------------------------------------------------------------------
+
+
+def charge_and_ship(dag: Dag, log: list[Any]) -> None:
+    """What is before the gate and behind it."""
+    dag.declare(lambda ctx: log.append("charge"), name="charge")
+    dag.declare(lambda ctx: log.append("ship"), name="ship", after=["manager_ok"])
+
+
+async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
+    make_app: MakeApp, app: Holdfast, declare: Declare, log: list[Any]
+) -> None:
+    run = await app.start(declare(timeout=3600, on_timeout="skip"))
+    other = make_app(settings=Settings(moment=0.0))
+    dag = other.dag("order")
+    charge_and_ship(dag, log)
+    dag.approval("manager_ok", after=["charge"], timeout=60, on_timeout="approve")
+    await other.drain()
+    info = await other.get(await row_of(run, "manager_ok")).info()
+    assert info.due_at is not None
+    assert timedelta(minutes=50) < info.due_at - info.read_at
+    await make_step_due(other, run, "manager_ok")
+    await other.drain()
+    assert await how(run) == {"charge": "completed", "manager_ok": "skipped", "ship": "skipped"}
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain function", "coroutine"])
+async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
+    make_app: MakeApp, app: Holdfast, declare: Declare, log: list[Any], plain: bool
+) -> None:
+    run = await app.start(declare())
+    other = make_app(settings=Settings(moment=0.0))
+    dag = other.dag("order")
+    charge_and_ship(dag, log)
+
+    def automatic(ctx: Any) -> int:
+        log.append("not asked")
+        return 1
+
+    async def automatic_too(ctx: Any) -> int:
+        return automatic(ctx)
+
+    dag.declare(automatic if plain else automatic_too, name="manager_ok", after=["charge"], when=lambda ctx: False)
+    await other.drain()
+    assert (await how(run))["manager_ok"] == "waiting"
+    await run.signal("manager_ok", "by all means")
+    await other.drain()
+    assert log == ["charge", "ship"]
+    assert (await run.result())["manager_ok"] == "by all means"
+
+
+async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has_its_function(
+    make_app: MakeApp, app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is asked what the graph of the run does not ask, and nothing fails because of it."""
+    old = app.dag("order")
+    old.declare(lambda ctx: "checked", name="check", retries=0)
+    run = await app.start(old)
+    other = make_app(settings=Settings(moment=0.0, poll=3600))
+    other.dag("order").approval("check", timeout=1, on_timeout="approve")
+    await other.drain()
+    info = (await steps_of(run))["check"]
+    assert (info.status, info.detail) == ("waiting", "retry")
+    assert "the code has an approval of that name" in caplog.text
+    await make_step_due(app, run, "check")
+    await app.drain()
+    assert await run.result() == {"check": "checked"}
+
+
+async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_undone(
+    make_app: MakeApp, app: Holdfast
+) -> None:
+    old = app.dag("order")
+
+    @old.step
+    async def check(ctx: Any) -> None:
+        await ctx.options(compensate=lambda _: None).step("hold", lambda: None)
+        await ctx.sleep(3600)
+
+    run = await app.start(old)
+    await app.drain()
+    await run.cancel()
+    other = make_app(settings=Settings(moment=0.0))
+    other.dag("order").approval("check")
+    await other.drain()
+    assert (await how(run))["check"] == "failed"
+    error = (await steps_of(run))["check"].error
+    assert error is not None
+    assert "could not be reached by the code as it is now" in error.message

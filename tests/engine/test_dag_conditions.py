@@ -108,6 +108,30 @@ async def test_the_error_of_a_condition_is_caught_like_that_of_the_step(app: Hol
     assert await run.result() == {"instead": "instead"}
 
 
+async def test_a_condition_that_the_code_has_got_since_does_not_count_for_runs_that_go_by_the_old_graph(
+    app: Holdfast, make_app: MakeApp
+) -> None:
+    old = app.dag("dag")
+    old.declare(give, name="work")
+    run = await app.start(old)
+    other = make_app()
+    new = other.dag("dag")
+    new.declare(give, name="work", when=lambda ctx: False)
+    later = await other.start(new)
+    await other.drain()
+    assert (await run.result(), await later.result()) == ({"work": "work"}, {})
+
+
+async def test_a_condition_that_the_code_no_longer_has_is_met(app: Holdfast, make_app: MakeApp) -> None:
+    old = app.dag("dag")
+    old.declare(give, name="work", when=lambda ctx: False)
+    run = await app.start(old)
+    other = make_app()
+    other.dag("dag").declare(give, name="work")
+    await other.drain()
+    assert await run.result() == {"work": "work"}
+
+
 async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Holdfast, calls: Calls) -> None:
     """A condition that changes its mind while the step sleeps would leave what it did undone for ever."""
     dag = app.dag("dag")
@@ -580,3 +604,19 @@ async def test_a_skip_survives_a_worker_that_stops(app: Holdfast, calls: Calls) 
     gate.open()
     await app.drain()
     assert (await run.result(), calls) == ({}, {"asked": 2})
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError])
+async def test_several_errors_can_lead_to_one_step(app: Holdfast, error: type[Exception]) -> None:
+    dag = app.dag("dag")
+
+    @dag.step(retries=0, catch={(ValueError, OSError): "instead", KeyError: "other"})
+    async def work(ctx: Any) -> None:
+        raise error("no")
+
+    dag.declare(give, name="instead")
+    dag.declare(give, name="other")
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"instead": "instead"}
+    assert dag.graph.nodes["work"].catch == {"ValueError": "instead", "OSError": "instead", "KeyError": "other"}

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, GraphError, Holdfast, NonRetryableError
+from holdfast import (
+    Backoff,
+    ConfigurationError,
+    Context,
+    GraphError,
+    Holdfast,
+    NonRetryableError,
+    RunFailed,
+    step,
+)
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
-from tests.support.dags import how, steps_of
+from tests.support.dags import how, row_of, steps_of
+from tests.support.engine import Calls
 
 
 async def work(ctx: Any) -> str:
@@ -173,6 +184,21 @@ async def test_dependencies_as_one_string_are_refused(app: Holdfast) -> None:
         ({"backoff": 3}, "backoff"),
         ({"when": True}, "when must be a function"),
         ({"compensate": "undo"}, "compensate must be a function"),
+        ({"when": lambda: True}, r"when must be a function of the context alone; <lambda> takes \(\)"),
+        ({"compensate": lambda ctx, output: None}, "compensate must be a function of the context alone"),
+        ({"compensate": step(lambda output, ctx: None)}, "compensate must be a function of the context alone"),
+        ({"after": None}, "after must be a list of steps, not None"),
+        ({"after": 3}, "after must be a list of steps, not 3"),
+        ({"after": ["x", 3]}, "after takes names of steps, or their functions, not 3"),
+        ({"catch": {"ValueError": "x"}}, "catch takes classes of Exception, or tuples of them, not 'ValueError'"),
+        ({"catch": {ValueError("x"): "x"}}, r"catch takes classes of Exception, .* not ValueError\('x'\)"),
+        ({"catch": {int: "x"}}, "catch takes classes of Exception, .* not <class 'int'>"),
+        ({"catch": {KeyboardInterrupt: "x"}}, "catch takes classes of Exception, .*KeyboardInterrupt"),
+        ({"catch": {(ValueError, "OSError"): "x"}}, "catch takes classes of Exception, .*'OSError'"),
+        ({"catch": {(): "x"}}, r"catch takes classes of Exception, .* not \(\)"),
+        ({"catch": {(ValueError, OSError): "x", OSError: "y"}}, "catch has OSError twice"),
+        ({"catch": {ValueError: None}}, "catch of ValueError takes names of steps, or their functions, not None"),
+        ({"catch": [ValueError]}, "catch must map exception classes to steps"),
         ({"name": ""}, "name"),
     ],
 )
@@ -183,6 +209,23 @@ async def test_options_that_make_no_sense_are_refused_where_they_stand(
     with pytest.raises(ConfigurationError, match=said):
         dag.declare(work, **{"name": "a", "after": ["x", "y"], **options})
     assert dag.steps == {}
+
+
+async def test_the_words_say_which_step_of_which_dag(app: Holdfast) -> None:
+    dag = app.dag("order")
+    with pytest.raises(ConfigurationError, match=r"^step 'pay' of dag 'order': catch takes .* not 'ValueError'"):
+        dag.declare(work, name="pay", catch={"ValueError": "x"})  # type: ignore[dict-item]
+    with pytest.raises(ConfigurationError, match=r"^step 'ok' of dag 'order': after must be a list of steps, not None"):
+        dag.approval("ok", after=None)  # type: ignore[arg-type]
+
+
+async def test_conditions_and_undos_of_which_nothing_is_known_are_taken_at_their_word(app: Holdfast) -> None:
+    """Some functions written in C do not say what they take; others take more than they need."""
+    dag = app.dag("dag")
+    dag.declare(work, name="a", when=bool, compensate=lambda ctx, loud=False: None)
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"a": "a"}
 
 
 async def test_a_step_must_take_the_context_alone(app: Holdfast) -> None:
@@ -201,6 +244,109 @@ async def test_a_step_must_take_the_context_alone(app: Holdfast) -> None:
 async def test_a_step_must_be_a_function(app: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match="must be a function"):
         app.dag("dag").declare("work", name="a")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("called", ["app.start", "app.start_many", "run.signal"])
+async def test_the_body_of_a_step_does_nothing_that_a_replay_would_repeat(
+    app: Holdfast, calls: Calls, called: str
+) -> None:
+    @app.task
+    async def other() -> None:
+        calls.hit("other")
+
+    dag = app.dag("dag")
+
+    @dag.step(retries=3)
+    async def work(ctx: Any) -> None:
+        calls.hit("work")
+        if called == "app.start":
+            await app.start(other)
+        elif called == "app.start_many":
+            await app.start_many(other, [None])
+        else:
+            await app.get(ctx.run_id).signal("work")
+
+    run = await app.start(dag)
+    await app.drain()
+    said = f"ContextMisuse: {called} was called in the body of dag step 'dag/work', where every .* inside a ctx.step"
+    with pytest.raises(RunFailed, match=said):
+        await run.result()
+    assert calls == {"work": 1}
+
+
+async def test_a_step_starts_runs_by_its_context_or_in_a_step_of_its_own(app: Holdfast, calls: Calls) -> None:
+    @app.task
+    async def other() -> None:
+        calls.hit("other")
+
+    dag = app.dag("dag")
+
+    @dag.step
+    async def begin(ctx: Context) -> None:
+        async def start() -> None:
+            await app.start(other)
+
+        await ctx.step(start)
+        await ctx.start(other)
+
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"begin": None}
+    assert calls == {"other": 2}
+
+
+async def test_a_function_declared_with_step_brings_its_options(app: Holdfast, calls: Calls) -> None:
+    quick = Backoff(base=0.001, jitter=False)
+
+    @step(retries=2, backoff=quick, timeout=30, compensate=lambda ctx: calls.hit("undo"))
+    async def flaky(ctx: Any) -> int:
+        if calls.hit("flaky") < 3:
+            raise ValueError("again")
+        return 7
+
+    dag = app.dag("dag")
+    dag.step(flaky)
+
+    @dag.step(after=[flaky])
+    async def last(ctx: Any) -> None:
+        raise NonRetryableError("undo")
+
+    node = dag.graph.nodes["flaky"]
+    assert (node.retries, node.timeout, dag.steps["flaky"].options.backoff) == (2, 30, quick)
+    run = await app.start(dag)
+    await app.drain()
+    assert await how(run) == {"flaky": "completed", "last": "failed"}
+    assert calls == {"flaky": 3, "undo": 1}
+
+
+async def test_what_the_dag_says_of_a_step_goes_before_what_the_function_brings(app: Holdfast) -> None:
+    def undo(ctx: Any) -> None: ...
+
+    @step(name="named", retries=2, timeout=30, compensate=undo)
+    async def flaky(ctx: Any) -> None: ...
+
+    dag = app.dag("dag")
+    dag.declare(flaky)
+    dag.declare(flaky, name="other", retries=0, timeout=5, compensate=lambda ctx: None)
+    own, other = dag.graph.nodes.values()
+    assert (own.name, own.retries, own.timeout, own.undo) == ("named", 2, 30, "undo")
+    assert (other.name, other.retries, other.timeout, other.undo) == ("other", 0, 5, "<lambda>")
+
+
+async def test_a_worker_tells_of_a_dag_once_and_not_of_every_step(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    dag = app.dag("dag")
+    dag.declare(work, name="a")
+    dag.declare(work, name="b")
+
+    @app.task
+    async def other() -> None: ...
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        await app.drain()
+    [line] = [record.getMessage() for record in caplog.records if " started: " in record.getMessage()]
+    assert line.endswith(" started: dag, other")
 
 
 async def test_two_dags_of_one_name_are_refused(app: Holdfast) -> None:
@@ -282,6 +428,18 @@ async def test_a_dag_is_drawn_for_documents(app: Holdfast) -> None:
         "    s2 --> s3",
         "    s0 --> s3",
     ]
+
+
+async def test_a_drawing_says_how_many_a_step_waits_for(app: Holdfast) -> None:
+    dag = app.dag("dag")
+    for name in "abc":
+        dag.declare(work, name=name)
+    dag.declare(work, name="first", after=["a", "b"], join="any")
+    dag.declare(work, name="most", after=["a", "b", "c"], at_least=2)
+    drawn = dag.to_mermaid()
+    assert '["first<br/>any of 2"]' in drawn
+    assert '["most<br/>at least 2 of 3"]' in drawn
+    assert '["a"]' in drawn
 
 
 # -- graphs that come as data ------------------------------------------------------------------------------------------
@@ -372,6 +530,29 @@ async def test_data_of_another_shape_is_refused(app: Holdfast, spec: dict[str, A
         app.dag_from_spec("dag", spec, {"a": work})
 
 
+@pytest.mark.parametrize("spec", [None, "steps", ["a"]])
+async def test_data_that_is_no_mapping_is_refused(app: Holdfast, spec: Any) -> None:
+    with pytest.raises(GraphError, match='a specification is a mapping with "steps" and "dag", not '):
+        app.dag_from_spec("dag", spec, {"a": work})
+
+
+@pytest.mark.parametrize("handlers", [None, [work]])
+async def test_handlers_that_are_no_mapping_are_refused(app: Holdfast, handlers: Any) -> None:
+    with pytest.raises(GraphError, match="the handlers must be a mapping of step names to functions, not "):
+        app.dag_from_spec("dag", {"steps": {"a": {}}}, handlers)
+
+
+async def test_wrong_parts_in_data_are_reported_by_the_name_of_their_step(app: Holdfast) -> None:
+    handlers = {"a": work, "b": {"run": work, "compensate": lambda: None}, "c": {"run": work, "when": lambda: True}}
+    with pytest.raises(GraphError) as caught:
+        app.dag_from_spec("dag", {"steps": {"a": {}, "b": {}, "c": {}}, "dag": {"a": [3]}}, handlers)
+    assert caught.value.problems == [
+        "step 'a': after takes names of steps, or their functions, not 3",
+        "step 'b': compensate must be a function of the context alone; <lambda> takes ()",
+        "step 'c': when must be a function of the context alone; <lambda> takes ()",
+    ]
+
+
 async def test_a_workflow_with_the_name_of_a_step_is_refused(app: Holdfast) -> None:
     app.dag("dag").declare(work, name="a")
 
@@ -393,3 +574,15 @@ async def test_the_log_of_a_dag_run_is_that_of_its_steps(app: Holdfast) -> None:
     run = await app.start(dag)
     await app.drain()
     assert [(call.branch, call.name) for call in await run.activity()] == [("a", "count"), ("b", "count")]
+
+
+async def test_values_that_a_step_sets_are_kept_with_the_step(app: Holdfast) -> None:
+    dag = app.dag("dag")
+
+    @dag.step
+    async def count(ctx: Any) -> None:
+        await ctx.set("seen", 3)
+
+    run = await app.start(dag)
+    await app.drain()
+    assert await app.get(await row_of(run, "count")).get("seen") == 3

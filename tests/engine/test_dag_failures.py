@@ -17,6 +17,7 @@ from holdfast import (
     RunCancelled,
     RunFailed,
     Settings,
+    cancelled,
     step,
 )
 from holdfast.engine.dag import Dag
@@ -24,7 +25,7 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, row_of, steps_of, undos_of
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt, make_due
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -726,6 +727,62 @@ async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Holdfa
         await run.result()
 
 
+async def test_a_run_that_was_picked_up_in_time_does_not_expire_with_a_step_that_waits_for_a_slot(
+    app: Holdfast, saga: Saga
+) -> None:
+    """R3: the expiry is that of the run."""
+    gate = saga.gate("a")
+    run = await app.start(saga.build(app, "a", "b", "c < a b"), expires_in=60)
+    async with app.worker(concurrency=1):
+        await gate.reached()
+        await pass_expiry(app, await row_of(run, "b"))
+        gate.open()
+        assert set(await run.result(timeout=PATIENCE)) == {"a", "b", "c"}
+
+
+async def pass_expiry(app: Holdfast, run_id: str) -> None:
+    """Let the time pass in which a run is to be picked up."""
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    try:
+        await rows.fetch("UPDATE [runs] SET expires_at = 1, visible_at = 1 WHERE id = ?", run_id)
+    finally:
+        await rows.close()
+
+
+@pytest.mark.parametrize("cause", ["failure", "deadline"])
+async def test_steps_on_other_workers_hear_at_once_that_their_run_fails(make_app: MakeApp, cause: str) -> None:
+    """Long before the next heartbeat."""
+    app = make_app(settings=Settings(lease=3000, heartbeat=1000))
+    gates, told, dag = {"a": Gate(), "b": Gate()}, list[str](), app.dag("dag", deadline=3600)
+
+    async def held(ctx: Any) -> None:
+        await gates[ctx.step_name].passing()
+        if ctx.step_name == "a" and cause == "failure":
+            raise NonRetryableError("a broke")
+        await eventually(cancelled)
+        told.append(ctx.step_name)
+
+    for name in gates:
+        dag.declare(held, name=name)
+    run = await app.start(dag)
+    async with app.worker(concurrency=1), app.worker(concurrency=1):
+        for gate in gates.values():
+            await gate.reached()
+        await (await app.start(dag, delay=3600)).cancel()  # every worker looks
+        await eventually(lambda: all_have_looked(app))
+        for gate in gates.values():
+            gate.open()
+        if cause == "deadline":
+            await pass_deadline(app, run.id)
+        await eventually(lambda: ended(run))
+    assert sorted(told) == (["b"] if cause == "failure" else ["a", "b"])
+
+
+async def all_have_looked(app: Holdfast) -> bool:
+    """Whether every worker has had a heartbeat since it began."""
+    return all(worker.beat_at > worker.started_at for worker in await (await app.store()).workers())
+
+
 async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, saga: Saga) -> None:
     """R8, rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
     app = make_app(settings=Settings(max_losses=0))
@@ -896,7 +953,7 @@ async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
     monkeypatch.setattr("holdfast.worker.executor.retry_delay", broken)
     run = await app.start(task)
     await app.drain()
-    with pytest.raises(RunFailed, match="engine.s own ended the run: TypeError"):
+    with pytest.raises(RunFailed, match=r"engine.s own ended the run: TypeError"):
         await run.result(timeout=20)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, overload
 
 import msgspec
@@ -16,11 +18,12 @@ from ..model.records import Definition
 from .failure import type_name
 from .options import Seconds
 from .signature import name_of
-from .step import step_options
+from .step import NO_OPTIONS, StepFunction, step_options
 from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 After = Iterable["str | Callable[..., Any]"]
+Catch = Mapping["type[Exception] | tuple[type[Exception], ...]", "str | Callable[..., Any]"]
 
 
 class Skip:
@@ -41,7 +44,6 @@ class NodeWorkflow(Workflow[Any, Any]):
         options: WorkflowOptions,
         when: Callable[[Any], Any] | None = None,
         undo: Callable[[Any], Any] | None = None,
-        catch: Mapping[type[Exception], str] | None = None,
         scope: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(function, DAG_STEP, f"{dag}/{node.name}", options, scope)
@@ -53,15 +55,13 @@ class NodeWorkflow(Workflow[Any, Any]):
         self.node = node
         self.when = when
         self.undo = undo
-        self.catch = dict(catch or {})
 
-    def target_of(self, error: BaseException) -> str | None:
-        """The step to go to on an error instead of failing."""
-        kind = getattr(error, "error_type", None)
-        for caught, target in self.catch.items():
-            if isinstance(error, caught) or (isinstance(kind, str) and kind == type_name(caught)):
-                return target
-        return None
+    def as_in(self, node: Node) -> NodeWorkflow | None:
+        """The code for a run whose graph has this step so. What is a gate there asks, on the terms of that graph,
+        whatever the code has under its name by now. None: the graph wants a function, and there is a gate."""
+        if node.kind == APPROVAL:
+            return self if node == self.node else gate(self.dag, node, self.options.queue)
+        return self if self.node.kind == node.kind else None
 
 
 class Dag(Workflow[Any, dict[str, Any]]):
@@ -99,14 +99,14 @@ class Dag(Workflow[Any, dict[str, Any]]):
         backoff: Backoff | None = None,
         timeout: Seconds | None = None,
         compensate: Callable[[Any], Any] | None = None,
-        catch: Mapping[type[Exception], str | Callable[..., Any]] | None = None,
+        catch: Catch | None = None,
     ) -> Callable[[F], F]: ...
     def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a step: ``@fulfil.step(after=["validate_stock"], retries=3, compensate=refund)``.
 
         ``after`` names the steps it comes after (or gives their functions). ``join="any"`` begins with the first of
         them that completes, ``at_least=k`` with k. ``when(ctx)`` decides whether it is done or skipped. ``catch``
-        maps error types to the step to go to instead of failing.
+        maps error types to the step to go to instead of failing. A function declared with ``@step`` brings its options.
         """
         scope = sys._getframe(1).f_locals
 
@@ -129,32 +129,38 @@ class Dag(Workflow[Any, dict[str, Any]]):
         backoff: Backoff | None = None,
         timeout: Seconds | None = None,
         compensate: Callable[[Any], Any] | None = None,
-        catch: Mapping[type[Exception], str | Callable[..., Any]] | None = None,
+        catch: Catch | None = None,
         scope: dict[str, Any] | None = None,
     ) -> None:
         """Add a step."""
         if not callable(function):
             raise ConfigurationError(f"a step of dag {self.name!r} must be a function, not {function!r}")
-        check_join(join, at_least)
-        if when is not None and not callable(when):
-            raise ConfigurationError(f"when must be a function of the context, not {when!r}")
-        checked = step_options(name, retries, backoff, timeout, None, compensate)
-        caught = {kind: self._name(target) for kind, target in (catch or {}).items()}
-        attempts = 1 + (self._default_retries if retries is None else retries)
+        plain, own = function, NO_OPTIONS
+        if isinstance(function, StepFunction):
+            plain, own = function.function, function.options
+        called = (own.name or name_of(plain)) if name is None else name
+        check_name(called, f"the name of a step of dag {self.name!r}", 100)
+        with self._naming(called):
+            check_join(join, at_least)
+            said = step_options(None, retries, backoff, timeout, None, compensate).over(own)
+            check_takes_context(when, "when")
+            check_takes_context(said.compensate, "compensate")
+            before, caught = self._names(after), self._caught({} if catch is None else catch)
+        attempts = 1 + (self._default_retries if said.retries is None else said.retries)
         node = Node(
-            check_name(name or name_of(function), f"the name of a step of dag {self.name!r}", 100),
-            self._names(after),
+            called,
+            before,
             1 if join == "any" else at_least,
             STEP,
             when is not None,
-            None if compensate is None else name_of(compensate),
-            {type_name(kind): target for kind, target in caught.items()},
+            None if said.compensate is None else name_of(said.compensate),
+            caught,
             attempts - 1,
-            checked.timeout,
+            said.timeout,
         )
-        options = WorkflowOptions(self.queue, attempts, checked.timeout, None, backoff)
-        self._add(NodeWorkflow(self.name, node, function, options, when, compensate, caught, scope))
-        self._named[function] = node.name
+        options = WorkflowOptions(self.queue, attempts, said.timeout, None, said.backoff)
+        self._add(NodeWorkflow(self.name, node, plain, options, when, said.compensate, scope))
+        self._named[function] = self._named[plain] = called
 
     def approval(
         self,
@@ -165,13 +171,14 @@ class Dag(Workflow[Any, dict[str, Any]]):
         on_timeout: Literal["fail", "skip", "approve"] = "fail",
     ) -> None:
         """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
-        if on_timeout not in ("fail", "skip", "approve"):
-            raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
-        limit = None if timeout is None else seconds(timeout, "the timeout of an approval")
         check_name(name, f"the name of an approval of dag {self.name!r}", 100)
-        node = Node(name, self._names(after), kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
-        options = WorkflowOptions(self.queue, 1)
-        self._add(NodeWorkflow(self.name, node, approval_handler(node), options))
+        with self._naming(name):
+            if on_timeout not in ("fail", "skip", "approve"):
+                raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
+            limit = None if timeout is None else seconds(timeout, "the timeout of an approval")
+            before = self._names(after)
+        node = Node(name, before, kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
+        self._add(gate(self.name, node, self.queue))
 
     def _add(self, step: NodeWorkflow) -> None:
         if step.node.name in self.steps:
@@ -179,13 +186,45 @@ class Dag(Workflow[Any, dict[str, Any]]):
         self.steps[step.node.name] = step
         self._graph, self.version = None, ""  # not known before the graph is asked for
 
+    @contextmanager
+    def _naming(self, step: str) -> Iterator[None]:
+        """What is wrong with the options of a step is said with its name."""
+        try:
+            yield
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._prefix(step)}{error}") from None
+
+    def _prefix(self, step: str) -> str:
+        return f"step {step!r} of dag {self.name!r}: "
+
     def _names(self, after: After) -> tuple[str, ...]:
         if isinstance(after, str):
             raise ConfigurationError(f"after must be a list of steps, not the string {after!r}")
-        return tuple(self._name(step) for step in after)
+        if not isinstance(after, Iterable):
+            raise ConfigurationError(f"after must be a list of steps, not {after!r}")
+        return tuple(self._name(step, "after") for step in after)
 
-    def _name(self, step: str | Callable[..., Any]) -> str:
-        return step if isinstance(step, str) else self._named.get(step) or name_of(step)
+    def _name(self, step: str | Callable[..., Any], where: str) -> str:
+        if isinstance(step, str):
+            return step
+        if not callable(step):
+            raise ConfigurationError(f"{where} takes names of steps, or their functions, not {step!r}")
+        return self._named.get(step) or name_of(step)
+
+    def _caught(self, catch: Catch) -> dict[str, str]:
+        """The name of an exception class → the step to go to."""
+        if not isinstance(catch, Mapping):
+            raise ConfigurationError(f"catch must map exception classes to steps, and is {catch!r}")
+        found: dict[str, str] = {}
+        for key, target in catch.items():
+            kinds = key if isinstance(key, tuple) else (key,)
+            if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+                raise ConfigurationError(f"catch takes classes of Exception, or tuples of them, not {key!r}")
+            for kind in map(type_name, kinds):
+                if kind in found:
+                    raise ConfigurationError(f"catch has {kind} twice")
+                found[kind] = self._name(target, f"catch of {kind}")
+        return found
 
     # -- what it is --------------------------------------------------------------------------------------------------
 
@@ -225,6 +264,29 @@ def check_join(join: object, at_least: object) -> None:
         raise ConfigurationError('a step takes join="any" or at_least, not both')
 
 
+def check_takes_context(function: object, option: str) -> None:
+    """It is a function, if there is any, and can be called with a context and nothing else."""
+    if function is None:
+        return
+    if not callable(function):
+        raise ConfigurationError(f"{option} must be a function of the context, not {function!r}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of those written in C do not say
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise ConfigurationError(
+            f"{option} must be a function of the context alone; {name_of(function)} takes {signature}"
+        ) from None
+
+
+def gate(dag: str, node: Node, queue: str | None) -> NodeWorkflow:
+    """A human gate, as workers know it."""
+    return NodeWorkflow(dag, node, approval_handler(node), WorkflowOptions(queue, 1))
+
+
 def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:
     """The code of a human gate: an ordinary wait for a signal."""
 
@@ -250,16 +312,20 @@ def dag_from_spec(
     """A graph that comes as data: ``{"steps": {name: {"retries": 3, "timeout": 10}}, "dag": {name: [dependencies]}}``,
     and the functions by name (a function, or ``{"run": …, "compensate": …}``). Everything wrong with it is reported
     together."""
+    if not isinstance(spec, Mapping):
+        raise GraphError(name, [f'a specification is a mapping with "steps" and "dag", not {spec!r}'])
     steps, edges = spec.get("steps"), spec.get("dag", {})
     if not isinstance(steps, Mapping) or not isinstance(edges, Mapping):
         raise GraphError(name, ['a specification has "steps" and "dag", each a mapping of step names'])
+    if not isinstance(handlers, Mapping):
+        raise GraphError(name, [f"the handlers must be a mapping of step names to functions, not {handlers!r}"])
     problems = _spec_problems(steps, edges, handlers)
     dag = Dag(name, options, default_retries)
     for step, config in steps.items():
         try:
             _declare(dag, step, config, handlers.get(step), edges.get(step, ()))
         except ConfigurationError as error:
-            problems.append(f"step {step!r}: {error}")
+            problems.append(f"step {step!r}: {str(error).removeprefix(dag._prefix(step))}")
     if len(dag.steps) == len(steps):
         problems += Graph(step.node for step in dag.steps.values()).problems()
     if problems:

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InvalidInput, PayloadError
+from ..errors import AttemptEnded, InvalidInput, PayloadError
+from ..model.graph import Node
+from ..model.status import WAITING_RETRY
 from .context import Context
 from .dag import SKIP, NodeWorkflow
 from .dag_context import DagContext, DagSyncContext
@@ -25,11 +27,11 @@ async def call_handler(execution: Execution, in_thread: InThread) -> Any:
     workflow = execution.workflow
     args: list[Any] = []
     if isinstance(workflow, NodeWorkflow):
+        node = _node_of(execution, workflow)
+        execution.workflow = workflow = _code_for(execution, workflow, node)
         context = _step_context(execution, workflow)
-        begun = bool(
-            execution.history.records
-        )  # what has begun is not skipped any more, whatever its condition says now
-        if not begun and not await wanted(workflow.when, context):
+        begun = bool(execution.history.records)  # what has is not skipped any more, whatever its condition says now
+        if node.conditional and not begun and not await wanted(workflow.when, context):
             return SKIP
         args.append(context)
     elif workflow.kind == WORKFLOW:
@@ -55,6 +57,29 @@ def decode_input(execution: Execution) -> Any:
         return execution.recorder.payloads.decode(claimed.input, workflow.input_type, claimed.format, what)
     except PayloadError as error:
         raise InvalidInput(str(error)) from None
+
+
+def _node_of(execution: Execution, workflow: NodeWorkflow) -> Node:
+    """A step as the graph of its run has it. By now the code may say something else of it; a run keeps its graph."""
+    assert execution.view is not None
+    return execution.view.graph.nodes[workflow.node.name]
+
+
+def _code_for(execution: Execution, workflow: NodeWorkflow, node: Node) -> NodeWorkflow:
+    """The code that the graph of the run asks for. If the code has only a gate of that name now, the step is left to
+    workers that have its function: to ask somebody instead, or to fail, would be another graph."""
+    code = workflow.as_in(node)
+    if code is not None:
+        return code
+    said = (
+        f"run {execution.run_id}: by its graph {node.name!r} of dag {workflow.dag!r} is a step with a function, "
+        "but the code has an approval of that name"
+    )
+    if not execution.replay_only:
+        recorder = execution.recorder
+        recorder.logger.warning("%s; it is left to workers that have the function", said)
+        execution.suspend(execution.database_now() + int(recorder.settings.poll * 1000), WAITING_RETRY)
+    raise execution.closed or AttemptEnded(said)
 
 
 def _step_context(execution: Execution, workflow: NodeWorkflow) -> DagContext | DagSyncContext:

@@ -39,13 +39,18 @@ def cancelled() -> bool:
 
 
 def refuse_in_workflow(called: str, instead: str) -> None:
-    """In a workflow's body every replay would call it again. In a step, or in a plain task, it may be called."""
+    """In the body of a workflow, or of a step of a dag, every replay would call it again. In a step of theirs, or in a
+    plain task, it may be called."""
     execution = current_execution.get()
-    if execution is not None and execution.workflow.kind == "workflow" and current_call.get() is None:
-        raise ContextMisuse(
-            f"{called} was called in the body of workflow {execution.workflow.name!r}, where every replay would call "
-            f"it again. Use {instead}, or call it inside a step"
-        )
+    if execution is None or current_call.get() is not None:
+        return
+    workflow, again = execution.workflow, None
+    if workflow.kind == "workflow":
+        again = f"workflow {workflow.name!r}, where every replay would call it again"
+    elif workflow.kind == "dag step":
+        again = f"dag step {workflow.name!r}, where every further try and every replay would call it again"
+    if again is not None:
+        raise ContextMisuse(f"{called} was called in the body of {again}. Use {instead}, or call it inside a ctx.step")
 
 
 def alarm(seconds: float, function: Callable[..., object], *args: Any) -> asyncio.TimerHandle:

@@ -284,7 +284,8 @@ def mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
     ids = {name: f"s{number}" for number, name in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
     for name, node in graph.nodes.items():
-        label = name.replace('"', "'") + (f"<br/>{states[name]}" if states and name in states else "")
+        parts = [name.replace('"', "'"), *_join(graph, node)]
+        label = "<br/>".join([*parts, states[name]] if states and name in states else parts)
         left, right = ("{{", "}}") if node.kind == APPROVAL else ("[", "]")
         lines.append(f'    {ids[name]}{left}"{label}"{right}')
     for name, node in graph.nodes.items():
@@ -293,3 +294,10 @@ def mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
             f"    {ids[name]} -. {error} .-> {ids[target]}" for error, target in node.catch.items() if target in ids
         ]
     return "\n".join(lines)
+
+
+def _join(graph: Graph, node: Node) -> list[str]:
+    """How many of its dependencies have to complete, if that is said."""
+    if node.at_least is None:
+        return []
+    return [f"{'any' if node.at_least == 1 else f'at least {node.at_least}'} of {len(graph.dependencies(node.name))}"]
