@@ -139,6 +139,8 @@ class RecordedError(HoldfastError):
     """(branch, position) of the failed record."""
     seen: dict[str, int]
     """How far each branch that this was raised in had come then; what came later is forgotten on a new attempt."""
+    beside: tuple[RecordedError, ...] = ()
+    """What failed beside it, where several were waited for: a new attempt does all of it again."""
 
 
 class StepFailed(RecordedError):

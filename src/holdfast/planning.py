@@ -12,7 +12,7 @@ from .engine.dag import Dag
 from .engine.options import Seconds, StartOptions
 from .engine.workflow import Workflow, check_attempts
 from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
-from .model.backoff import seconds
+from .model.backoff import moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
 from .model.names import check_name
@@ -159,7 +159,7 @@ def _shape(
         own_queue if queue is None else check_name(queue, "the queue", settings.max_name),
         priority,
         0 if delay is None else _milliseconds(delay, "delay") or 0,
-        None if at is None else _moment(at),
+        None if at is None else moment(at, "at"),
         _milliseconds(expires_in, "expires_in"),
         None if limit is None else int(limit * 1000),
         max_attempts,
@@ -172,12 +172,6 @@ def _shape(
 
 def _milliseconds(value: Seconds | None, what: str) -> int | None:
     return None if value is None else int(seconds(value, what) * 1000)
-
-
-def _moment(at: datetime) -> int:
-    if not isinstance(at, datetime) or at.tzinfo is None:
-        raise ConfigurationError(f"at must be a datetime with a time zone, not {at!r}")
-    return int(at.timestamp() * 1000)
 
 
 def _refuse_input(value: Any, name: str) -> None:

@@ -270,6 +270,10 @@ class Stage:
         """A child."""
         _never()
 
+    async def value(self, run_id: str, key: str) -> str | None:
+        """What is known of a check."""
+        _never()
+
     async def retry(self, run_id: str) -> bool:
         """A child."""
         _never()

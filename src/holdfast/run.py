@@ -23,7 +23,7 @@ from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
 from .model.ids import child_id, new_id
-from .model.names import check_name
+from .model.names import CHECKS, check_name
 from .model.payload import Payloads
 from .model.records import (
     RUN_ITSELF,
@@ -254,7 +254,11 @@ class Run(Generic[O]):
         """All that it has set."""
         await self._row()
         found = await (await self._connect()).store.values(self.id)
-        return {key: self._payloads.plain(text, format_, f"the value of {key!r}") for key, text, format_ in found}
+        return {
+            key: self._payloads.plain(text, format_, f"the value of {key!r}")
+            for key, text, format_ in found
+            if not key.startswith(CHECKS)
+        }
 
     # -- asking something of it --------------------------------------------------------------------------------------
 

@@ -992,3 +992,29 @@ async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_dow
     async with app.worker(concurrency=20):
         results = await asyncio.gather(*(run.result(timeout=30) for run in runs))
     assert results == [number + 1 for number in range(50)]
+
+
+async def test_a_child_whose_end_was_taken_by_what_lost_a_race_can_still_be_asked(make_app: MakeApp) -> None:
+    """Promise 8: the loser is not replayed, but what it recorded is known."""
+    app = make_app(settings=Settings(moment=0))
+
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        child = await ctx.start(double, 21)
+
+        async def slow(inner: Context) -> int:
+            found = await child.result()
+            await inner.sleep(3600)
+            return found
+
+        await ctx.first(slow=ctx.branch(slow), nap=ctx.sleep(0.5))
+        await ctx.sleep(0.05)
+        return await child.result()
+
+    run = await app.start(parent)
+    async with app.worker():
+        assert await run.result(timeout=20) == 42

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from holdfast import (
 )
 from holdfast.errors import DatabaseUnavailable
 from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
 from tests.support.crashing import crash_at
 from tests.support.engine import Calls, Gate, ThreadGate, eventually
 from tests.worker.spying import wrap
@@ -86,6 +88,27 @@ async def test_the_next_keeps_queue_priority_and_tags(app: Holdfast, calls: Call
     await app.drain()
     _, successor = await chain_of(app, run.id)
     assert (successor.queue, successor.priority, successor.tags) == ("vip", 5, ["a"])
+
+
+async def test_a_chain_has_one_deadline(app: Holdfast, calls: Calls) -> None:
+    """The next has what is left of it: here an hour of a day."""
+    add_counter(app, calls, 1)
+    run = await app.start("counter", 0, deadline=timedelta(days=1))
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    try:
+        await rows.shift(run.id, "deadline_at", -23 * 3_600_000)
+    finally:
+        await rows.close()
+    await app.drain()
+    first, successor = await chain_of(app, run.id)
+    assert first.deadline <= successor.deadline < first.deadline + timedelta(hours=1)
+
+
+async def test_a_chain_that_had_no_deadline_has_none(app: Holdfast, calls: Calls) -> None:
+    add_counter(app, calls, 1)
+    run = await app.start("counter", 0)
+    await app.drain()
+    assert [info.deadline for info in await chain_of(app, run.id)] == [None, None]
 
 
 async def test_an_input_that_does_not_fit_is_refused(app: Holdfast) -> None:

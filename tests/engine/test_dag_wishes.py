@@ -393,6 +393,26 @@ async def test_only_a_paused_run_is_resumed(app: Holdfast, calls: Calls) -> None
         await run.resume()
 
 
+async def test_a_step_has_had_as_many_attempts_as_it_was_called(app: Holdfast, calls: Calls) -> None:
+    """Also if its run was cancelled between two of them."""
+    dag = app.dag("dag")
+
+    @dag.step(retries=1, backoff=Backoff(base=3600))
+    async def slow(ctx: Any) -> str:
+        if calls.hit("slow") == 1:
+            raise ValueError("once")
+        return "done"
+
+    run = await app.start(dag)
+    await app.drain()
+    await run.cancel()
+    await app.drain()
+    assert ((await how(run))["slow"], (await steps_of(run))["slow"].attempts) == ("cancelled", 1)
+    await run.retry()
+    await app.drain()
+    assert ((await how(run))["slow"], (await steps_of(run))["slow"].attempts) == ("completed", calls["slow"])
+
+
 # -- steps that wait when their run fails ----------------------------------------------------------------------------
 
 

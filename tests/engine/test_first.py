@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from holdfast import ChildFailed, Context, Holdfast, NonRetryableError, RunCancelled, RunFailed, Settings, StepFailed
+from holdfast.engine.call import Race
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, dying_worker, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
@@ -685,3 +689,96 @@ async def test_what_a_loser_had_completed_is_undone_too(app: Holdfast, calls: Ca
     await app.drain()
     assert (await run.info()).status == "compensated"
     assert calls == {"undo r-1": 1}
+
+
+# -- races within races --------------------------------------------------------------------------------------------
+
+
+class Runner:
+    """As far as a race knows one."""
+
+    race: Race | None = None
+
+
+def test_who_wins_a_race_within_a_race_wins_both_or_none() -> None:
+    """What lost takes no signal: not in a race around its own either."""
+    final, heat, other, first, second = (Runner() for _ in range(5))
+    outer, inner = Race(final), Race(heat)  # type: ignore[arg-type]
+    heat.race = other.race = outer
+    assert outer.won_by(other)  # type: ignore[arg-type]
+    assert not inner.won_by(first)  # type: ignore[arg-type]
+    assert inner.winner is None
+
+    outer, inner = Race(final), Race(heat)  # type: ignore[arg-type]
+    heat.race = other.race = outer
+    assert inner.won_by(first)  # type: ignore[arg-type]
+    assert not inner.won_by(second)  # type: ignore[arg-type]
+    assert not outer.won_by(other)  # type: ignore[arg-type]
+
+
+@WAITS
+async def test_a_signal_is_for_whoever_wins_all_its_races(make_app: MakeApp, moment: float) -> None:
+    app = make_app(settings=Settings(moment=moment))
+
+    @app.workflow
+    async def order(ctx: Context, wins: str) -> Any:
+        heat = ctx.first(word=ctx.wait_signal("word", type=str), nap=ctx.sleep(HOUR))
+        found = await ctx.first(heat=heat, late=ctx.sleep(0.2 if wins == "late" else HOUR))
+        return [*found, await ctx.wait_signal("word", type=str)] if wins == "late" else list(found)
+
+    first, second = await app.start(order, "heat"), await app.start(order, "late")
+    async with app.worker():
+        await eventually(lambda: is_waiting(app, first.id))
+        await first.signal("word", "hello")
+        assert await first.result(timeout=20) == ["heat", ["word", "hello"]]
+
+        async def late_won() -> bool:
+            return any(s.kind == "first" and s.status == "completed" for s in await second.steps())
+
+        await eventually(late_won)
+        await second.signal("word", "hello")
+        assert await second.result(timeout=20) == ["late", None, "hello"]
+
+
+# -- many ----------------------------------------------------------------------------------------------------------
+
+
+async def work_of_replaying(app: Holdfast, name: str, races: int) -> int:
+    """How many functions of the engine are called when a run of so many decided races is replayed."""
+    gate = Gate()
+
+    async def loser(ctx: Context, number: int) -> None:
+        await ctx.step("begun", lambda: number)
+        await ctx.wait_signal("never")
+
+    async def race(ctx: Context, number: int) -> str:
+        winner, _ = await ctx.first(loser=ctx.branch(loser, number), quick=ctx.step("quick", lambda: number))
+        return winner
+
+    @app.workflow(name=name)
+    async def order(ctx: Context) -> list[str]:
+        winners = await ctx.map(race, range(races))
+        await ctx.step("gate", gate.passing)
+        return winners
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    counted: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "/holdfast/engine/" in frame.f_code.co_filename:
+            counted["calls"] += 1
+
+    sys.setprofile(count)
+    try:
+        await app.drain()
+    finally:
+        sys.setprofile(None)
+    assert await run.result() == ["quick"] * races
+    return counted["calls"]
+
+
+async def test_a_replay_grows_with_the_races_lost_not_with_their_square(app: Holdfast) -> None:
+    few, many = [await work_of_replaying(app, f"order of {races}", races) for races in (20, 100)]
+    assert many < 8 * few

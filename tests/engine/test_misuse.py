@@ -105,6 +105,45 @@ async def test_a_step_awaited_twice_is_refused_by_name(app: Holdfast, calls: Cal
     assert calls["twice"] == 1
 
 
+async def test_a_call_that_races_with_itself_is_refused_by_name(app: Holdfast, calls: Calls) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        call = ctx.step("twice", lambda: calls.hit("twice"))
+        await ctx.first(one=call, other=call)
+
+    error = await failure(app)
+    assert error.error_type == "ContextMisuse"
+    assert "'twice'" in error.message and "one and other" in error.message
+    assert calls["twice"] == 0
+
+
+@pytest.mark.parametrize("way", ["branch", "map"])
+async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Holdfast, way: str) -> None:
+    def plain(ctx: Context, number: int) -> int:
+        return number
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await (ctx.branch(plain, 1) if way == "branch" else ctx.map(plain, [1, 2]))  # type: ignore[arg-type, type-var]
+
+    error = await failure(app)
+    assert error.error_type == "ContextMisuse"
+    assert "'plain'" in error.message and "async def" in error.message
+
+
+async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: Holdfast) -> None:
+    async def item(ctx: Context, number: int) -> int:
+        return await ctx.step(work, number)
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        return await ctx.map(lambda ctx, number: item(ctx, number), [1, 2])
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == [1, 2]
+
+
 async def test_a_step_inside_a_step_is_refused(app: Holdfast, calls: Calls) -> None:
     """A step is one piece of work with one record."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, SyncContext
+from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, Settings, StepFailed, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt, make_due
 
@@ -179,6 +179,93 @@ async def test_a_change_met_in_a_loop_is_one_decision(make_app: MakeApp) -> None
     gate.open()
     await app.drain()
     assert await run.result() == ["new"] * 3
+
+
+async def test_a_change_met_in_every_round_begins_with_the_first_new_round(make_app: MakeApp) -> None:
+    """The rounds made by the old code stay old on every later replay."""
+    settings = Settings(moment=0)
+
+    def body(new: bool) -> Body:
+        async def order(ctx: Context) -> list[str]:
+            results = []
+            for _ in range(4):
+                if new and ctx.patched("p"):
+                    results.append(await ctx.step("new", say, "new"))
+                results.append(await ctx.step("round", say, "round"))
+                await ctx.wait_signal("on")
+            return results
+
+        return order
+
+    before, after = (
+        register(make_app(settings=settings), body(False)),
+        register(make_app(settings=settings), body(True)),
+    )
+    run = await before.start("order")
+    await before.drain()
+    await run.signal("on")
+    await before.drain()
+    for _ in range(3):
+        assert [found.verdict for found in await after.check()] == ["fits"]
+        await run.signal("on")
+        await after.drain()
+    assert await run.result() == ["round", "round", "new", "round", "new", "round"]
+
+
+async def test_a_change_in_two_places_may_be_old_at_the_first_and_new_at_the_second(make_app: MakeApp) -> None:
+    settings = Settings(moment=0)
+
+    def body(new: bool) -> Body:
+        async def order(ctx: Context) -> list[bool]:
+            ways = []
+            for name in ("a", "b"):
+                ways.append(new and ctx.patched("p"))
+                await ctx.step(f"new {name}" if ways[-1] else name, say, name)
+                await ctx.wait_signal("on")
+            return ways
+
+        return order
+
+    before, after = (
+        register(make_app(settings=settings), body(False)),
+        register(make_app(settings=settings), body(True)),
+    )
+    run = await before.start("order")
+    await before.drain()
+    for _ in range(2):
+        await run.signal("on")
+        await after.drain()
+    assert await run.result() == [False, True]
+
+
+async def test_a_new_attempt_that_comes_to_the_change_earlier_takes_the_new_way(app: Holdfast, calls: Calls) -> None:
+    """The first attempt made another call before it; that is forgotten, and the earlier place counts from then on."""
+    gate = Gate()
+
+    def flaky() -> str:
+        if calls.hit("flaky") == 1:
+            raise ValueError("once")
+        return "better"
+
+    async def order(ctx: Context) -> list[Any]:
+        try:
+            await ctx.step(flaky)
+        except StepFailed:
+            await ctx.step("a detour", say, "a detour")
+            ctx.patched("p")
+            raise
+        way = ctx.patched("p")
+        await ctx.step("gate", gate.passing)
+        return [way, ctx.patched("p")]
+
+    register(app, order)
+    run = await app.start("order")
+    await app.drain()
+    await make_due(app, run.id)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result() == [True, True]
 
 
 async def test_several_changes_are_told_apart(make_app: MakeApp) -> None:

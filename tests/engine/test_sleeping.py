@@ -537,6 +537,7 @@ async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: Make
         await rows.fetch("ANALYZE [runs]")
 
         async def read() -> int:
+            await rows.fetch("SELECT pg_stat_force_next_flush()")  # what this connection itself has read until now
             await rows.fetch("SELECT pg_stat_clear_snapshot()")
             [(number,)] = await rows.fetch(
                 "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint "
@@ -556,3 +557,20 @@ async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: Make
         await app.close()
         await eventually(everybody_has_left)  # and told the server what it has read
         assert 200 <= await read() - before < 50_000
+
+
+async def test_a_time_that_could_not_be_shown_is_refused(app: Holdfast) -> None:
+    """``datetime.max`` rounds up to the year 10000."""
+    never = datetime.max.replace(tzinfo=UTC)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.sleep_until(never)
+
+    with pytest.raises(ConfigurationError, match="at must be before the year 9000"):
+        await app.start(order, at=never)
+    run = await app.start(order)
+    await app.drain()
+    assert [info.id for info in await app.runs()] == [run.id]
+    with pytest.raises(RunFailed, match="before the year 9000"):
+        await run.result(timeout=20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -202,6 +203,53 @@ async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Ho
     await app.start(order)
     await app.drain()
     assert seen == [("o-1:5", "o-1", 5)]
+
+
+async def test_an_undo_gets_what_the_step_was_given_and_gave_not_what_became_of_it(app: Holdfast) -> None:
+    """The code may go on to change its list and its result."""
+    undone: list[Any] = []
+
+    def undo(output: list[int], items: list[int], *, names: dict[str, int]) -> None:
+        undone.append((output, items, names))
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        items: list[int] = []
+        names: dict[str, int] = {}
+        for number in (1, 2):
+            output = await ctx.options(compensate=undo).step("pack", pack, items, names=names)
+            output.append(number)
+            items.append(number)
+            names["last"] = number
+        raise ValueError("no lorry")
+
+    def pack(items: list[int], *, names: dict[str, int]) -> list[int]:
+        return [len(items), len(names)]
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "compensated"
+    assert undone == [([1, 1], [1], {"last": 1}), ([0, 0], [], {})]
+
+
+async def test_an_undo_gets_an_argument_that_cannot_be_copied_as_it_is(app: Holdfast) -> None:
+    lock = threading.Lock()
+    undone: list[Any] = []
+
+    def undo(_output: None, given: Any, items: list[int]) -> None:
+        undone.append((given, items))
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        items: list[int] = []
+        await ctx.options(compensate=undo).step("use", lambda given, items: None, lock, items)
+        items.append(1)
+        raise ValueError("no")
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.status() == "compensated"
+    assert undone == [(lock, [])]
 
 
 async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Holdfast, trip: Trip) -> None:

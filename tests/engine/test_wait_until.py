@@ -20,7 +20,7 @@ from holdfast import (
 )
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
-from tests.support.waiting import HARDLY_EVER, count, let_pass, reached
+from tests.support.waiting import HARDLY_EVER, count, due, let_pass, reached, wake
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -176,6 +176,62 @@ async def test_a_check_made_too_early_is_followed_by_another_wait(
         assert (await run.status(), calls["ask"]) == ("waiting", checks)
 
 
+async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
+    app: Holdfast, outside: Outside, calls: Calls
+) -> None:
+    """Another branch sleeps and wakes; the other side is asked no more often for that."""
+
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep(600)
+        await ctx.sleep(600)
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        answer, _ = await ctx.gather(ctx.wait_until(outside.ask, every=3600), ctx.branch(sleeper))
+        return answer
+
+    run = await app.start(order)
+    await app.drain()
+    for _ in range(2):
+        await let_pass(app, run, 601)
+        await app.drain()
+        assert calls["ask"] == 1
+    assert (await run.info()).waiting_for == "check"
+    await let_pass(app, run, 2399)
+    outside.answer = "so"
+    await app.drain()
+    assert (await run.result(timeout=PATIENCE), calls["ask"]) == ("so", 2)
+
+
+async def test_a_run_woken_too_early_waits_for_the_same_time(app: Holdfast, outside: Outside, calls: Calls) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_until(outside.ask, every=3600)
+
+    run = await app.start(order)
+    await app.drain()
+    first = await due(run)
+    for _ in range(2):
+        await wake(app, run)
+        await app.drain()
+        assert (calls["ask"], await due(run)) == (1, first)
+    await run.signal("look")
+    await app.drain()
+    assert calls["ask"] == 2
+
+
+async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Holdfast, outside: Outside) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        await ctx.set("state", "asking")
+        return await ctx.wait_until(outside.ask, every=3600)
+
+    run = await app.start(order)
+    await app.drain()
+    assert await count(app, "run_values", run) == 2
+    assert await run.values() == {"state": "asking"}
+
+
 async def test_a_signal_that_comes_during_a_check_makes_the_next_one_due(
     make_app: MakeApp, outside: Outside, calls: Calls
 ) -> None:
@@ -287,7 +343,7 @@ async def test_the_end_of_a_timeout_is_decided_once(app: Holdfast, outside: Outs
 
 
 async def test_a_check_that_fails_is_retried_as_a_step_is(app: Holdfast, outside: Outside, calls: Calls) -> None:
-    """``ctx.options(retries=…)`` bounds the failures of the checks; the answer comes after them."""
+    """``ctx.options(retries=…)`` bounds the failures of each check; the answer comes after them."""
 
     async def flaky() -> Any:
         if calls.hit("flaky") in (2, 3):
@@ -302,6 +358,73 @@ async def test_a_check_that_fails_is_retried_as_a_step_is(app: Holdfast, outside
     await app.drain()
     assert await run.result(timeout=PATIENCE) == 5
     assert [a.status for a in await run.activity()].count("failed") == 2
+
+
+@pytest.mark.parametrize("every", [0.01, 3600])
+@pytest.mark.parametrize("pause", [0, 60])
+async def test_each_check_has_its_own_retries(app: Holdfast, calls: Calls, every: float, pause: float) -> None:
+    """Also if the run was released meanwhile: after an answer, failures are counted anew."""
+
+    async def flaky() -> Any:
+        if calls.hit("flaky") % 2 == 1:
+            raise ConnectionError("busy")
+        return "so" if calls["flaky"] == 8 else None
+
+    backoff = Backoff(base=pause, jitter=False)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.options(retries=1, backoff=backoff).wait_until(flaky, every=every)
+
+    run = await app.start(order)
+    for _ in range(8):
+        await app.drain()
+        await let_pass(app, run, 3601)
+    assert await run.result(timeout=PATIENCE) == "so"
+    assert [a.status for a in await run.activity()].count("failed") == 4
+
+
+async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app: Holdfast, calls: Calls) -> None:
+    gate = Gate()
+
+    async def flaky() -> Any:
+        number = calls.hit("flaky")
+        if number == 3:
+            await gate.passing()
+        if number in (1, 4):
+            raise ConnectionError("busy")
+        return "so" if number == 5 else None
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.options(retries=1, backoff=AT_ONCE).wait_until(flaky, every=0.01)
+
+    run = await app.start(order)
+    await interrupt(app, gate)
+    gate.open()
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == "so"
+    assert calls["flaky"] == 5
+
+
+async def test_the_failures_of_one_check_are_counted_together(app: Holdfast, calls: Calls) -> None:
+    """Over releases too: an earlier answer gives no more retries than one check has."""
+
+    async def failing() -> None:
+        if calls.hit("failing") != 2:
+            raise ConnectionError("busy")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.options(retries=1, backoff=Backoff(base=60, jitter=False)).wait_until(failing, every=3600)
+
+    run = await app.start(order)
+    for _ in range(4):
+        await app.drain()
+        await let_pass(app, run, 3601)
+    with pytest.raises(RunFailed, match="ConnectionError"):
+        await run.result(timeout=PATIENCE)
+    assert calls["failing"] == 4
 
 
 async def test_a_check_that_fails_for_good_fails_the_attempt(app: Holdfast) -> None:

@@ -6,9 +6,22 @@ import pytest
 
 from holdfast.errors import InvalidState
 from holdfast.model.graph import Graph, Node
-from holdfast.model.records import Definition
+from holdfast.model.records import RUN_ITSELF, Definition
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane
-from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, joint, move, signal, step, waiting
+from tests.store.scene import (
+    DAY,
+    MINUTE,
+    Scene,
+    child_of,
+    completed,
+    failed_try,
+    joint,
+    move,
+    retried,
+    signal,
+    step,
+    waiting,
+)
 
 
 async def started(scene: Scene, graph: Graph, **options: object) -> Dag:
@@ -320,6 +333,66 @@ async def test_a_step_that_is_tried_again_keeps_its_records_and_has_a_new_budget
     assert (again.attempt, again.first_attempt, again.losses) == (2, 2, 0)
     assert again.claim > first.claim + 1
     assert again.released_at == first.released_at
+
+
+async def between_tries(dag: Dag, name: str) -> None:
+    """A step has failed, and is to be tried again later."""
+    first = (await dag.claim())[name]
+    await dag.scene.flush(failed_try(first, RUN_ITSELF), retried(first, MINUTE))
+
+
+async def test_a_step_that_is_cancelled_between_two_tries_has_had_the_first(scene: Scene) -> None:
+    dag = await started(scene, graph_of({"a": ""}))
+    await between_tries(dag, "a")
+    await scene.store.cancel(dag.id)
+    assert ((await dag.node("a")).status, (await dag.node("a")).attempt) == ("cancelled", 1)
+
+
+async def test_a_step_that_was_cancelled_between_two_tries_goes_on_with_the_second(scene: Scene) -> None:
+    dag = await started(scene, graph_of({"a": ""}))
+    await between_tries(dag, "a")
+    await scene.store.cancel(dag.id)
+    await end(dag, "cancelled")
+    await scene.store.retry(dag.id)
+    again = (await dag.claim())["a"]
+    assert (again.attempt, again.first_attempt) == (2, 2)
+
+
+async def test_a_step_that_was_cancelled_during_its_second_try_goes_on_with_a_third(scene: Scene) -> None:
+    dag = await started(scene, graph_of({"a": ""}))
+    await between_tries(dag, "a")
+    await scene.rows.make_due((await dag.node("a")).id)
+    await scene.store.promote(100)
+    await scene.flush(waiting((await dag.claim())["a"]))
+    await scene.store.cancel(dag.id)
+    assert (await dag.node("a")).attempt == 2
+    await end(dag, "cancelled")
+    await scene.store.retry(dag.id)
+    again = (await dag.claim())["a"]
+    assert (again.attempt, again.first_attempt) == (3, 3)
+
+
+async def test_a_step_that_fails_while_it_is_to_end_has_no_other_attempt(scene: Scene) -> None:
+    """Its worker did not know yet."""
+    dag = await started(scene, graph_of({"a": ""}))
+    held = (await dag.claim())["a"]
+    await scene.store.cancel(dag.id)
+    await scene.flush(failed_try(held, RUN_ITSELF), retried(held, MINUTE))
+    again = (await dag.claim())["a"]
+    assert (again.attempt, again.asked) == (1, "cancel")
+
+
+async def test_two_retries_before_a_step_is_picked_up_are_one_attempt(scene: Scene) -> None:
+    dag = await started(scene, graph_of({"a": "", "b": ""}))
+    await fail(dag, "a", "b")
+    for _ in range(2):
+        await end(dag)
+        await scene.store.retry(dag.id)
+        await scene.store.cancel(dag.id)
+    assert [node.attempt for node in (await dag.nodes()).values()] == [1, 1]
+    await end(dag)
+    await scene.store.retry(dag.id)
+    assert [(run.attempt, run.first_attempt) for run in (await dag.claim()).values()] == [(2, 2), (2, 2)]
 
 
 async def test_a_step_that_never_began_begins_as_if_nothing_had_happened(scene: Scene) -> None:

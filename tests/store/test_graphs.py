@@ -613,6 +613,18 @@ async def test_who_reports_a_failure_hears_at_once_which_of_its_steps_are_to_end
     assert (await scene.info(theirs.id)).asked == "cancel"
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_who_reports_a_failure_hears_whether_others_hold_steps_that_are_to_end(
+    scene: Scene, elsewhere: bool
+) -> None:
+    """So that they can be told before their next heartbeat."""
+    dag = await started(scene, {"bad": "", "held": ""})
+    bad = (await dag.claim(limit=1))["bad"]
+    await dag.claim(worker=await scene.add_worker() if elsewhere else None)
+    answer = await scene.flush(dag.end(bad, "failed"))
+    assert answer.asked_elsewhere is elsewhere
+
+
 async def test_only_the_run_of_the_failed_step_fails(scene: Scene) -> None:
     dag = await (await started(scene, CHAIN)).start()
     steps = {run.dag_id: run for run in await dag.claim_all()}
@@ -669,6 +681,17 @@ async def test_a_dead_letter_fails_its_run(scene: Scene) -> None:
     assert (await dag.claim())[ITSELF].failing is True
 
 
+@pytest.mark.parametrize("held", [True, False])
+async def test_who_buries_a_step_hears_whether_workers_hold_others_of_its_run(scene: Scene, held: bool) -> None:
+    dag = await started(scene, {"dead": "", "other": ""})
+    victim = await scene.add_worker()
+    await dag.claim(worker=victim, limit=1)
+    if held:
+        await dag.claim()
+    await scene.rows.silence(victim)
+    assert (await scene.store.reap(scene.worker, 100, 1)).asked is held
+
+
 async def test_a_dead_letter_that_was_the_last_step_puts_its_run_in_line(scene: Scene) -> None:
     dag = await started(scene, {"deadly": "", "after": "deadly"})
     victim = await scene.add_worker()
@@ -709,6 +732,60 @@ async def test_a_run_whose_first_step_expired_fails(scene: Scene) -> None:
     assert (await dag.claim())[ITSELF].failing is True
 
 
+async def expire(dag: Dag, name: str) -> None:
+    """The time passes in which a step was to be picked up."""
+    step = await dag.node(name)
+    await dag.scene.rows.shift(step.id, "expires_at", -DAY)
+    await dag.scene.rows.shift(step.id, "visible_at", -DAY)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_once_a_step_was_picked_up_the_others_do_not_expire(scene: Scene, done: bool) -> None:
+    """R3: the run was picked up in time."""
+    dag = await started(scene, {"a": "", "b": "", "c": ""}, expires_ms=MINUTE)
+    a = (await dag.claim(limit=1))["a"]
+    if done:
+        await scene.flush(dag.end(a))
+    await expire(dag, "b")
+    await expire(dag, "c")
+    promotion = await scene.store.promote(100)
+    assert (promotion.lanes, promotion.ended, promotion.moved) == ({lane("b"), lane("c")}, [], 2)
+    assert (await dag.run()).status == "running"
+    assert (await scene.store.promote(100)).moved == 0
+    assert list(await dag.claim(limit=2)) == ["b", "c"]
+    assert await dag.get("failing") in (False, 0)
+
+
+async def test_a_step_that_no_longer_expires_keeps_its_place(scene: Scene) -> None:
+    dag = await started(scene, {"a": "", "b": ""}, expires_ms=MINUTE)
+    await dag.claim(limit=1)
+    b = await dag.node("b")
+    place = await scene.rows.get(b.id, "place")
+    await expire(dag, "b")
+    await scene.store.promote(100)
+    assert await scene.rows.get(b.id, "place") == place
+
+
+async def test_a_delayed_step_that_no_longer_expires_is_ready_when_it_is_due(scene: Scene) -> None:
+    """Nobody swept meanwhile: its time came, and the end of it."""
+    dag = await started(scene, {"a": "", "b": ""}, delay_ms=MINUTE, expires_ms=MINUTE)
+    await scene.rows.make_due((await dag.node("a")).id)
+    await scene.store.promote(100)
+    assert set(await dag.claim()) == {"a"}
+    await expire(dag, "b")
+    assert (await scene.store.promote(100)).lanes == {lane("b")}
+    assert set(await dag.claim()) == {"b"}
+
+
+async def test_a_step_of_another_run_does_not_keep_one_from_expiring(scene: Scene) -> None:
+    dag = await (await started(scene, {"a": "", "b": ""}, expires_ms=MINUTE)).start(expires_ms=MINUTE)
+    [first] = await dag.claim_all(limit=1)
+    dag.ids.remove(first.dag_id or "")
+    await expire(dag, "b")
+    assert (await scene.store.promote(100)).ended == [(await dag.node("b")).id]
+    assert await dag.states() == {"a": "skipped", "b": "failed"}
+
+
 async def test_steps_released_later_do_not_expire(scene: Scene) -> None:
     dag = await started(scene, CHAIN, expires_ms=MINUTE)
     await dag.finish("a")
@@ -742,6 +819,16 @@ async def test_a_late_run_fails_and_its_steps_end(scene: Scene) -> None:
     await scene.flush(dag.end(held["held"], "cancelled"))
     itself = (await dag.claim())[ITSELF]
     assert (itself.failing, itself.reason) == (True, "deadline")
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_who_ends_a_late_run_hears_whether_workers_hold_steps_of_it(scene: Scene, held: bool) -> None:
+    """So that they can be told before their next heartbeat."""
+    dag = await started(scene, CHAIN, deadline_ms=DAY)
+    if held:
+        await dag.claim()
+    await scene.rows.make_due(dag.id)
+    assert (await scene.store.promote(100)).asked is held
 
 
 async def test_a_late_run_of_which_nobody_holds_a_step_is_in_line_at_once(scene: Scene) -> None:

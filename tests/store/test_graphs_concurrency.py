@@ -493,6 +493,21 @@ async def test_an_expired_step_of_a_locked_dag_run_is_found_again(scene: Scene, 
     assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
 
 
+async def test_a_step_that_is_being_picked_up_when_another_expires_counts(scene: Scene, stores: Stores) -> None:
+    """Who takes it holds its row, and not that of the dag run: it is waited for."""
+    dag = await Dag(scene, graph_of({"a": "", "b": ""})).start(expires_ms=MINUTE)
+    taken, late = (await dag.node("a")).id, (await dag.node("b")).id
+    await scene.rows.shift(late, "visible_at", -2 * MINUTE)
+    await scene.rows.shift(late, "expires_at", -2 * MINUTE)
+    async with asyncio.timeout(20):
+        async with locked(stores, taken) as claimer:
+            sweep = asyncio.create_task(scene.store.promote(100))
+            await blocked_by(stores, claimer)
+            await claimer.execute("UPDATE holdfast.runs SET started_at = 1, place = NULL WHERE id = $1", taken)
+        assert (await sweep).lanes == {lane("b")}
+    assert (await dag.states())["b"] == "queued"
+
+
 async def test_a_late_run_that_is_locked_is_found_again(scene: Scene, stores: Stores) -> None:
     dag = await Dag(scene, graph_of(CHAIN)).start(deadline_ms=MINUTE)
     await scene.rows.make_due(dag.id)

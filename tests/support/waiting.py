@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 
 from holdfast import Holdfast, Run, RunInfo
 from holdfast.model.ids import new_id
+from holdfast.model.names import CHECKS
 from holdfast.settings import Settings
 from holdfast.store.protocol import Wakeups
 from holdfast.worker.worker import Worker
@@ -45,6 +47,12 @@ async def let_pass(app: Holdfast, run: Run[Any], seconds: float) -> None:
             span, span, run.id,
         )  # fmt: skip
         await rows.fetch("UPDATE [tries] SET due_at = due_at + ? WHERE run_id = ?", span, run.id)
+        for key, value in await rows.fetch("SELECT key, value FROM [run_values] WHERE run_id = ?", run.id):
+            if key.startswith(CHECKS):
+                kept = json.loads(value)
+                kept["due_at"] += span
+                text = json.dumps(kept)
+                await rows.fetch("UPDATE [run_values] SET value = ? WHERE run_id = ? AND key = ?", text, run.id, key)
 
 
 async def wake(app: Holdfast, run: Run[Any]) -> None:

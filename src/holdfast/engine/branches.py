@@ -17,9 +17,11 @@ from ..settings import FORMAT
 from .call import DurableCall, Race
 from .calls import exited
 from .children import ResultCall
+from .failure import ending_record
 from .line import Line, sub_branch
 from .scope import current_line
 from .signals import SignalCall
+from .signature import name_of
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -121,6 +123,11 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         self._runners = runners
         super().__init__(execution, line, "first", "first", where)
 
+    def give_up(self) -> None:
+        """It lost a race around it, and its runners with it."""
+        super().give_up()
+        self._give_up_all_but("")
+
     async def _replay(self, record: StepRecord) -> tuple[str, Any]:
         if record.status == status.CANCELLED:
             await self._show(self._runners.values())
@@ -167,9 +174,10 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             self._give_up_all_but(winner)
             await self._record_winner(winner)
             return winner, await self._runners[winner]
-        race, party = Race(), Party(self._execution, 1)
+        race, party = Race(self), Party(self._execution, 1)
         tasks = {name: self._send_off(call, race, party) for name, call in self._runners.items()}
-        await self._watch(list(tasks.values()), party)
+        by_call = {call: tasks[name] for name, call in self._runners.items()}
+        await self._watch(by_call, race, party)
         winner = next(name for name, call in self._runners.items() if call is race.winner)
         if isinstance(error := tasks[winner].exception(), Released):
             raise error
@@ -190,17 +198,23 @@ class FirstCall(DurableCall[tuple[str, Any]]):
 
         return spawn(self._execution, run(), party)
 
-    async def _watch(self, tasks: list[asyncio.Task[Any]], party: Party) -> None:
-        """Until one has won and the others have stopped."""
+    async def _watch(self, tasks: dict[DurableCall[Any], asyncio.Task[Any]], race: Race, party: Party) -> None:
+        """Until one has won and is done, and the others have stopped. One that has won goes on, even if another is done
+        before it: it may be recording what it took."""
         execution = self._execution
         execution.busy -= 1
         try:
-            done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                _seen(task)
-            await self._stop(running)
+            await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks.values():
+                task.add_done_callback(_seen)
+            if race.winner is None:  # the race around this one is lost: whoever won there stops us
+                await asyncio.get_running_loop().create_future()
+            first = race.winner
+            await self._stop(task for call, task in tasks.items() if call is not first and not task.done())
+            if first is not None and execution.closed is None:
+                await asyncio.wait((tasks[first],))
         except asyncio.CancelledError:
-            await self._stop(tasks)
+            await self._stop(tasks.values())
             if execution.closed is None:
                 raise
         finally:
@@ -254,11 +268,14 @@ async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], 
 
 def given(execution: Execution, line: Line, results: list[Any], return_errors: bool) -> list[Any]:
     """The results; the first error in the order of the code is raised, unless errors are wanted as results."""
-    for result in results:
-        if isinstance(result, Failed):
-            execution.surfaced(result.error, line)
-            if not return_errors:
-                raise result.error
+    failed = [result.error for result in results if isinstance(result, Failed)]
+    for error in failed:
+        execution.surfaced(error, line)
+    if failed and not return_errors:
+        first, *others = failed
+        if (record := ending_record(first)) is not None:
+            record.beside = tuple(found for other in others if (found := ending_record(other)) not in (None, record))
+        raise first
     return [result.error if isinstance(result, Failed) else result for result in results]
 
 
@@ -380,3 +397,17 @@ def check_runners(runners: dict[str, Any]) -> None:
     for name, call in runners.items():
         if not isinstance(call, DurableCall):
             raise ContextMisuse(f"ctx.first takes calls of the context; {name} is a {type(call).__name__}")
+    names: dict[DurableCall[Any], str] = {}
+    for name, call in runners.items():
+        if names.setdefault(call, name) != name:
+            raise ContextMisuse(f"ctx.first was given {call} twice, as {names[call]} and {name}; make a call for each")
+
+
+def to_await(function: Callable[..., Any], work: Any) -> Awaitable[Any]:
+    """What the function of a branch gave, which must be something to wait for."""
+    if not isinstance(work, Awaitable):
+        raise ContextMisuse(
+            f"{name_of(function)!r} is no async def: it gave a {type(work).__name__} at once. ctx.branch and ctx.map "
+            "take an async def, with a context of its own; plain work belongs into ctx.step"
+        )
+    return work

@@ -30,12 +30,15 @@ _lines: dict[tuple[int, int], tuple[str, Any]] = {}
 class Race:
     """What several calls run for; the first wins, and the others take nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, course: DurableCall[Any]) -> None:
+        self._course = course
+        """The call that holds the race; it may itself run in another."""
         self.winner: DurableCall[Any] | None = None
 
     def won_by(self, call: DurableCall[Any]) -> bool:
-        """Whether this call has won; it has if nobody had before."""
-        if self.winner is None:
+        """Whether this call has won; it has if nobody had before, here and in the race around this one."""
+        around = self._course.race
+        if self.winner is None and (around is None or around.won_by(self._course)):
             self.winner = call
         return self.winner is call
 

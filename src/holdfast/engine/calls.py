@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import copy
 import functools
 import inspect
 import threading
@@ -34,6 +36,9 @@ class StepCall(DurableCall[T]):
     """A step."""
 
     __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_options", "_shape", "draws")
+
+    _forgiven = 0
+    """How many of its failures do not count any more."""
 
     def __init__(
         self,
@@ -97,7 +102,17 @@ class StepCall(DurableCall[T]):
     def _can_be_undone(self, value: Any, seq: int) -> None:
         undo = self._options.compensate
         assert undo is not None
-        self._execution.undoable.append(Undoable(seq, self.name, undo, (value, *self._args), self._kwargs, self.line))
+        args, kwargs = (value, *self._args), self._kwargs
+        if self._execution.replay_only:  # the undo will be called when the code has gone on, and may have changed them
+            args, kwargs = tuple(map(self._as_given, args)), {key: self._as_given(arg) for key, arg in kwargs.items()}
+        self._execution.undoable.append(Undoable(seq, self.name, undo, args, kwargs, self.line))
+
+    def _as_given(self, argument: Any) -> Any:
+        """A copy, if it is data; a client or a lock must be the very same."""
+        with contextlib.suppress(Exception):  # its class may have a word in either, and is no reason to undo nothing
+            self._execution.recorder.payloads.encode(argument, "argument")
+            return copy.deepcopy(argument)
+        return argument
 
     async def _try_until_done(self) -> T:
         execution, options = self._execution, self._options
@@ -138,7 +153,8 @@ class StepCall(DurableCall[T]):
                 if isinstance(error, DatabaseRefused):
                     error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
-                delay = retry_delay(error, failures, allowed, options.backoff or default_backoff(settings))
+                counted = failures - self._forgiven
+                delay = retry_delay(error, counted, allowed, options.backoff or default_backoff(settings))
                 if delay is None:
                     return await self._record_failed(error, failures)
                 due_at = await self._record_try(error, failures, int(delay * 1000))

@@ -9,6 +9,8 @@ import msgspec
 
 from ..errors import RecordedError, WaitTimeout
 from ..model import status
+from ..model.names import CHECKS
+from ..model.records import ValueSet
 from .calls import StepCall, exited
 from .failure import encode_error
 from .line import Line
@@ -22,11 +24,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Checked(msgspec.Struct):
+    """What a later claim has to know of the last check that answered: not yet."""
+
+    attempt: int
+    due_at: int
+    """When the next one is due."""
+    wakes: int
+    """The count of wakes that was known when it began."""
+    failures: int
+    """How many tries of this attempt had failed before it answered."""
+
+
 class UntilCall(StepCall[T]):
     """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
     between two calls; a resume or a signal makes the next one due at once."""
 
-    __slots__ = ("_every_ms", "_timeout_ms", "_wakes")
+    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_timeout_ms", "_wakes")
 
     def __init__(
         self,
@@ -45,7 +59,31 @@ class UntilCall(StepCall[T]):
         self._timeout_ms = timeout_ms
         self._wakes = 0
         """The count of wakes that was known when the last check began."""
+        self._next_at = 0
+        self._forgiven = 0
+        """How many tries had failed before the last answer: each check has its own retries."""
         super().__init__(execution, line, name, function, shape, options, where, args, {}, "wait_until")
+
+    async def _try_until_done(self) -> T:
+        if self._execution.claimed.claim > 1:
+            await self._wait_as_before()
+        return await super()._try_until_done()
+
+    async def _wait_as_before(self) -> None:
+        """The run was claimed again, for whatever reason: if not for this check, the check waits on."""
+        execution = self._execution
+        kept = await execution.recorder.value(execution.run_id, self._key)
+        if kept is None:
+            return
+        last = msgspec.json.decode(kept, type=Checked)
+        if last.attempt != execution.claimed.attempt:
+            return
+        self._next_at, self._wakes, self._forgiven = last.due_at, last.wakes, last.failures
+        tries = execution.claimed.tries.get((self.branch, self.position))
+        if tries is not None and tries.failures > last.failures:
+            return  # a check has failed since: what it waits for is its next try
+        if execution.inbox.wakes == last.wakes and last.due_at > execution.database_now():
+            await self._wait_for_next()
 
     async def _done(self, result: Any) -> T:
         due_at = await self._time_is_up_at()
@@ -57,13 +95,30 @@ class UntilCall(StepCall[T]):
                 return await self._settle(
                     self._made(status.FAILED, None, encode_error(late, execution.recorder.payloads))
                 )
+            self._next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)
+            if self._forgiven != self._calls - 1:
+                self._forgiven = self._calls - 1
+                self._keep()  # now: if the worker dies, the next one must not count them
             if execution.asked is not None:
                 await execution.heed()
             if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
-                next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)
-                await execution.waits.until_woken(next_at, status.WAITING_CHECK)
+                await self._wait_for_next()
             result = await self._ask_again()
         return await super()._done(result)
+
+    async def _wait_for_next(self) -> None:
+        await self._execution.waits.until_woken(self._next_at, status.WAITING_CHECK, self._keep)
+
+    @property
+    def _key(self) -> str:
+        return f"{CHECKS}{self.branch}:{self.position}"
+
+    def _keep(self) -> None:
+        """Journal what is known of the last check; with the release, or before it."""
+        execution = self._execution
+        last = Checked(execution.claimed.attempt, self._next_at, self._wakes, self._forgiven)
+        text = msgspec.json.encode(last).decode()
+        execution.journal_note(ValueSet(execution.run_id, execution.claim, self._key, text))
 
     def _call(self) -> Awaitable[Any]:
         self._wakes = self._execution.inbox.wakes

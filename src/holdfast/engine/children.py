@@ -102,13 +102,15 @@ class ResultCall(DurableCall[O]):
         if not self._has_won():
             await self._lost(mail)
         self._share(mail)
+        payloads = self._execution.recorder.payloads
+        whose = payloads.encode_own(self._child.run_id) if mail.format == payloads.format else None
         if mail.name == status.COMPLETED:
-            entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
+            entry = self._entry(status.COMPLETED, mail.value, arguments=whose, format_=mail.format)
         elif mail.error is not None:
-            entry = self._entry(status.FAILED, None, mail.error, format_=mail.format)
+            entry = self._entry(status.FAILED, None, mail.error, arguments=whose, format_=mail.format)
         else:
-            text = msgspec.json.encode({"type": "RunCancelled", "message": f"it was {mail.name}"}).decode()
-            entry = self._entry(status.FAILED, None, text)
+            text = payloads.encode_own({"type": "RunCancelled", "message": f"it was {mail.name}"})
+            entry = self._entry(status.FAILED, None, text, arguments=payloads.encode_own(self._child.run_id))
         return await self._settle(StepWith(entry, takes=[mail.id]))
 
     async def _replay(self, record: StepRecord) -> O:
@@ -125,6 +127,8 @@ class ResultCall(DurableCall[O]):
 
     async def _end_of_child(self) -> Mail:
         execution, run_id = self._execution, self._child.run_id
+        if not execution.ends_recalled:
+            recall_ends(execution)
         if execution.claimed.attempt > 1:
             mail = await self._end_of_old_child()
             if mail is not None:
@@ -202,6 +206,18 @@ class ChildCall(ResultCall[O]):
             await self._execution.record(StepWith(entry, starts=runs))
             self._execution.stop_if_late()
         return await super()._go()
+
+
+def recall_ends(execution: Execution) -> None:
+    """The ends of children that are on record; a line that lost a race since has taken them, and is not replayed."""
+    execution.ends_recalled = True
+    payloads = execution.recorder.payloads
+    for record in execution.history.records.values():
+        if record.kind == RESULT and record.arguments is not None and record.status != status.CANCELLED:
+            child = payloads.plain(record.arguments, record.format, "the id of a child")
+            how = status.COMPLETED if record.error is None else status.FAILED
+            end = Mail(execution.run_id, child, status.MAIL_CHILD, how, record.output, record.error, record.format)
+            execution.inbox.share(end)
 
 
 async def new_child(

@@ -16,7 +16,7 @@ from typing import (
 
 from ..errors import ContextMisuse
 from ..model.backoff import Backoff
-from .branches import BranchCall, FirstCall, MapCall, check_runners, gather
+from .branches import BranchCall, FirstCall, MapCall, check_runners, gather, to_await
 from .call import DurableCall, call_line
 from .calls import StepCall
 from .checking import UntilCall
@@ -152,7 +152,7 @@ class Context(ContextBase):
             execution,
             self._line,
             name_of(function),
-            lambda line: function(Context(execution, line), *args, **kwargs),
+            lambda line: to_await(function, function(Context(execution, line), *args, **kwargs)),
             call_line(2),
         )
 
@@ -192,7 +192,7 @@ class Context(ContextBase):
             execution,
             self._line,
             name_of(function),
-            lambda line, item: function(Context(execution, line), item),
+            lambda line, item: to_await(function, function(Context(execution, line), item)),
             items,
             limit,
             return_errors,

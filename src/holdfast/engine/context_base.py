@@ -15,7 +15,7 @@ from typing import (
 
 from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
-from ..model.backoff import seconds
+from ..model.backoff import moment, seconds
 from ..model.ids import child_id
 from ..model.names import check_name
 from ..model.payload import check_type
@@ -30,7 +30,7 @@ from .line import Line
 from .scope import current_call
 from .signals import SignalCall
 from .signature import Shape, shape_of
-from .sleeping import SleepCall, moment_of
+from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepFunction, StepOptions
 from .transaction import TransactionCall
 from .workflow import Workflow
@@ -146,36 +146,36 @@ class ContextBase:
 
     def patched(self, change: str) -> bool:
         """Whether a run takes the new way at a change of the code: True for runs that come here for the first time,
-        False for those that went on from here by the old code. It stays what it was on every replay."""
+        False for those that went on from here by the old code. It stays what it was on every replay. Where the code
+        comes by several times, in a loop say, a run may be old at first; once it is new, it is from there on."""
         execution, line = self._execution, self._line
         self._check("ctx.patched")
         check_name(change, "the name of a change", execution.recorder.settings.max_name)
-        place = (f"{PATCH}:{change}@{line.branch}", 0)
-        if place in execution.history.records or place in execution.patches:
-            execution.history.untaken.pop(place, None)
+        patch = f"{PATCH}:{change}@{line.branch}"
+        since = execution.history.patched_from(patch)
+        if patch in execution.patches or (since is not None and line.position >= since):
             return True
         if execution.history.goes_on(line.branch, line.position):
             return False
-        execution.patches.add(place)
+        execution.patches.add(patch)
         if not execution.replay_only:
             execution.live = None  # nobody waits for this record, so it would be missing in the cache
-            execution.journal_note(patch_entry(execution, place, change, call_line(2)))
+            execution.journal_note(patch_entry(execution, (patch, line.position), change, call_line(2)))
         return True
 
     def continue_as(self, input: Any = None) -> NoReturn:
         """End this run and go on as a new one, with an empty history: for work without an end. Mail that was not taken
-        goes along; ``run.result()`` waits for the last of the chain."""
+        goes along, and so does a deadline given at the start; ``run.result()`` waits for the last of the chain."""
         self._check("ctx.continue_as")
         execution = self._execution
         workflow, claimed = execution.workflow, execution.claimed
         text = execution.recorder.payloads.check_input(input, workflow.input_type, workflow.name)
-        options = workflow.options
         shape = RunShape(
             workflow.name,
             workflow.version,
             claimed.queue,
             claimed.priority,
-            deadline_ms=None if options.deadline is None else int(options.deadline * 1000),
+            deadline_ms=_rest_of_deadline(execution),
             max_attempts=claimed.max_attempts,
             timeout_ms=claimed.timeout_ms,
             format=execution.recorder.payloads.format,
@@ -250,7 +250,7 @@ class ContextBase:
 
     def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
         self._check("ctx.sleep_until")
-        return SleepCall(self._execution, self._line, 0, moment_of(when), where)
+        return SleepCall(self._execution, self._line, 0, moment(when, "the time of ctx.sleep_until"), where)
 
     def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
         self._check("ctx.wait_signal")
@@ -300,6 +300,17 @@ def _span(value: float | timedelta | None, what: str) -> int | None:
     return None if value is None else int(seconds(value, what) * 1000)
 
 
+def _rest_of_deadline(execution: Execution) -> int | None:
+    """A deadline that the workflow declares is one for each run; one that was given at the start, for the whole chain:
+    the next run has what is left of it."""
+    claimed, declared = execution.claimed, execution.workflow.options.deadline
+    if declared is not None:
+        return int(declared * 1000)
+    if claimed.deadline_in_ms is None:
+        return None
+    return max(1, claimed.deadline_in_ms - (execution.database_now() - claimed.now_ms))
+
+
 def _target(workflow: Any) -> Workflow[Any, Any] | str:
     if not isinstance(workflow, (Workflow, str)):
         raise ContextMisuse(f"a child is a workflow or the name of one, not {workflow!r}")
@@ -307,7 +318,7 @@ def _target(workflow: Any) -> Workflow[Any, Any] | str:
 
 
 def patch_entry(execution: Execution, place: tuple[str, int], change: str, where: str) -> StepDone:
-    """The record that a run took the new way at a change."""
+    """The record that a run took the new way at a change, from this position of its line on."""
     execution.seq = seq = execution.seq + 1
     return StepDone(
         execution.run_id, execution.claim, place[0], place[1], seq, change, PATCH, status.COMPLETED, None, None, None,

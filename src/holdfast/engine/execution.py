@@ -24,7 +24,7 @@ from .call import as_record
 from .failure import ending_record
 from .history import History
 from .inbox import Inbox
-from .line import Line, is_within, places_above
+from .line import Line, places_above
 from .recorder import Recorder
 from .waits import Waits
 from .workflow import Workflow
@@ -75,6 +75,8 @@ class Execution:
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
     """Tasks that were cancelled when it was too late for the call they were in."""
+    ends_recalled = False
+    """Whether the ends of children that are on record are in the inbox."""
     _inbox: Inbox | None = None
     _waits: Waits | None = None
 
@@ -101,8 +103,8 @@ class Execution:
         """Steps under way, and when their function was called."""
 
     @cached_property
-    def patches(self) -> set[tuple[str, int]]:
-        """Changes of the code that this attempt met first."""
+    def patches(self) -> set[str]:
+        """Changes of the code that this attempt met first, each in its line."""
         return set()
 
     @cached_property
@@ -284,13 +286,24 @@ class Execution:
     def give_up(self, branch: str) -> None:
         """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
         self.history.leave_out(branch)
-        self.unawaited -= {call for call in self.unawaited if is_within(call.branch, branch)}
+
+    def never_awaited(self) -> list[DurableCall[Any]]:
+        """Calls that the code made and forgot, in the order of their positions."""
+        forgotten = [call for call in self.unawaited if not self.history.is_left_out(call.branch)]
+        return sorted(forgotten, key=lambda call: call.position)
 
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        """The records a new attempt makes anew: the failed one, and what was recorded after it was raised, in the lines
-        that saw it. What other branches did meanwhile stays."""
+        """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
+        for several; and what was recorded after each was raised, in the lines that saw it. What other branches did
+        meanwhile stays."""
         if error is None:
             return []
+        places = dict.fromkeys(self._made_after(error))
+        for other in error.beside:
+            places |= dict.fromkeys(self.to_forget(other))
+        return list(places)
+
+    def _made_after(self, error: RecordedError) -> list[tuple[str, int]]:
         seen = error.seen
         after = [
             place

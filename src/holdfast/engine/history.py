@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..errors import NonDeterminismError
 from ..model.records import StepRecord
 from ..model.status import CANCELLED
-from .line import is_within, places_above
+from .line import branches_around, places_above
 
 PATCH = "patch"
 UNDO = "undo"
@@ -22,19 +22,22 @@ _EMPTY: dict[tuple[str, int], StepRecord] = {}
 class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
-    __slots__ = ("_reached", "last_seq", "records", "untaken")
+    __slots__ = ("_latest", "_left_out", "_patches", "_reached", "last_seq", "records", "untaken")
 
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records} if records else _EMPTY
         self.untaken = dict(self.records) if records else _EMPTY
         """What the code has not asked for yet."""
+        self._left_out: set[str] | frozenset[str] = frozenset()
         self._reached: dict[str, int] | None = None
+        self._latest: dict[str, int] | None = None
+        self._patches: dict[str, int] | None = None
         self.last_seq = max(record.seq for record in records) if records else 0
 
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""
         record = self.untaken.pop((branch, position), None)
-        if record is None:
+        if record is None or self.is_left_out(branch):
             return None
         if record.kind != kind or (record.name != name and kind != UNDO):  # an undo is known by what it undoes
             self.untaken[branch, position] = record
@@ -45,22 +48,32 @@ class History:
         return record
 
     def leave_out(self, branch: str) -> None:
-        """What is recorded of a branch does not count: it lost a race."""
-        self.untaken = {place: record for place, record in self.untaken.items() if not is_within(place[0], branch)}
+        """What is recorded of a branch does not count: it lost a race. Only noted, for a run may have thousands."""
+        if isinstance(self._left_out, frozenset):
+            self._left_out = set()
+        self._left_out.add(branch)
+
+    def is_left_out(self, branch: str) -> bool:
+        """Whether it, or a branch around it, was left out."""
+        return bool(self._left_out) and any(outer in self._left_out for outer in branches_around(branch))
 
     def ends_with(self, record: StepRecord) -> bool:
         """Whether the code of a branch came no further than this record, made when it was stopped."""
-        return not any(
-            other.seq > record.seq and other.status != CANCELLED and is_within(other.branch, record.branch)
-            for other in self.records.values()
-            if other.kind not in _ASIDE
-        )
+        if self._latest is None:
+            self._latest = _latest(self.records.values())
+        return self._latest.get(record.branch, 0) <= record.seq
 
     def goes_on(self, branch: str, position: int) -> bool:
         """Whether something is recorded of this branch at the position or after it: the code has been here before."""
         if self._reached is None:
             self._reached = _furthest(self.records)
         return self._reached.get(branch, -1) >= position
+
+    def patched_from(self, patch: str) -> int | None:
+        """The first position at which a line is recorded to have gone the new way at a change."""
+        if self._patches is None:
+            self._patches = _earliest(place for place, record in self.records.items() if record.kind == PATCH)
+        return self._patches.get(patch)
 
     def check_all_taken(self) -> None:
         """At the end of the code, every record must have been asked for."""
@@ -73,7 +86,11 @@ class History:
 
     def first_left(self) -> StepRecord | None:
         """The oldest record that the code has not asked for."""
-        left = [record for record in self.untaken.values() if record.kind not in _ASIDE]
+        left = [
+            record
+            for record in self.untaken.values()
+            if record.kind not in _ASIDE and not self.is_left_out(record.branch)
+        ]
         return min(left, key=lambda record: record.seq) if left else None
 
 
@@ -85,6 +102,24 @@ def _furthest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
             if at > furthest.get(outer, -1):
                 furthest[outer] = at
     return furthest
+
+
+def _earliest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Per line the first position."""
+    earliest: dict[str, int] = {}
+    for line, position in places:
+        earliest[line] = min(position, earliest.get(line, position))
+    return earliest
+
+
+def _latest(records: Iterable[StepRecord]) -> dict[str, int]:
+    """Per branch the number of the newest call made in it, or in a branch within, that was not stopped."""
+    latest: dict[str, int] = {}
+    for record in records:
+        if record.kind not in _ASIDE and record.status != CANCELLED:
+            for outer in branches_around(record.branch):
+                latest[outer] = max(record.seq, latest.get(outer, 0))
+    return latest
 
 
 def recorded_as(record: StepRecord) -> str:

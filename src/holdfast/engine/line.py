@@ -29,9 +29,10 @@ def sub_branch(branch: str, position: int, item: int | None = None) -> str:
     return f"{branch}/{name}" if branch else name
 
 
-def is_within(branch: str, outer: str) -> bool:
-    """Whether it is this branch, one of its items, or began in one of them."""
-    return not outer or branch == outer or branch.startswith((f"{outer}/", f"{outer}."))
+def branches_around(branch: str) -> list[str]:
+    """The branch itself, that of which it is an item, and those in which they began, out to the main line."""
+    around = [branch[:at] for at, sign in enumerate(branch) if sign in "/."]
+    return ["", *around, branch] if branch else [""]
 
 
 def places_above(branch: str) -> list[tuple[str, int]]:

@@ -55,6 +55,10 @@ class Recorder(Protocol):
         """How a run ended, if it has."""
         ...
 
+    async def value(self, run_id: str, key: str) -> str | None:
+        """A value that a run has set, as it is kept."""
+        ...
+
     async def retry(self, run_id: str) -> bool:
         """Queue a failed run again, if it can go on."""
         ...

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import ConfigurationError
 from ..model import status
 from ..model.records import StepRecord
 from .call import DurableCall
@@ -54,10 +52,3 @@ def wakes_at(record: StepRecord) -> int:
     plan = msgspec.json.decode(record.output or "{}")
     until: int = plan["until"] if "until" in plan else record.completed_at + plan["for"]
     return until
-
-
-def moment_of(when: datetime) -> int:
-    """A point in time, in milliseconds."""
-    if not isinstance(when, datetime) or when.tzinfo is None:
-        raise ConfigurationError(f"ctx.sleep_until takes a datetime with a time zone, not {when!r}")
-    return int(when.timestamp() * 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
@@ -36,6 +37,8 @@ class Wait(NamedTuple):
     mail: bool
     group: object | None
     """Waits for children that all have to end before the code goes on are of one group."""
+    leaving: Callable[[], None] | None = None
+    """Called when the run is released meanwhile, to journal what the next claim has to know."""
 
 
 class Waits:
@@ -57,10 +60,10 @@ class Waits:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._timed(future, Wait(due_at, what, False, None))
 
-    async def until_woken(self, due_at: int, what: str) -> None:
+    async def until_woken(self, due_at: int, what: str, leaving: Callable[[], None]) -> None:
         """Wait for a time, or for whatever wakes the run before."""
         self._execution.recorder.watch_mail(self._execution)
-        await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None))
+        await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None, leaving))
 
     async def mail(self, kind: str, key: str, due_at: int | None, what: str, group: object = None) -> Mail | None:
         """Wait for mail: a signal of a name, the end of a child. None: it did not come in time."""
@@ -188,6 +191,9 @@ class Waits:
         awaits = execution.inbox.ends + min(children.values()) if children else None
         many = sum(children.values()) > _MANY
         linger = min(_LONGEST_LINGER, int((time.monotonic() - execution.began) * 1000)) if many else 0
+        for wait in self._open.values():
+            if wait.leaving is not None:
+                wait.leaving()
         execution.suspend(self._earliest(), self._what(), awaits, linger)
 
     def _earliest(self) -> int | None:

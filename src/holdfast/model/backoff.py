@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random as _random
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ..errors import (
     LONGEST,
@@ -68,6 +68,15 @@ def seconds(value: float | timedelta, what: str) -> float:
     if number > LONGEST:
         raise ConfigurationError(f"{what} must be at most a hundred years, not {value!r}")
     return float(number)
+
+
+def moment(when: datetime, what: str) -> int:
+    """A point in time in milliseconds; refused with its name if it has no time zone, or cannot be shown any more."""
+    if not isinstance(when, datetime) or when.tzinfo is None:
+        raise ConfigurationError(f"{what} must be a datetime with a time zone, not {when!r}")
+    if when.year > 9000:
+        raise ConfigurationError(f"{what} must be before the year 9000, not {when!r}")
+    return int(when.timestamp() * 1000)
 
 
 def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Backoff) -> float | None:

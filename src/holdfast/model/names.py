@@ -6,6 +6,9 @@ import re
 
 from ..errors import ConfigurationError
 
+CHECKS = "~until/"
+"""How the keys begin under which a run keeps what it knows of its checks, among the values that others may read."""
+
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 

@@ -333,6 +333,8 @@ class FlushAnswer(Struct, gc=False):
     """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
     lanes: set[Lane] = field(default_factory=set)
     """Where steps of dag runs, or dag runs themselves, were put in line."""
+    asked_elsewhere: bool = False
+    """Whether steps that other workers hold are to end, because their dag run begins to fail."""
 
 
 class Mail(Struct, gc=False):

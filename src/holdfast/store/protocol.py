@@ -54,6 +54,8 @@ class Promotion(NamedTuple):
     lanes: set[Lane]
     ended: list[str]
     moved: int
+    asked: bool = False
+    """Whether steps that workers hold are to end, because their dag run begins to fail."""
 
 
 class Reaping(NamedTuple):
@@ -63,6 +65,8 @@ class Reaping(NamedTuple):
     lanes: set[Lane]
     dead_letters: list[str]
     moved: int
+    asked: bool = False
+    """The same."""
 
 
 class Transacted(NamedTuple):

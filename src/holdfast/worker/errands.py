@@ -40,6 +40,11 @@ class Errands:
         found = await self._patiently(lambda: self._store.outcomes([run_id]))
         return found[0] if found else None
 
+    async def value(self, run_id: str, key: str) -> str | None:
+        """A value that a run has set, as it is kept."""
+        found = await self._patiently(lambda: self._store.value(run_id, key))
+        return None if found is None else found[0]
+
     async def error_of(self, run_id: str) -> str | None:
         """The error that a run has now."""
         row = await self._patiently(lambda: self._store.run(run_id))

@@ -105,6 +105,7 @@ class Executor:
         self._graphs = graphs
         self.new_child = errands.new_child
         self.outcome = errands.outcome
+        self.value = errands.value
         self.retry = errands.retry
         self.transact = errands.transact
         self._lingering: set[Execution] = set()
@@ -407,8 +408,8 @@ class Executor:
         await self._leave(execution, move)
 
     def _check_nothing_left(self, execution: Execution) -> None:
-        if execution.unawaited:
-            names = ", ".join(repr(call.name) for call in sorted(execution.unawaited, key=lambda call: call.position))
+        if forgotten := execution.never_awaited():
+            names = ", ".join(repr(call.name) for call in forgotten)
             raise ContextMisuse(
                 f"the workflow returned without awaiting {names}: it never began. Await every call of the context"
             )

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
-from ..model.records import Batch, Entry, FlushAnswer, Lane, StepDone, StepRunning, StepWith, Transition, ValueSet
+from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..settings import Settings
 from ..store import Store
 from .patience import patiently
@@ -44,7 +44,7 @@ class Journal:
         worker_id: Callable[[], str],
         heard: Callable[[dict[str, int], dict[str, str]], None],
         flushed: Callable[[list[Transition]], None],
-        joined: Callable[[list[StepWith], bool, set[Lane]], None],
+        joined: Callable[[list[StepWith], FlushAnswer], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -212,10 +212,10 @@ class Journal:
             self._flushed(batch.transitions)
         else:
             self._deliver_some(items, batch, answer)
-        if batch.joint or answer.undelivered or answer.lanes:
+        if batch.joint or answer.undelivered or answer.lanes or answer.asked_elsewhere:
             refused = answer.lost | answer.busy | answer.barred
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
-            self._joined(joint, answer.undelivered, answer.lanes)
+            self._joined(joint, answer)
         if answer.lost or answer.asked:
             self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer.asked)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):

@@ -44,6 +44,7 @@ class Sweeper:
         ended: Callable[[], None],
         each_tick: Callable[[], None],
         mail_came: Callable[[], None],
+        steps_asked: Callable[[], None],
     ) -> None:
         self._store = store
         self._settings = settings
@@ -57,6 +58,7 @@ class Sweeper:
         self._ended = ended
         self._each_tick = each_tick
         self._mail_came = mail_came
+        self._steps_asked = steps_asked
         self._look = asyncio.Event()
         self._next_sweep = 0.0
         self._next_look = 0.0
@@ -119,6 +121,8 @@ class Sweeper:
             if done.ended:
                 self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
                 self._ended()
+            if done.asked:
+                self._steps_asked()
             moved += done.moved
             if done.moved < _BATCH:
                 return moved
@@ -156,6 +160,8 @@ class Sweeper:
                 self._ended()
             if done.lanes:
                 self._ready(done.lanes)
+            if done.asked:
+                self._steps_asked()
             if done.moved < _BATCH:
                 return
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..engine.workflow import Workflow
+from ..engine.workflow import DAG_STEP, Workflow
 from ..errors import DatabaseUnavailable
 from ..model.ids import new_id
 from ..model.payload import Payloads
-from ..model.records import BeatAnswer, Claimed, Lane, StepWith, Transition, WorkerInfo
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, StepWith, Transition, WorkerInfo
 from ..model.status import COMPENSATING, TERMINAL
 from ..settings import Settings
 from ..store import Store
@@ -80,6 +80,7 @@ class Worker:
         self._sweeper = Sweeper(
             store, settings, logger, self._my_id, list(workflows), self._queues, self._claimer,
             self._may_reap, switchboard.ready, switchboard.ended, self._each_tick, self._mail_came,
+            switchboard.look_everywhere,
         )  # fmt: skip
         self._heartbeat = Heartbeat(
             store, settings.beat, settings.lease, logger, self._my_id,
@@ -101,7 +102,8 @@ class Worker:
         await patiently(
             lambda: self._store.register(self._info()), "register", self._logger, 1.0, lambda: time.monotonic() > until
         )
-        self._logger.info("worker %s started: %s", self.id, ", ".join(self._versions) or "no workflows")
+        names = [name for name, workflow in self._workflows.items() if workflow.kind != DAG_STEP]
+        self._logger.info("worker %s started: %s", self.id, ", ".join(names) or "no workflows")
         collector.ease(self, self._settings.gc_threshold)
         self._switchboard.subscribe(self._woken)
         self._heartbeat.start()
@@ -270,13 +272,15 @@ class Worker:
                 self._sweeper.look_for_lanes()
                 break
 
-    def _joined(self, entries: list[StepWith], mail_left: bool, lanes: set[Lane]) -> None:
-        """Children were started, mail was left, steps of dags were released: all committed."""
+    def _joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
+        """Children were started, mail was left, steps of dags were released or are to end: all committed."""
         ready, later = started_lanes(run for entry in entries for run in entry.starts)
-        if ready or lanes:
-            self._switchboard.ready(ready | lanes)
-        if mail_left or later:
+        if ready or answer.lanes:
+            self._switchboard.ready(ready | answer.lanes)
+        if answer.undelivered or later:
             self._sweeper.look_now()
+        if answer.asked_elsewhere:
+            self._switchboard.look_everywhere()
 
     def _flush_answered(self, lost: dict[str, int], asked: dict[str, str]) -> None:
         for run_id, claim in lost.items():

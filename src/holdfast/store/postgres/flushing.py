@@ -191,8 +191,9 @@ class Flusher:
             effects = await self._dags.settle(connection, settled, locked._replace(now=answer.now_ms))
             answer.lanes |= effects.lanes
             answer.undelivered |= effects.told
-            mine = (run_id for run_id, holder in effects.marked.items() if holder == worker)
+            mine = [run_id for run_id, holder in effects.marked.items() if holder == worker]
             answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
+            answer.asked_elsewhere = len(mine) < len(effects.marked)
 
     async def _continue(self, connection: Any, successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> None:
         """Runs that go on as others: these take over the parent, the tags, the mail, and what is asked of them."""
@@ -291,6 +292,7 @@ def _both(first: FlushAnswer, second: FlushAnswer) -> FlushAnswer:
         first.barred | second.barred,
         first.undelivered or second.undelivered,
         first.lanes | second.lanes,
+        first.asked_elsewhere or second.asked_elsewhere,
     )
 
 

@@ -117,13 +117,19 @@ FOR NO KEY UPDATE OF r;
 -- name: end_open_steps
 -- The same, locked by now: what has not begun will not, what waits is cancelled, and what a worker holds is marked, for
 -- its owner to end. What has completed something of its own that can be undone stands in line for that. A step that is
--- being undone comes to its own end.
+-- being undone comes to its own end. One whose last attempt failed, and that nobody has claimed since, does not count the
+-- attempt that it was waiting for.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, r.worker IS NOT NULL AS held,
            r.worker IS NULL AND r.started_at IS NOT NULL
            AND COALESCE((SELECT true FROM {schema}.steps s
                          WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
-               AS undoes
+               AS undoes,
+           r.worker IS NULL
+           AND COALESCE((SELECT true FROM {schema}.tries t
+                         WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
+                           AND t.claim = r.claim LIMIT 1), false)
+               AS between
     FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
     WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 )
@@ -134,12 +140,27 @@ SET asked = CASE WHEN t.held THEN 'cancel' END,
                   WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
     reason = CASE WHEN NOT t.held AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
     undoing = t.undoes,
+    attempt = CASE WHEN t.between AND NOT t.undoes THEN r.attempt - 1 ELSE r.attempt END,
     place = CASE WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
     completed_at = CASE WHEN NOT t.held AND NOT t.undoes THEN $2::bigint END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
     visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
 FROM told t WHERE r.id = t.id
 RETURNING r.id, r.dag_id, r.worker, r.undoing, r.reason, r.queue, r.workflow, r.priority;
+
+-- name: let_begin
+-- Steps that were not picked up in time, of dag runs of which another step was. All open steps of these are locked in this
+-- transaction, so that nobody is about to claim one. They stay in line, or go there, and do not expire any more.
+WITH told AS MATERIALIZED (
+    SELECT r.id, row_number() OVER (ORDER BY r.visible_at, r.id) AS n, {now} AS now
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE (r.visible_at <= {now}) IS TRUE AND r.started_at IS NULL AND (r.expires_at <= {now}) IS TRUE
+      AND (SELECT true FROM {schema}.runs o WHERE o.dag_id = r.dag_id AND o.started_at IS NOT NULL LIMIT 1)
+)
+UPDATE {schema}.runs r
+SET expires_at = NULL, visible_at = r.deadline_at, status = 'queued', place = COALESCE(r.place, t.now * 1000 + t.n)
+FROM told t WHERE r.id = t.id
+RETURNING r.queue, r.workflow, r.priority;
 
 -- name: lock_ended_steps
 -- The steps of an ended dag run that is to be retried: how they came to their ends.
@@ -151,13 +172,12 @@ FOR NO KEY UPDATE;
 -- name: reopen_steps
 -- Steps of a dag run that is retried, locked in this transaction: ready, in the order given, or waiting for others again.
 -- One that has begun has a new budget of attempts, sees the outputs that it saw, and no worker trusts what it remembers
--- of it.
+-- of it. Its next attempt counts when it is claimed: until then the run may fail again.
 UPDATE {schema}.runs r
 SET status = CASE WHEN u.ready THEN 'queued' ELSE 'waiting' END, waiting_for = CASE WHEN NOT u.ready THEN 'steps' END,
     place = CASE WHEN u.ready THEN $5::bigint * 1000 + u.n END, pending = u.pending, met = u.met,
     released_at = CASE WHEN u.ready AND r.started_at IS NOT NULL THEN r.released_at WHEN u.ready THEN $5::bigint END,
-    claim = r.claim + (r.started_at IS NOT NULL)::integer, attempt = r.attempt + (r.started_at IS NOT NULL)::integer,
-    first_attempt = GREATEST(r.attempt + (r.started_at IS NOT NULL)::integer, 1),
+    claim = r.claim + (r.started_at IS NOT NULL)::integer, first_attempt = r.attempt + 1,
     reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, losses = 0, expires_at = NULL,
     asked = NULL, held_due = NULL, awaits = NULL, deadline_at = $5::bigint + r.deadline_ms,
     visible_at = CASE WHEN u.ready THEN $5::bigint + r.deadline_ms END
@@ -171,13 +191,14 @@ DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
 
 -- name: retry_dag
 -- A dag run, locked in this transaction, goes on with the steps that were opened again ($2); with none it is to be
--- finished. A new deadline of the old length.
+-- finished. A new deadline of the old length, by one clock: a pause asks whether the run is due before its deadline.
 UPDATE {schema}.runs
 SET status = 'running', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL,
     waiting_for = NULL, failing = false, pending = $2, released_at = $3::bigint,
     place = CASE WHEN $2::integer = 0 THEN $3::bigint * 1000 END,
     losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms, expires_at = NULL, asked = NULL, held_due = NULL
+    deadline_at = $3::bigint + deadline_ms, visible_at = $3::bigint + deadline_ms, expires_at = NULL, asked = NULL,
+    held_due = NULL
 WHERE id = $1
 RETURNING queue, workflow, priority;
 

@@ -59,13 +59,17 @@ class Sweeps:
         return _promotion(rows)
 
     async def _end_late_steps(self, connection: Any, late: list[Any]) -> Promotion:
-        """Steps of dag runs: with them the run fails. If somebody holds the run they stay late, and are found again."""
+        """Steps of dag runs: with them the run fails, unless another step of it was picked up in time. If somebody
+        holds the run they stay late, and are found again."""
         async with connection.transaction():
             locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in late})
-            rows = await self._end(connection, [row["id"] for row in late if str(row["dag_id"]) in locked.failing])
+            await self._dags.lock_open(connection, list(locked.failing))
+            ids = [row["id"] for row in late if str(row["dag_id"]) in locked.failing]
+            spared = await connection.fetch(self._sql["let_begin"], ids)
+            rows = await self._end(connection, ids)
             effects = await self._lose(connection, [row for row in rows if not row["undoing"]], locked)
-        done = _promotion(rows)
-        return done._replace(lanes=done.lanes | effects.lanes)
+        lanes = {_lane(row) for row in spared} | effects.lanes
+        return _both(_promotion(rows), Promotion(lanes, [], len(spared), bool(effects.marked)))
 
     async def _fail_late(self, connection: Any, dag_ids: list[str]) -> Promotion:
         """Dag runs past their deadline fail; whoever finishes them undoes what is to be undone."""
@@ -73,7 +77,7 @@ class Sweeps:
             locked = await self._dags.lock(connection, dag_ids)
             late = locked.free & locked.late
             effects = await self._dags.fail(connection, locked, late, Why(REASON_DEADLINE, DEADLINE_ERROR))
-        return Promotion(effects.lanes, [], len(late))
+        return Promotion(effects.lanes, [], len(late), bool(effects.marked))
 
     async def _end(self, connection: Any, late: list[Any]) -> list[Any]:
         locked = [row["id"] for row in await connection.fetch(self._sql["lock_late"], late)]
@@ -109,15 +113,16 @@ class Sweeps:
                 await self._tell_parents(connection, [row for row in rows if not row["ready"]])
             lanes = {_lane(row) for row in rows if row["ready"]}
             dead = [str(row["id"]) for row in rows if not row["ready"]]
-            moved = len(rows)
+            moved, asked = len(rows), False
             if fatal := [row for row in found if row["dag_id"] is not None]:
-                letters, more = await self._bury_steps(connection, fatal, max_losses)
-                dead, lanes, moved = dead + letters, lanes | more, moved + len(letters)
+                letters, effects = await self._bury_steps(connection, fatal, max_losses)
+                dead, lanes, moved = dead + letters, lanes | effects.lanes, moved + len(letters)
+                asked = bool(effects.marked)
             if buried or 0 < len(found) < limit:
                 await connection.fetch(self._sql["forget_dead"])
-        return Reaping(buried, lanes, dead, moved)
+        return Reaping(buried, lanes, dead, moved, asked)
 
-    async def _bury_steps(self, connection: Any, fatal: list[Any], max_losses: int) -> tuple[list[str], set[Lane]]:
+    async def _bury_steps(self, connection: Any, fatal: list[Any], max_losses: int) -> tuple[list[str], Effects]:
         """Dead letters among steps of dag runs: with them the run fails. If somebody holds the run they still name a
         dead worker, and are found again."""
         async with connection.transaction():
@@ -125,7 +130,7 @@ class Sweeps:
             ids = [row["id"] for row in fatal if str(row["dag_id"]) in locked.failing]
             rows = await connection.fetch(self._sql["bury_steps"], ids, max_losses, LOST_ERROR, locked.now)
             effects = await self._lose(connection, rows, locked)
-        return [str(row["id"]) for row in rows], effects.lanes
+        return [str(row["id"]) for row in rows], effects
 
     async def _tell_parents(self, connection: Any, ended: list[Any]) -> None:
         children = [row["id"] for row in ended if row["child"]]
@@ -140,7 +145,9 @@ def _promotion(ends: list[Any]) -> Promotion:
 
 
 def _both(one: Promotion, other: Promotion) -> Promotion:
-    return Promotion(one.lanes | other.lanes, one.ended + other.ended, one.moved + other.moved)
+    return Promotion(
+        one.lanes | other.lanes, one.ended + other.ended, one.moved + other.moved, one.asked or other.asked
+    )
 
 
 def _lane(row: Any) -> Lane:

@@ -16,7 +16,7 @@ WITH picked AS MATERIALIZED (
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2, version = $3,
     claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
-    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+    attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
@@ -47,7 +47,7 @@ WITH candidates AS MATERIALIZED (
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
-    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+    attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
@@ -67,7 +67,7 @@ WITH picked AS MATERIALIZED (
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
-    attempt = GREATEST(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+    attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
@@ -241,8 +241,8 @@ SET name = excluded.name, updated_at = excluded.updated_at,
 -- name: move
 -- Runs that leave this worker, having passed the fence in this transaction. Where each goes is decided from its row as
 -- it is by now: a run that says it waits, but was woken since it looked, goes back in line at once; so does one that is
--- to be cancelled, for its next owner to end; one that an operator wants held is held, and remembers when it was due;
--- but not if the operator has taken that back.
+-- to be cancelled, for its next owner to end without another attempt; one that an operator wants held is held, and
+-- remembers when it was due; but not if the operator has taken that back.
 WITH said AS MATERIALIZED (
     SELECT m.*, r.asked, r.undoing, COALESCE(m.due_at, $19::bigint + m.delay) AS due,
            m.status IN ('waiting', 'paused')
@@ -290,7 +290,7 @@ SET status = CASE WHEN s.goes = 'ended' THEN s.status
     awaits = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.awaits END,
     linger_ms = s.linger,
     forget = s.forget,
-    attempt = r.attempt + s.next_attempt,
+    attempt = r.attempt + CASE WHEN s.asked = 'cancel' AND NOT s.undoing THEN 0 ELSE s.next_attempt END,
     losses = CASE WHEN s.recorded THEN 0 ELSE r.losses END,
     version = COALESCE(s.version, r.version),
     completed_at = CASE WHEN s.ended THEN $19::bigint END

@@ -179,7 +179,9 @@ def _move(
         after = settle(database, sql, list(ends.values()), dags, now)
         answer.lanes |= after.lanes
         answer.undelivered |= after.undelivered
-        answer.asked |= {run_id: status.ASK_CANCEL for run_id, holder in after.held.items() if holder == worker}
+        mine = [run_id for run_id, holder in after.held.items() if holder == worker]
+        answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
+        answer.asked_elsewhere = len(mine) < len(after.held)
     leaving = [m.run_id for m in moves if m.child and m.successor is None and m.status in status.TERMINAL]
     if leaving:
         answer.undelivered |= tell_parents(database, sql, leaving)

@@ -78,9 +78,13 @@ WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND 
   AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: end_steps
--- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end.
-UPDATE {prefix}runs
-SET status = CASE WHEN started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
+-- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end. One
+-- whose last attempt failed, and that nobody has claimed since, does not count the attempt that it was waiting for.
+UPDATE {prefix}runs AS r
+SET attempt = attempt - EXISTS (
+        SELECT 1 FROM {prefix}tries t
+        WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1 AND t.claim = r.claim),
+    status = CASE WHEN started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
     reason = CASE WHEN started_at IS NOT NULL THEN 'cancelled' END,
     place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, completed_at = ?
 WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing AND worker IS NULL
@@ -112,14 +116,14 @@ FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL;
 
 -- name: reopen
 -- A step of a dag run that is retried: ready, or waiting for others again. One that has begun has a new budget of
--- attempts, sees the outputs that it saw, and no worker trusts what it remembers of it.
+-- attempts, sees the outputs that it saw, and no worker trusts what it remembers of it. Its next attempt counts when it
+-- is claimed: until then the run may fail again.
 WITH s(id, ready, pending, met, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN s.ready THEN 'queued' ELSE 'waiting' END, waiting_for = CASE WHEN NOT s.ready THEN 'steps' END,
     place = CASE WHEN s.ready THEN s.now * 1000 + s.n END, pending = s.pending, met = s.met,
     released_at = CASE WHEN s.ready AND r.started_at IS NOT NULL THEN r.released_at WHEN s.ready THEN s.now END,
-    claim = r.claim + (r.started_at IS NOT NULL), attempt = r.attempt + (r.started_at IS NOT NULL),
-    first_attempt = max(r.attempt + (r.started_at IS NOT NULL), 1),
+    claim = r.claim + (r.started_at IS NOT NULL), first_attempt = r.attempt + 1,
     reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, losses = 0, expires_at = NULL,
     asked = NULL, held_due = NULL, awaits = NULL, deadline_at = s.now + r.deadline_ms,
     visible_at = CASE WHEN s.ready THEN s.now + r.deadline_ms END

@@ -67,8 +67,8 @@ def give_back(database: sqlite3.Connection, sql: dict[str, str], worker: str, he
 def promote(database: sqlite3.Connection, sql: dict[str, str], limit: int) -> Promotion:
     """Make due sleepers ready; end or undo what is late."""
     rows = database.execute(sql["promote"], (limit, DEADLINE_ERROR, EXPIRED_ERROR)).fetchall()
-    lanes, ended = _sorted_out(database, sql, rows)
-    return Promotion(lanes, ended, len(rows))
+    lanes, ended, asked = _sorted_out(database, sql, rows)
+    return Promotion(lanes, ended, len(rows), asked)
 
 
 def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: int, max_losses: int) -> Reaping:
@@ -78,13 +78,15 @@ def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: 
     rows = database.execute(sql["reap"], arguments).fetchall()
     if len(rows) < limit:
         database.execute(sql["forget_dead"])
-    lanes, dead_letters = _sorted_out(database, sql, rows)
-    return Reaping(buried, lanes, dead_letters, len(rows))
+    lanes, dead_letters, asked = _sorted_out(database, sql, rows)
+    return Reaping(buried, lanes, dead_letters, len(rows), asked)
 
 
-def _sorted_out(database: sqlite3.Connection, sql: dict[str, str], rows: list[Any]) -> tuple[set[Lane], list[str]]:
-    """The lanes that have something ready now, and the runs that ended, whose parents are told. A step that ended fails
-    its dag run; a dag run that is here and has steps to be settled is late."""
+def _sorted_out(
+    database: sqlite3.Connection, sql: dict[str, str], rows: list[Any]
+) -> tuple[set[Lane], list[str], bool]:
+    """The lanes that have something ready now; the runs that ended, whose parents are told; and whether steps that are
+    held are to end. A step that ended fails its dag run; a dag run that is here and has steps to be settled is late."""
     moved = [Moved(*row) for row in rows]
     lanes = {Lane(run.queue, run.workflow, run.priority) for run in moved if run.place is not None}
     ended = [run for run in moved if run.completed_at is not None]
@@ -92,7 +94,10 @@ def _sorted_out(database: sqlite3.Connection, sql: dict[str, str], rows: list[An
         tell_parents(database, sql, [run.id for run in ended])
     late = [run.id for run in moved if run.dag_id is None and run.pending > 0]
     fallen = [run.dag_id for run in ended if run.dag_id is not None]
+    asked = False
     if late or fallen:
         (now,) = database.execute(sql["now"]).fetchone()
-        lanes |= end_steps(database, sql, late, now).lanes | settle_failed(database, sql, fallen, now).lanes
-    return lanes, [run.id for run in ended]
+        for after in (end_steps(database, sql, late, now), settle_failed(database, sql, fallen, now)):
+            lanes |= after.lanes
+            asked |= bool(after.held)
+    return lanes, [run.id for run in ended], asked

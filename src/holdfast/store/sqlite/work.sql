@@ -24,7 +24,7 @@ ORDER BY priority DESC, place;
 WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
-    visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, 1), started_at = COALESCE(r.started_at, {now})
+    visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
 FROM picked AS p WHERE r.rowid = p.row;
 
 -- name: taken
@@ -123,7 +123,7 @@ FROM c WHERE r.id = c.id;
 -- A run leaves this worker in any other way, having passed the fence in this transaction. What it says (m) meets what came
 -- to its row meanwhile: mail and ends of children since it looked (woken), an operator's wish (asked). From both follows
 -- where it goes: it has ended; it is ready, at once; it is held; or it comes later, at a time or when it is woken.
--- Whoever leaves with the mark of a cancellation is ready, for the next owner to end it. A pause that was taken back
+-- Whoever leaves with the mark of a cancellation is ready, for the next owner to end it without another attempt. A pause that was taken back
 -- meanwhile holds nobody.
 WITH m(id, status, reason, output, error, due, waiting_for, wakes, awaits, linger, next_attempt, recorded, version, forget,
        ended, format, n, now)
@@ -170,7 +170,7 @@ SET status = CASE WHEN b.goes = 'ended' THEN b.status
     output = b.output, output_format = b.format,
     error = CASE WHEN b.status = 'completed' THEN b.error ELSE COALESCE(b.error, r.error) END,
     forget = b.forget,
-    attempt = r.attempt + b.next_attempt,
+    attempt = r.attempt + CASE WHEN b.asked = 'cancel' THEN 0 ELSE b.next_attempt END,
     losses = CASE WHEN b.recorded OR b.status = 'completed' THEN 0 ELSE r.losses END,
     version = COALESCE(b.version, r.version),
     completed_at = CASE WHEN b.goes = 'ended' THEN b.now END
@@ -233,7 +233,8 @@ ORDER BY queue, workflow, priority LIMIT 1;
 
 -- name: promote
 -- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends, or is undone if there
--- is something to undo. A run that an operator holds can only end here. A dag run that is late fails: if its steps are
+-- is something to undo. A step of a dag run does not expire once another of that run has begun: it stays in line, or goes
+-- there. A run that an operator holds can only end here. A dag run that is late fails: if its steps are
 -- settled it is in line, or goes there, for whoever finishes it.
 WITH due AS MATERIALIZED (
     SELECT rowid AS row, row_number() OVER (ORDER BY visible_at, id) AS n,
@@ -242,6 +243,9 @@ WITH due AS MATERIALIZED (
                      SELECT 1 FROM {prefix}steps s
                      WHERE s.run_id = d.id AND s.undo IS NOT NULL AND s.status = 'completed') THEN 'undo'
                 WHEN deadline_at <= {now} THEN 'late'
+                WHEN started_at IS NULL AND expires_at <= {now} AND dag_id IS NOT NULL AND EXISTS (
+                     SELECT 1 FROM {prefix}runs o
+                     WHERE o.dag_id = d.dag_id AND o.dag_id IS NOT NULL AND o.started_at IS NOT NULL) THEN 'begun'
                 WHEN started_at IS NULL AND expires_at <= {now} THEN 'expired'
                 WHEN status = 'paused' THEN 'held'
                 ELSE 'ready' END AS goes
@@ -259,9 +263,11 @@ SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
                   WHEN r.undoing OR r.failing THEN r.reason END,
     error = CASE WHEN due.goes IN ('undo', 'late', 'dag') THEN ? WHEN due.goes = 'expired' THEN ? ELSE r.error END,
     completed_at = CASE WHEN due.goes IN ('late', 'expired') THEN {now} END,
-    place = CASE WHEN due.goes IN ('ready', 'undo') OR due.goes = 'dag' AND r.pending = 0 THEN {now} * 1000 + due.n END,
+    place = CASE WHEN due.goes = 'begun' THEN COALESCE(r.place, {now} * 1000 + due.n)
+                 WHEN due.goes IN ('ready', 'undo') OR due.goes = 'dag' AND r.pending = 0 THEN {now} * 1000 + due.n END,
+    expires_at = CASE WHEN due.goes <> 'begun' THEN r.expires_at END,
     visible_at = CASE WHEN due.goes IN ('undo', 'late', 'expired', 'dag') THEN NULL
-                      WHEN r.started_at IS NOT NULL THEN r.deadline_at
+                      WHEN due.goes = 'begun' OR r.started_at IS NOT NULL THEN r.deadline_at
                       ELSE min(COALESCE(r.expires_at, r.deadline_at), COALESCE(r.deadline_at, r.expires_at)) END,
     deadline_at = CASE WHEN due.goes NOT IN ('undo', 'dag') THEN r.deadline_at END,
     asked = CASE WHEN due.goes IN ('ready', 'held') THEN r.asked END,
