@@ -112,6 +112,7 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BOTH)
 def test_the_example_runs_on_postgres(name: str, tmp_path: Path, postgres_url: str) -> None:
     run(name, tmp_path, HOLDFAST_URL=postgres_url)

@@ -20,6 +20,12 @@ pytestmark = pytest.mark.empty
 LIMIT = 60
 
 
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.thorough), "sqlite"])
+def url(request: pytest.FixtureRequest) -> str:
+    """On the embedded default; `make test-all` runs it on Postgres too."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the tutorial tells the reader to save."""

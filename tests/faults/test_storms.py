@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults import storms
 from tests.support.postgres import PrivatePostgres
 
-SECONDS = 3.5
+SECONDS = 2.5
 
 
 async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
 
 async def test_frozen_workers_come_back(storm_url: str, tmp_path: Path) -> None:
     # On SQLite a worker is often frozen between two turns at the lock, with nothing in hand: it takes longer there.
-    await storms.zombies(storm_url, tmp_path / "ledger", SECONDS * (1 if storm_url.startswith("postgresql") else 3))
+    await storms.zombies(storm_url, tmp_path / "ledger", SECONDS * (1 if storm_url.startswith("postgresql") else 2))
 
 
 async def test_postgres_is_restarted_and_crashes(
@@ -26,7 +26,7 @@ async def test_postgres_is_restarted_and_crashes(
 
 
 async def test_backends_are_terminated(durable_server: PrivatePostgres, durable_url: str, tmp_path: Path) -> None:
-    await storms.terminations(durable_server, durable_url, tmp_path / "ledger", 2.5)
+    await storms.terminations(durable_server, durable_url, tmp_path / "ledger", SECONDS)
 
 
 async def test_the_network_resets_stalls_and_loses_replies(
@@ -36,4 +36,4 @@ async def test_the_network_resets_stalls_and_loses_replies(
 
 
 async def test_hostile_settings(storm_url: str, tmp_path: Path) -> None:
-    await storms.hostile(storm_url, tmp_path / "ledger", 2.5)
+    await storms.hostile(storm_url, tmp_path / "ledger", SECONDS)
