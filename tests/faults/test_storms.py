@@ -16,7 +16,7 @@ async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
 
 async def test_frozen_workers_come_back(storm_url: str, tmp_path: Path) -> None:
     # On SQLite a worker is often frozen between two turns at the lock, with nothing in hand: it takes longer there.
-    await storms.zombies(storm_url, tmp_path / "ledger", SECONDS * (1 if storm_url.startswith("postgresql") else 2))
+    await storms.zombies(storm_url, tmp_path / "ledger", 4 if storm_url.startswith("postgresql") else 8)
 
 
 async def test_postgres_is_restarted_and_crashes(
