@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
-JOBS ?= 4
+JOBS ?= 3
 ARGS ?=
 FAULT_SECONDS ?= 60
 

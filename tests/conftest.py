@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,20 @@ import pytest
 
 from tests.support.databases import DatabasePool
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
+
+MANY, SHARE = 10, 4
+"""Of the command line's tests, and of tests with many cases, `make test` runs all on Postgres and one in so many on
+SQLite, always the same; `make test-all` runs them all."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        on_sqlite = parameters is not None and parameters.params.get("url") == "sqlite"
+        name = item.nodeid.partition("[")[0]
+        if on_sqlite and ("tests/cli/" in name or cases[name] >= MANY) and zlib.crc32(item.name.encode()) % SHARE:
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(scope="session")

@@ -80,14 +80,14 @@ async def test_a_server_that_hangs_for_longer_than_the_lease(
     durable_server: PrivatePostgres, durable_url: str, tmp_path: Path
 ) -> None:
     """Every worker stops its handlers, because others may own its runs by now; nobody is taken for dead afterwards."""
-    async with Storm(durable_url, tmp_path / "ledger", lease=2) as storm:
+    async with Storm(durable_url, tmp_path / "ledger", lease=4) as storm:
         workers = await storm.launch_ready(3)
         await storm.start_some("long", 15, 6.0)
         await storm.start_some("slow_chain", 15, 0.5)
         await storm.acted("long", 15)
         async with storm.outage():
             with frozen([durable_server.pid, *backends(durable_server)]):
-                await asyncio.sleep(4.5)
+                await asyncio.sleep(6.5)
         evidence = await storm.verdict()
         assert any("stopping its handlers" in worker.log for worker in workers)
     assert losses(evidence) == 0
