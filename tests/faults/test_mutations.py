@@ -165,7 +165,7 @@ async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept
     async with Storm(postgres_url, tmp_path / "ledger", lease=1.5) as storm:
         change = changes(kept, "transaction_fence", "hear_late")
         [victim] = await storm.launch_ready(change=change)
-        await storm.start_some("slow_booking", 4, 2.5)
+        await storm.start_some("slow_booking", 4, 1.3)
         await storm.acted("slow_booking", 4)
         storm.stop(victim)
         await storm.launch_ready()
