@@ -158,7 +158,9 @@ async def test_a_signal_and_its_record_are_one_commit(postgres_url: str, tmp_pat
     assert kinds == set() if kept else "signal lost" in kinds, kinds
 
 
-@RULE
+@pytest.mark.parametrize(
+    "kept", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with the rule", "without it"]
+)
 async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept: bool) -> None:
     """A worker is frozen inside transactions; when it comes back, its runs are somebody else's, who is inside the same
     transactions."""
