@@ -158,9 +158,7 @@ async def test_a_signal_and_its_record_are_one_commit(postgres_url: str, tmp_pat
     assert kinds == set() if kept else "signal lost" in kinds, kinds
 
 
-@pytest.mark.parametrize(
-    "kept", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with the rule", "without it"]
-)
+@RULE
 async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept: bool) -> None:
     """A worker is frozen inside transactions; when it comes back, its runs are somebody else's, who is inside the same
     transactions."""
@@ -170,9 +168,14 @@ async def test_the_fence_of_transactions(postgres_url: str, tmp_path: Path, kept
         await storm.start_some("slow_booking", 4, 1.3)
         await storm.acted("slow_booking", 4)
         storm.stop(victim)
-        await storm.launch_ready()
+        [owner] = await storm.launch_ready()
         await storm.acted("slow_booking", 8)
+        storm.stop(owner)  # inside the transactions, until the late one has written or was refused
         storm.thaw(victim)
+        async with asyncio.timeout(SOON):
+            while "declared dead" not in victim.log and not await storm.database.fetch("SELECT 1 FROM [steps]"):
+                await asyncio.sleep(0.02)
+        storm.thaw(owner)
         await storm.settle()
         kinds = {violation.kind for violation in check(await storm.evidence())}
     assert kinds == set() if kept else "late write" in kinds, kinds

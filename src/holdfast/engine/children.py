@@ -115,9 +115,7 @@ class ResultCall(DurableCall[O]):
 
     async def _replay(self, record: StepRecord) -> O:
         if self.settled:
-            how = status.COMPLETED if record.error is None else status.FAILED
-            end = self._child.run_id, status.MAIL_CHILD, how, record.output, record.error, record.format
-            self._share(Mail(self._execution.run_id, *end))
+            self._share(_end_on_record(self._execution, self._child.run_id, record))
         return await super()._replay(record)
 
     def _share(self, mail: Mail) -> None:
@@ -215,9 +213,7 @@ def recall_ends(execution: Execution) -> None:
     for record in execution.history.records.values():
         if record.kind == RESULT and record.arguments is not None and record.status != status.CANCELLED:
             child = payloads.plain(record.arguments, record.format, "the id of a child")
-            how = status.COMPLETED if record.error is None else status.FAILED
-            end = Mail(execution.run_id, child, status.MAIL_CHILD, how, record.output, record.error, record.format)
-            execution.inbox.share(end)
+            execution.inbox.share(_end_on_record(execution, child, record))
 
 
 async def new_child(
@@ -238,3 +234,8 @@ async def new_child(
 
 def _as_mail(run_id: str, child: str, outcome: Outcome) -> Mail:
     return Mail(run_id, child, status.MAIL_CHILD, outcome.status, outcome.output, outcome.error, outcome.format)
+
+
+def _end_on_record(execution: Execution, child: str, record: StepRecord) -> Mail:
+    how = status.COMPLETED if record.error is None else status.FAILED
+    return Mail(execution.run_id, child, status.MAIL_CHILD, how, record.output, record.error, record.format)
