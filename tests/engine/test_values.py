@@ -369,3 +369,14 @@ async def test_progress_may_be_awaited_and_needs_not(app: Holdfast, calls: Calls
     await app.drain()
     await run.result(timeout=PATIENCE)
     assert calls == {"done": 1}
+
+
+async def test_the_keys_of_checks_are_not_for_others(app: Holdfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.set("~until/:0", 1)
+
+    run = await app.start(order)
+    await app.drain()
+    with pytest.raises(RunFailed, match="must not begin with '~until/'"):
+        await run.result(timeout=20)
