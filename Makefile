@@ -28,7 +28,7 @@ setup: $(STAMP) ## create .venv and install the package, its extras and the dev 
 $(STAMP): pyproject.toml tools/bootstrap.py
 	@python="$${PYTHON:-$$($(find_python))}"; \
 	if [ -z "$$python" ]; then \
-		echo "holdfast needs Python 3.11 or newer with the venv module; none is on the PATH." >&2; \
+		echo "stepfast needs Python 3.11 or newer with the venv module; none is on the PATH." >&2; \
 		echo "Install one (Debian: python3 python3-venv) or name it: make PYTHON=/path/to/python3 setup" >&2; \
 		exit 1; \
 	fi; \
@@ -64,7 +64,7 @@ fmt: $(STAMP) ## format the code and repair what the linter can
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-# The alternatives that the benchmark runs beside Holdfast.
+# The alternatives that the benchmark runs beside Stepfast.
 $(STAMP).bench: $(STAMP) bench/requirements.txt
 	@$(BIN)/python tools/bootstrap.py bench/requirements.txt
 	@touch $@

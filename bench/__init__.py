@@ -1,1 +1,1 @@
-"""The benchmark suite: Holdfast beside the alternatives, on one database, in one run."""
+"""The benchmark suite: Stepfast beside the alternatives, on one database, in one run."""

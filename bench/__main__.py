@@ -1,4 +1,4 @@
-"""`python -m bench`: measure Holdfast beside the alternatives, and print the ratios."""
+"""`python -m bench`: measure Stepfast beside the alternatives, and print the ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Holdfast aims for, as ratios of figures taken in the same run."""
+"""What Stepfast aims for, as ratios of figures taken in the same run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Goal:
         return reached >= self.limit if self.at_least else reached <= self.limit
 
 
-def _over(scenario: str, figure: str, other: str, ours: str = "holdfast") -> Callable[[Values], float]:
+def _over(scenario: str, figure: str, other: str, ours: str = "stepfast") -> Callable[[Values], float]:
     return lambda values: values[scenario][ours][figure] / values[scenario][other][figure]
 
 
 def _plain(scenario: str, figure: str) -> Callable[[Values], float]:
-    return lambda values: values[scenario]["holdfast"][figure]
+    return lambda values: values[scenario]["stepfast"][figure]
 
 
 GOALS = (
@@ -65,8 +65,8 @@ GOALS = (
     Goal("two worker processes ÷ one (where cores allow)", 1.3, _plain("two_workers", "gain")),
     Goal("memory with 1 000 running runs, MB", 150, _plain("memory", "running"), at_least=False),
     Goal("memory that waiting runs add, MB", 5, _plain("memory", "waiting"), at_least=False),
-    Goal("SQLite, 500 at once ÷ raw SQLite", 0.5, _over("sqlite", "c500", "raw_sqlite", "holdfast_sqlite")),
-    Goal("SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "holdfast_sqlite")),
+    Goal("SQLite, 500 at once ÷ raw SQLite", 0.5, _over("sqlite", "c500", "raw_sqlite", "stepfast_sqlite")),
+    Goal("SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "stepfast_sqlite")),
     Goal("idle worker, transactions per second", 2, _plain("idle", "transactions"), at_least=False),
     Goal("idle worker, % of a core", 1, _plain("idle", "client"), at_least=False),
 )

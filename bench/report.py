@@ -1,4 +1,4 @@
-"""Shows the figures: per scenario what each engine reached, and how many times better Holdfast did."""
+"""Shows the figures: per scenario what each engine reached, and how many times better Stepfast did."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.goals import GOALS
 from bench.runner import Outcome
 from bench.scenarios.base import Figure
 
-PACKAGES = ("holdfast", "dbos", "absurd-sdk", "pgqueuer", "procrastinate", "asyncpg")
-BASES = ("holdfast", "holdfast_sqlite")
+PACKAGES = ("stepfast", "dbos", "absurd-sdk", "pgqueuer", "procrastinate", "asyncpg")
+BASES = ("stepfast", "stepfast_sqlite")
 
 
 def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
@@ -44,7 +44,7 @@ def show(console: Console, outcome: Outcome) -> None:
     for figure in figures.values():
         table.add_column(figure.title, justify="right")
         if base and len(values) > 1:
-            table.add_column("Holdfast", justify="right", style="cyan")
+            table.add_column("Stepfast", justify="right", style="cyan")
     for engine, of_engine in values.items():
         cells = []
         for key, figure in figures.items():

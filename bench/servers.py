@@ -23,7 +23,7 @@ class Servers:
 
     def __enter__(self) -> Self:
         self._postgres = PrivatePostgres(fsync=True, settings=SETTINGS).start()
-        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-bench-")
+        self._folder = tempfile.TemporaryDirectory(prefix="stepfast-bench-")
         self._made = 0
         return self
 

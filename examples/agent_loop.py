@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast import Backoff, Context, Holdfast, Run, Settings, step
+from stepfast import Backoff, Context, Run, Settings, Stepfast, step
 
 # Relative to the folder the example runs in, which is a temporary one; the lease is short so that nobody has to wait.
-app = Holdfast("sqlite:///agent.db", settings=Settings(lease=2, sweep=0.25, moment=0))
+app = Stepfast("sqlite:///agent.db", settings=Settings(lease=2, sweep=0.25, moment=0))
 
 SCRIPT = str(Path(__file__).resolve())
 ROLE = sys.argv[1] if len(sys.argv) > 1 else "third process"
@@ -148,5 +148,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         asyncio.run(app.work())
     else:
-        with tempfile.TemporaryDirectory(prefix="holdfast-agent-") as folder, contextlib.chdir(folder):
+        with tempfile.TemporaryDirectory(prefix="stepfast-agent-") as folder, contextlib.chdir(folder):
             asyncio.run(main())

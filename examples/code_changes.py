@@ -15,7 +15,7 @@ import contextlib
 import tempfile
 from dataclasses import dataclass
 
-from holdfast import Context, Holdfast, Settings
+from stepfast import Context, Settings, Stepfast
 
 URL = "sqlite:///shop.db"  # in the folder the example runs in, a temporary one
 SETTINGS = Settings(moment=0)
@@ -31,9 +31,9 @@ def reserve(order: str) -> str:
     return f"reserved {order}"
 
 
-def first_deploy() -> Holdfast:
+def first_deploy() -> Stepfast:
     """What is running now."""
-    app = Holdfast(URL, settings=SETTINGS)
+    app = Stepfast(URL, settings=SETTINGS)
 
     @app.workflow
     async def checkout(ctx: Context, order: str) -> list[str]:
@@ -44,9 +44,9 @@ def first_deploy() -> Holdfast:
     return app
 
 
-def second_deploy() -> Holdfast:
+def second_deploy() -> Stepfast:
     """A step more, before one that is recorded."""
-    app = Holdfast(URL, settings=SETTINGS)
+    app = Stepfast(URL, settings=SETTINGS)
 
     @app.workflow
     async def checkout(ctx: Context, order: str) -> list[str]:
@@ -58,9 +58,9 @@ def second_deploy() -> Holdfast:
     return app
 
 
-def third_deploy() -> Holdfast:
+def third_deploy() -> Stepfast:
     """The same, but only for runs that have not gone on from here by the old code."""
-    app = Holdfast(URL, settings=SETTINGS)
+    app = Stepfast(URL, settings=SETTINGS)
 
     @app.workflow
     async def checkout(ctx: Context, order: str) -> list[str]:
@@ -82,7 +82,7 @@ async def change() -> None:
         print("the old run is", await old.status())
     for deploy in (second_deploy, third_deploy):
         async with deploy() as app:
-            for found in await app.check():  # holdfast check shop:app
+            for found in await app.check():  # stepfast check shop:app
                 print(f"{deploy.__name__}: {found.verdict}", f"({found.detail.partition(' (')[0]})")
     async with third_deploy() as app:
         new = await app.start("checkout", "o-2")
@@ -106,7 +106,7 @@ class Meter:
 
 async def endless() -> None:
     """The chain ends when it is told to, so that the example does."""
-    app = Holdfast("sqlite://", settings=SETTINGS)
+    app = Stepfast("sqlite://", settings=SETTINGS)
 
     @app.workflow
     async def watch_meter(ctx: Context, meter: Meter) -> Meter:
@@ -138,5 +138,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="holdfast-changes-") as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory(prefix="stepfast-changes-") as folder, contextlib.chdir(folder):
         asyncio.run(main())

@@ -1,7 +1,7 @@
 """A small data pipeline: fetch pages side by side, clean them in threads, load the result; many days at once.
 
 python examples/data_pipeline.py                      # SQLite in memory
-HOLDFAST_URL=postgresql://… python examples/data_pipeline.py
+STEPFAST_URL=postgresql://… python examples/data_pipeline.py
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from holdfast import Backoff, Context, Holdfast, step
+from stepfast import Backoff, Context, Stepfast, step
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"))
 
 PAGES = 4
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from holdfast import Context, Holdfast, Run, Settings, StepInfo, step
+from stepfast import Context, Run, Settings, Stepfast, StepInfo, step
 
 # A file in the folder where the demo runs, which is a temporary one. The lease is short, so that nobody has to wait
 # half a minute until worker 2 is sure that worker 1 is dead.
-app = Holdfast("sqlite:///demo.db", settings=Settings(lease=2, sweep=0.25))
+app = Stepfast("sqlite:///demo.db", settings=Settings(lease=2, sweep=0.25))
 
 SCRIPT = str(Path(__file__).resolve())
 PATIENCE = 60.0
@@ -190,7 +190,7 @@ def main() -> int:
         return 0
     console = Console()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory(prefix="stepfast-demo-") as folder, contextlib.chdir(folder):
         well = asyncio.run(demo(console))
     if not well:
         console.print("[bold red]The demo did not go as it should: see above.[/]")

@@ -4,7 +4,7 @@ A newsletter is cut into batches, one child each; the parent waits for all of th
 that is enough: whoever waits holds none. One batch cannot be sent; its failure reaches the parent by name.
 
     python examples/fan_out.py
-    HOLDFAST_URL=postgresql://… python examples/fan_out.py
+    STEPFAST_URL=postgresql://… python examples/fan_out.py
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from holdfast import ChildFailed, Context, Holdfast, NonRetryableError, Settings
+from stepfast import ChildFailed, Context, NonRetryableError, Settings, Stepfast
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 
 SIZE = 25
 

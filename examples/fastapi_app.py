@@ -15,9 +15,9 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast import Context, Holdfast, RunNotFound
+from stepfast import Context, RunNotFound, Stepfast
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"))
 
 
 async def resize(picture: str, width: int) -> str:

@@ -5,7 +5,7 @@ in. Nobody ever answers about the third: after a reminder and another wait the r
 short here, so that nobody has to wait; in earnest they are days, and the code stays the same.
 
     python examples/human_approval.py
-    HOLDFAST_URL=postgresql://… python examples/human_approval.py
+    STEPFAST_URL=postgresql://… python examples/human_approval.py
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import tempfile
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast import Context, Holdfast, Run, Settings, SignalTimeout
+from stepfast import Context, Run, Settings, SignalTimeout, Stepfast
 
-URL = os.environ.get("HOLDFAST_URL", "sqlite:///approval.db")  # in the folder the example runs in, a temporary one
-app = Holdfast(URL, settings=Settings(moment=0))  # every wait gives its slot back at once, also the short ones here
+URL = os.environ.get("STEPFAST_URL", "sqlite:///approval.db")  # in the folder the example runs in, a temporary one
+app = Stepfast(URL, settings=Settings(moment=0))  # every wait gives its slot back at once, also the short ones here
 
 FIRST_WAIT = timedelta(seconds=1)  # say, two days
 SECOND_WAIT = timedelta(seconds=1)  # say, a week
@@ -84,10 +84,10 @@ async def claim_expense(ctx: Context, expense: Expense) -> str:
     return f"{expense.id}: {await ctx.step(pay, expense)}, approved by {answer.by}"
 
 
-async def holdfast(*words: str) -> None:
+async def stepfast(*words: str) -> None:
     """The command line, as a person would use it."""
-    print("$ holdfast", *words)
-    command = [sys.executable, "-m", "holdfast", "--url", URL, *words]
+    print("$ stepfast", *words)
+    command = [sys.executable, "-m", "stepfast", "--url", URL, *words]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     assert await process.wait() == 0
 
@@ -106,7 +106,7 @@ async def main() -> None:
         while (info := await first.info()).status != "waiting":
             await asyncio.sleep(0.02)
         print(f"it is {info.status} for {info.waiting_for}, and no worker has it: {info.worker is None}")
-        await holdfast("signal", first.id, "answer", '{"ok": true, "by": "Grace"}')
+        await stepfast("signal", first.id, "answer", '{"ok": true, "by": "Grace"}')
         print(await first.result(timeout=30))
 
         second = await app.start(claim_expense, Expense("hotel", "Bob", 12000, patient=False))
@@ -118,5 +118,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="holdfast-approval-") as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory(prefix="stepfast-approval-") as folder, contextlib.chdir(folder):
         asyncio.run(main())

@@ -4,7 +4,7 @@ One of the files cannot be read. First the errors are wanted among the results, 
 is to fail instead; the file is repaired, an operator says `retry`, and only that one file is read again.
 
     python examples/map_files.py
-    HOLDFAST_URL=postgresql://… python examples/map_files.py
+    STEPFAST_URL=postgresql://… python examples/map_files.py
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import Context, Holdfast, NonRetryableError, RunFailed
+from stepfast import Context, NonRetryableError, RunFailed, Stepfast
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"))
 
 FILES = 60
 LIMIT = 8
@@ -113,5 +113,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="holdfast-files-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-files-") as name:
         asyncio.run(main(Path(name)))

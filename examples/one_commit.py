@@ -1,4 +1,4 @@
-"""Your rows and Holdfast's records in one commit: both are there, once, or neither is.
+"""Your rows and Stepfast's records in one commit: both are there, once, or neither is.
 
 Outside of a run: a row of an order and the start of its run are written in one transaction. The second order is rolled
 back, and so is its run. Inside: `ctx.transaction` books the order, and the booking is committed with the record of the
@@ -8,7 +8,7 @@ first attempt fails after the commit; there is one row all the same.
 On SQLite the function is a plain `def` and gets sqlite3's connection; on Postgres it may be `async` and gets asyncpg's.
 
     python examples/one_commit.py
-    HOLDFAST_URL=postgresql://… python examples/one_commit.py
+    STEPFAST_URL=postgresql://… python examples/one_commit.py
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import Backoff, Context, Holdfast, InvalidState, Run, RunNotFound
+from stepfast import Backoff, Context, InvalidState, Run, RunNotFound, Stepfast
 
-URL = os.environ.get("HOLDFAST_URL", "sqlite:///shop.db")  # in the folder the example runs in, a temporary one
+URL = os.environ.get("STEPFAST_URL", "sqlite:///shop.db")  # in the folder the example runs in, a temporary one
 ON_SQLITE = URL.startswith("sqlite")
-app = Holdfast(URL)
+app = Stepfast(URL)
 
 TABLES = [
     "CREATE TABLE orders (id text PRIMARY KEY, cents integer)",
@@ -144,5 +144,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="holdfast-shop-") as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory(prefix="stepfast-shop-") as folder, contextlib.chdir(folder):
         asyncio.run(main())

@@ -1,7 +1,7 @@
 """An order, paid for and shipped: retries, errors that no retry can help, keys, and what can be read afterwards.
 
 python examples/order_checkout.py                     # SQLite in memory
-HOLDFAST_URL=postgresql://… python examples/order_checkout.py
+STEPFAST_URL=postgresql://… python examples/order_checkout.py
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import uuid
 from dataclasses import dataclass
 
-from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, StepFailed, step
+from stepfast import Backoff, Context, NonRetryableError, RunFailed, StepFailed, Stepfast, step
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"))
 
 
 @dataclass

@@ -5,7 +5,7 @@ beginning, label and parcel side by side, and the refund even has to be tried tw
 manager is asked, who says no. The fourth is cancelled while it waits for him.
 
     python examples/order_fulfillment.py
-    HOLDFAST_URL=postgresql://… python examples/order_fulfillment.py
+    STEPFAST_URL=postgresql://… python examples/order_fulfillment.py
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from holdfast import Backoff, DagContext, Holdfast, NonRetryableError, Run, RunCancelled, RunFailed, Settings, step
+from stepfast import Backoff, DagContext, NonRetryableError, Run, RunCancelled, RunFailed, Settings, Stepfast, step
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 fulfil = app.dag("order-fulfillment")
 
 

@@ -5,7 +5,7 @@ the refund even has to be tried twice. The third is cancelled while it waits for
 undone entirely; the rest of its undos run all the same, and it says which one is left to a person.
 
     python examples/order_saga.py
-    HOLDFAST_URL=postgresql://… python examples/order_saga.py
+    STEPFAST_URL=postgresql://… python examples/order_saga.py
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     NonRetryableError,
     Run,
     RunCancelled,
     RunFailed,
     Settings,
+    Stepfast,
     step,
 )
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 
 
 @dataclass

@@ -5,7 +5,7 @@ three ways not to wait for the next time: the bank's web hook sends a signal, an
 holds the run for as long as the bank is under repair. The last payment never comes, and the wait gives up.
 
     python examples/poll_outside.py
-    HOLDFAST_URL=postgresql://… python examples/poll_outside.py
+    STEPFAST_URL=postgresql://… python examples/poll_outside.py
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from holdfast import Context, Holdfast, Run, Settings, WaitTimeout
+from stepfast import Context, Run, Settings, Stepfast, WaitTimeout
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 
 
 @dataclass
@@ -94,7 +94,7 @@ async def main() -> None:
 
         hurried = await start_and_wait("hurried")
         arrived["hurried"] = Payment("hurried", 700)
-        await hurried.resume()  # from a person: holdfast resume RUN
+        await hurried.resume()  # from a person: stepfast resume RUN
         print(await hurried.result(timeout=30))
 
         held = await start_and_wait("held")

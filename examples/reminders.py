@@ -7,7 +7,7 @@ is started now and then, as cron would do it: it works on what is due, and goes 
 A day lasts a tenth of a second, so that the example ends.
 
     python examples/reminders.py
-    HOLDFAST_URL=postgresql://… python examples/reminders.py
+    STEPFAST_URL=postgresql://… python examples/reminders.py
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import asyncio
 import os
 from datetime import timedelta
 
-from holdfast import Context, Holdfast, Settings
+from stepfast import Context, Settings, Stepfast
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 
 DAY = timedelta(seconds=0.1)  # timedelta(days=1)
 

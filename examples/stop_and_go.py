@@ -1,11 +1,11 @@
 """What operators do to runs: hold them, let them go on, end them, begin anew.
 
-The same as `holdfast pause`, `resume`, `cancel` and `retry`. An import is held between two steps and goes on where it
+The same as `stepfast pause`, `resume`, `cancel` and `retry`. An import is held between two steps and goes on where it
 was. A parent is cancelled with its children. A run with something to undo is cancelled while a step of it is being
 executed: the step finishes, is recorded, and is undone with the rest; then the whole is started anew.
 
     python examples/stop_and_go.py
-    HOLDFAST_URL=postgresql://… python examples/stop_and_go.py
+    STEPFAST_URL=postgresql://… python examples/stop_and_go.py
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import asyncio
 import os
 from typing import Any
 
-from holdfast import Context, Holdfast, InvalidState, Run, RunCancelled, Settings, step
+from stepfast import Context, InvalidState, Run, RunCancelled, Settings, Stepfast, step
 
-app = Holdfast(os.environ.get("HOLDFAST_URL", "sqlite://"), settings=Settings(moment=0))
+app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0))
 
 done: list[str] = []
 under_way = asyncio.Event()

@@ -82,7 +82,7 @@ def postgres12_url(
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     """A SQLite file of this test's own, not yet created."""
-    return f"sqlite:///{tmp_path / 'holdfast.db'}"
+    return f"sqlite:///{tmp_path / 'stepfast.db'}"
 
 
 @pytest.fixture(params=["postgres", "sqlite"])

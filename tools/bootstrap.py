@@ -75,7 +75,7 @@ def main(files: list[str]) -> int:
     """Install, together with whatever these requirements files ask for."""
     create_venv()
     wanted = requirements() + [word for file in files for word in ("--requirement", file)]
-    print("installing holdfast, its extras and the dev tools", flush=True)
+    print("installing stepfast, its extras and the dev tools", flush=True)
     if uv(*wanted):
         return 0
     print("uv did not manage; trying again with pip", flush=True)

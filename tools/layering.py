@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE = "holdfast"
+PACKAGE = "stepfast"
 
 #: Room (a module or sub-package directly below the package) → height.
 HEIGHT = {
@@ -81,7 +81,7 @@ class Violation(NamedTuple):
 
 
 class Import(NamedTuple):
-    module: str  # absolute, e.g. "holdfast.store.protocol"
+    module: str  # absolute, e.g. "stepfast.store.protocol"
     line: int
 
 
@@ -149,7 +149,7 @@ def imported_from(node: ast.ImportFrom, parts: tuple[str, ...]) -> Iterator[Impo
     if base != PACKAGE:
         yield Import(base, node.lineno)
         return
-    # `from holdfast import settings` means the module of that name; `from holdfast import Holdfast` the face.
+    # `from stepfast import settings` means the module of that name; `from stepfast import Stepfast` the face.
     for alias in node.names:
         yield Import(f"{base}.{alias.name}" if alias.name in HEIGHT else base, node.lineno)
 

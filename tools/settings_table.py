@@ -13,10 +13,10 @@ import re
 import sys
 from pathlib import Path
 
-from holdfast.settings import Settings
+from stepfast.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "holdfast" / "settings.py"
+SOURCE = ROOT / "src" / "stepfast" / "settings.py"
 PAGE = ROOT / "docs" / "reference" / "settings.md"
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 SECTION = re.compile(r"^ {4}# -- (?P<name>.+)$")
@@ -31,7 +31,7 @@ def table() -> str:
         if name in sections:
             lines += ["", f"## {sections[name].capitalize()}", "", "| setting | default | in the environment | |"]
             lines += ["|---|---|---|---|"]
-        lines.append(f"| `{name}` | {shown(default)} | `HOLDFAST_{name.upper()}` | {reasons.get(name, '')} |")
+        lines.append(f"| `{name}` | {shown(default)} | `STEPFAST_{name.upper()}` | {reasons.get(name, '')} |")
     return "\n".join(lines).strip() + "\n"
 
 

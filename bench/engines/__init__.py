@@ -20,14 +20,14 @@ class Entry:
 
 
 ENGINES = {
-    "holdfast": Entry("Holdfast", "holdfast", "HoldfastEngine", "holdfast"),
+    "stepfast": Entry("Stepfast", "stepfast", "StepfastEngine", "stepfast"),
     "dbos": Entry("DBOS", "dbos", "DbosEngine", "dbos"),
     "absurd": Entry("Absurd", "absurd", "AbsurdEngine", "absurd_sdk"),
     "pgqueuer": Entry("PgQueuer", "pgqueuer", "PgQueuerEngine", "pgqueuer"),
     "procrastinate": Entry("Procrastinate", "procrastinate", "ProcrastinateEngine", "procrastinate"),
     "raw_single": Entry("raw SQL, one statement per step", "raw_single", "RawSingle", "asyncpg"),
     "raw_coalesced": Entry("raw SQL, coalesced", "raw_coalesced", "RawCoalesced", "asyncpg"),
-    "holdfast_sqlite": Entry("Holdfast on SQLite", "holdfast_sqlite", "HoldfastSqlite", "holdfast", True),
+    "stepfast_sqlite": Entry("Stepfast on SQLite", "stepfast_sqlite", "StepfastSqlite", "stepfast", True),
     "dbos_sqlite": Entry("DBOS on SQLite", "dbos_sqlite", "DbosSqlite", "dbos", True),
     "raw_sqlite": Entry("raw SQLite, coalesced", "raw_sqlite", "RawSqlite", "sqlite3", True),
 }

@@ -33,7 +33,7 @@ SCENARIO = Scenario(
         "steps": Figure("first step to last", "ms", more_is_better=False),
         "whole": Figure("start to result", "ms", more_is_better=False),
     },
-    engines=("holdfast", "dbos", "absurd", "raw_single", "raw_coalesced"),
-    quick_engines=("holdfast", "raw_single"),
+    engines=("stepfast", "dbos", "absurd", "raw_single", "raw_coalesced"),
+    quick_engines=("stepfast", "raw_single"),
     measure=measure,
 )

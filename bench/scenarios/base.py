@@ -9,9 +9,9 @@ from bench.subject import Subject
 
 Figures = dict[str, float]
 
-POSTGRES_WORKFLOWS = ("holdfast", "dbos", "absurd", "raw_single", "raw_coalesced")
-POSTGRES_JOBS = ("holdfast", "dbos", "absurd", "pgqueuer", "procrastinate", "raw_coalesced")
-SQLITE_WORKFLOWS = ("holdfast_sqlite", "dbos_sqlite", "raw_sqlite")
+POSTGRES_WORKFLOWS = ("stepfast", "dbos", "absurd", "raw_single", "raw_coalesced")
+POSTGRES_JOBS = ("stepfast", "dbos", "absurd", "pgqueuer", "procrastinate", "raw_coalesced")
+SQLITE_WORKFLOWS = ("stepfast_sqlite", "dbos_sqlite", "raw_sqlite")
 
 
 @dataclass(frozen=True)

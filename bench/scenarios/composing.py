@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject
-from holdfast import Context, Holdfast
+from stepfast import Context, Stepfast
 
 CONCURRENCY = 100
 
@@ -15,7 +15,7 @@ CONCURRENCY = 100
 async def measure(subject: Subject) -> Figures:
     engine = await subject.fresh()
     size = 1000 if subject.quick else 10_000
-    app = Holdfast(engine.url)
+    app = Stepfast(engine.url)
     claims: list[str] = []
 
     @app.task
@@ -48,7 +48,7 @@ async def _work(number: int) -> int:
     return number
 
 
-async def _rate(app: Holdfast, workflow: Any, size: int) -> float:
+async def _rate(app: Stepfast, workflow: Any, size: int) -> float:
     begin = perf_counter()
     await (await app.start(workflow, size)).result(timeout=600)
     return size / (perf_counter() - begin)
@@ -62,7 +62,7 @@ SCENARIO = Scenario(
         "children": Figure("children of a parent"),
         "claims": Figure("claims of the parent", "", more_is_better=False),
     },
-    engines=("holdfast", "holdfast_sqlite"),
-    quick_engines=("holdfast",),
+    engines=("stepfast", "stepfast_sqlite"),
+    quick_engines=("stepfast",),
     measure=measure,
 )

@@ -49,6 +49,6 @@ SCENARIO = Scenario(
         "transactions": Figure("transactions per run", "", more_is_better=False),
     },
     engines=POSTGRES_WORKFLOWS,
-    quick_engines=("holdfast",),
+    quick_engines=("stepfast",),
     measure=measure,
 )

@@ -56,7 +56,7 @@ SCENARIO = Scenario(
         "gain": Figure("eight ÷ one", "×"),
     },
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast",),
+    quick_engines=("stepfast",),
     databases=2,
     measure=measure,
     in_quick=False,

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 CONCURRENCY = 100
 
@@ -16,7 +16,7 @@ CONCURRENCY = 100
 async def measure(subject: Subject) -> Figures:
     engine = await subject.fresh()
     size = 200 if subject.quick else 1000
-    app = Holdfast(engine.url)
+    app = Stepfast(engine.url)
     dags = {"wide": _wide(app, size), "chain": _chain(app, size), "diamonds": _diamond(app)}
 
     @app.task
@@ -33,7 +33,7 @@ async def measure(subject: Subject) -> Figures:
     return figures
 
 
-async def _rate(app: Holdfast, workflow: Any, runs: int, steps: int) -> float:
+async def _rate(app: Stepfast, workflow: Any, runs: int, steps: int) -> float:
     """Steps per second, from the start until all results are there."""
     begin = perf_counter()
     started = await app.start_many(workflow, [None] * runs)
@@ -45,7 +45,7 @@ async def _step(ctx: Any) -> int:
     return 1
 
 
-def _wide(app: Holdfast, size: int) -> Any:
+def _wide(app: Stepfast, size: int) -> Any:
     dag = app.dag("wide")
     dag.declare(_step, name="first")
     for number in range(size):
@@ -54,14 +54,14 @@ def _wide(app: Holdfast, size: int) -> Any:
     return dag
 
 
-def _chain(app: Holdfast, size: int) -> Any:
+def _chain(app: Stepfast, size: int) -> Any:
     dag = app.dag("chain")
     for number in range(size):
         dag.declare(_step, name=f"step {number}", after=[f"step {number - 1}"] if number else [])
     return dag
 
 
-def _diamond(app: Holdfast) -> Any:
+def _diamond(app: Stepfast) -> Any:
     dag = app.dag("diamond")
     dag.declare(_step, name="begin")
     for name in ("left", "middle", "right"):
@@ -80,7 +80,7 @@ SCENARIO = Scenario(
         "chain": Figure("a chain of 1 000 (quick: 200)"),
         "diamonds": Figure("1 000 diamonds of 6 (quick: 200)"),
     },
-    engines=("holdfast", "holdfast_sqlite"),
-    quick_engines=("holdfast",),
+    engines=("stepfast", "stepfast_sqlite"),
+    quick_engines=("stepfast",),
     measure=measure,
 )

@@ -48,7 +48,7 @@ SCENARIO = Scenario(
         "steps-2M": Figure("5 steps, 2 000 000", "×"),
     },
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast",),
+    quick_engines=("stepfast",),
     databases=3,
     timeout=3600,
     repeats=False,

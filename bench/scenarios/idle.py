@@ -50,7 +50,7 @@ SCENARIO = Scenario(
         "server": Figure("server CPU", "%", more_is_better=False),
     },
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast",),
+    quick_engines=("stepfast",),
     repeats=False,
     measure=measure,
 )

@@ -44,6 +44,6 @@ SCENARIO = Scenario(
         "p99": Figure("p99", "ms", more_is_better=False),
     },
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast", "pgqueuer"),
+    quick_engines=("stepfast", "pgqueuer"),
     measure=measure,
 )

@@ -54,7 +54,7 @@ SCENARIO = Scenario(
         "running": Figure("1 000 runs running", "MB", more_is_better=False),
         "waiting": Figure("100 000 waiting runs add (quick: 20 000)", "MB", more_is_better=False),
     },
-    engines=("holdfast",),
+    engines=("stepfast",),
     databases=2,
     measure=measure,
     in_quick=False,

@@ -22,6 +22,6 @@ SCENARIO = Scenario(
     title="noop tasks, one worker process, 500 in flight",
     figures={"rate": Figure("tasks")},
     engines=(*POSTGRES_JOBS, "raw_single"),
-    quick_engines=("holdfast", "pgqueuer", "raw_coalesced"),
+    quick_engines=("stepfast", "pgqueuer", "raw_coalesced"),
     measure=measure,
 )

@@ -45,6 +45,6 @@ SCENARIO = Scenario(
     title="starting, no worker",
     figures={"single": Figure("100 callers, one run per call"), "bulk": Figure("bulk")},
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast", "dbos"),
+    quick_engines=("stepfast", "dbos"),
     measure=measure,
 )

@@ -24,6 +24,6 @@ SCENARIO = Scenario(
     title="5-step workflows, one worker process",
     figures={f"c{level}": Figure(f"{level} at once") for level in LEVELS},
     engines=POSTGRES_WORKFLOWS,
-    quick_engines=("holdfast", "dbos", "absurd", "raw_coalesced"),
+    quick_engines=("stepfast", "dbos", "absurd", "raw_coalesced"),
     measure=measure,
 )

@@ -47,7 +47,7 @@ SCENARIO = Scenario(
         "gain": Figure("two ÷ one", "×"),
     },
     engines=POSTGRES_JOBS,
-    quick_engines=("holdfast",),
+    quick_engines=("stepfast",),
     databases=2,
     measure=measure,
 )

@@ -1,6 +1,6 @@
 """The command line as a user has it: a folder with their code, a database in the environment, and the verbs.
 
-`holdfast` calls verbs in this process, through the real parser; `spawn` starts real processes, for signals.
+`stepfast` calls verbs in this process, through the real parser; `spawn` starts real processes, for signals.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast import Holdfast
-from holdfast.cli import cli
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store import open_store
+from stepfast import Stepfast
+from stepfast.cli import cli
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import open_store
 from tests.cli.processes import Processes
 from tests.store.scene import Rows, Scene
 
@@ -32,7 +32,7 @@ FULFIL = (Path(__file__).parent / "fulfil.py").read_text()
 
 class Shop:
     """The user's folder: `shop.py`, `harbour.py` and `fulfil.py` in the current directory, their database in
-    HOLDFAST_URL."""
+    STEPFAST_URL."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Shop:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
-    def call(self, work: Callable[[Holdfast], Awaitable[Any]], module: str = "shop") -> Any:
+    def call(self, work: Callable[[Stepfast], Awaitable[Any]], module: str = "shop") -> Any:
         """Do something with the application, connected for as long as it takes."""
 
         async def run() -> Any:
@@ -67,11 +67,11 @@ class Shop:
 
         async def run() -> Any:
             async with AsyncExitStack() as stack:
-                store = open_store(parse_url(self.url), "holdfast", Settings())
+                store = open_store(parse_url(self.url), "stepfast", Settings())
                 await store.open()
                 stack.push_async_callback(store.close)
                 await store.migrate()
-                rows = Rows(store, "holdfast", self.url)
+                rows = Rows(store, "stepfast", self.url)
                 stack.push_async_callback(rows.close)
                 return await act(Scene(store, rows))
 
@@ -112,7 +112,7 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     shop.write("harbour.py", HARBOUR)
     shop.write("fulfil.py", FULFIL)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("STEPFAST_URL", url)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
     known = set(sys.modules)
     yield shop
@@ -122,7 +122,7 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
-def holdfast() -> Verbs:
+def stepfast() -> Verbs:
     return Verbs()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast import Backoff, DagContext, Holdfast, NonRetryableError, Settings
+from stepfast import Backoff, DagContext, NonRetryableError, Settings, Stepfast
 
-app = Holdfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(moment=0))
 order = app.dag("order")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast import Context, Holdfast, Settings, SyncContext
+from stepfast import Context, Settings, Stepfast, SyncContext
 
-app = Holdfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(moment=0))
 
 
 @app.workflow

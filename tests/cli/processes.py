@@ -20,7 +20,7 @@ class Spoken:
 
     def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [sys.executable, "-m", "stepfast", *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

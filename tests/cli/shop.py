@@ -7,9 +7,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import Backoff, Context, Holdfast
+from stepfast import Backoff, Context, Stepfast
 
-app = Holdfast()
+app = Stepfast()
 log = logging.getLogger("shop")
 
 

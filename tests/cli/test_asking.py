@@ -12,138 +12,138 @@ from tests.cli.processes import Processes
 NOBODY = "0197a1b2-0000-7000-8000-000000000000"
 
 
-def status(holdfast: Verbs, run_id: str) -> str:
-    return str(holdfast.json("show", run_id)["status"])
+def status(stepfast: Verbs, run_id: str) -> str:
+    return str(stepfast.json("show", run_id)["status"])
 
 
 # -- signal
 
 
-def test_a_signal_lets_a_run_go_on(holdfast: Verbs, shop: Shop) -> None:
+def test_a_signal_lets_a_run_go_on(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("approval")
-    assert holdfast("signal", run_id, "approved", "true").stdout.split() == [run_id]
+    assert stepfast("signal", run_id, "approved", "true").stdout.split() == [run_id]
     shop.drain("harbour")
-    assert holdfast.json("result", run_id)["output"] == "yes"
+    assert stepfast.json("result", run_id)["output"] == "yes"
 
 
-def test_the_value_of_a_signal_may_come_from_stdin_or_be_left_out(holdfast: Verbs, shop: Shop) -> None:
+def test_the_value_of_a_signal_may_come_from_stdin_or_be_left_out(stepfast: Verbs, shop: Shop) -> None:
     piped, bare = shop.started("saga", "wait"), shop.started("saga", "wait")
-    holdfast("signal", piped, "sail", "-", input='{"wind": 7}')
-    told = holdfast.json("signal", bare, "sail")
+    stepfast("signal", piped, "sail", "-", input='{"wind": 7}')
+    told = stepfast.json("signal", bare, "sail")
     assert told == {"id": bare, "signal": "sail", "sent": True}
     shop.drain("harbour")
-    assert holdfast.json("result", piped)["output"] == "{'wind': 7}"
-    assert holdfast.json("result", bare)["output"] == "None"
+    assert stepfast.json("result", piped)["output"] == "{'wind': 7}"
+    assert stepfast.json("result", bare)["output"] == "None"
 
 
-def test_a_value_that_is_no_json_is_refused(holdfast: Verbs, shop: Shop) -> None:
+def test_a_value_that_is_no_json_is_refused(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("approval")
-    assert "the value is not JSON" in holdfast.error("signal", run_id, "approved", "yes", code=2)
+    assert "the value is not JSON" in stepfast.error("signal", run_id, "approved", "yes", code=2)
 
 
-def test_a_signal_to_nobody_or_to_a_run_that_has_ended_is_refused(holdfast: Verbs, shop: Shop) -> None:
+def test_a_signal_to_nobody_or_to_a_run_that_has_ended_is_refused(stepfast: Verbs, shop: Shop) -> None:
     ended = shop.started("nothing", module="shop")
-    assert f"there is no run {NOBODY}" in holdfast.error("signal", NOBODY, "approved", code=3)
-    assert f"run {ended} is completed" in holdfast.error("signal", ended, "approved", code=1)
+    assert f"there is no run {NOBODY}" in stepfast.error("signal", NOBODY, "approved", code=3)
+    assert f"run {ended} is completed" in stepfast.error("signal", ended, "approved", code=1)
 
 
 # -- cancel
 
 
-def test_cancel_ends_runs_that_wait_and_runs_in_line(holdfast: Verbs, shop: Shop) -> None:
+def test_cancel_ends_runs_that_wait_and_runs_in_line(stepfast: Verbs, shop: Shop) -> None:
     waits, ready = shop.started("approval"), shop.start("nothing")
-    assert holdfast("cancel", waits, ready).stdout.split() == [waits, ready]
-    assert {status(holdfast, run_id) for run_id in (waits, ready)} == {"cancelled"}
+    assert stepfast("cancel", waits, ready).stdout.split() == [waits, ready]
+    assert {status(stepfast, run_id) for run_id in (waits, ready)} == {"cancelled"}
 
 
-def test_cancel_goes_on_with_the_others_when_one_is_refused(holdfast: Verbs, shop: Shop) -> None:
+def test_cancel_goes_on_with_the_others_when_one_is_refused(stepfast: Verbs, shop: Shop) -> None:
     ended = shop.started("nothing", module="shop")
     waits = shop.started("approval")
-    answer = holdfast("cancel", ended, waits, code=1)
+    answer = stepfast("cancel", ended, waits, code=1)
     assert answer.stdout.split() == [waits]
     assert f"run {ended} is completed; it cannot be cancelled any more" in answer.stderr
-    told = holdfast.json("cancel", waits, NOBODY, code=3)
+    told = stepfast.json("cancel", waits, NOBODY, code=3)
     assert told == [
         {"id": waits, "cancelled": True, "error": None, "status": "cancelled"},
         {"id": NOBODY, "cancelled": False, "error": f"there is no run {NOBODY}"},
     ]
 
 
-def test_cancel_of_a_run_in_hand_says_that_it_acts_later(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_cancel_of_a_run_in_hand_says_that_it_acts_later(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     run_id = shop.start("hold")
     worker = spawn("worker", "shop:app")
     worker.hear("holding")
-    answer = holdfast("cancel", run_id)
+    answer = stepfast("cancel", run_id)
     assert answer.stdout.split() == [run_id]
     assert f"run {run_id} is running: it will be ended after the step that is being executed" in answer.stderr
-    assert "It was asked to cancel" in holdfast.json("show", run_id)["why"]
+    assert "It was asked to cancel" in stepfast.json("show", run_id)["why"]
     Path("release").touch()
 
 
-def test_a_cancelled_saga_is_undone(holdfast: Verbs, shop: Shop) -> None:
+def test_a_cancelled_saga_is_undone(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("saga", "wait")
-    assert holdfast.json("cancel", run_id)[0]["status"] == "compensating"
+    assert stepfast.json("cancel", run_id)[0]["status"] == "compensating"
     shop.drain("harbour")
-    assert status(holdfast, run_id) == "compensated"
+    assert status(stepfast, run_id) == "compensated"
 
 
 # -- pause and resume
 
 
-def test_a_paused_run_takes_its_signal_when_it_is_resumed(holdfast: Verbs, shop: Shop) -> None:
+def test_a_paused_run_takes_its_signal_when_it_is_resumed(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("approval")
-    assert holdfast("pause", run_id).stdout.split() == [run_id]
-    holdfast("signal", run_id, "approved", "true")
+    assert stepfast("pause", run_id).stdout.split() == [run_id]
+    stepfast("signal", run_id, "approved", "true")
     shop.drain("harbour")
-    assert status(holdfast, run_id) == "paused"
-    assert holdfast("resume", run_id).stdout.split() == [run_id]
+    assert status(stepfast, run_id) == "paused"
+    assert stepfast("resume", run_id).stdout.split() == [run_id]
     shop.drain("harbour")
-    assert status(holdfast, run_id) == "completed"
+    assert status(stepfast, run_id) == "completed"
 
 
-def test_resume_makes_a_check_due_at_once(holdfast: Verbs, shop: Shop) -> None:
+def test_resume_makes_a_check_due_at_once(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("tide")
     Path("high").touch()
     shop.drain("harbour")
-    assert status(holdfast, run_id) == "waiting"
-    holdfast("resume", run_id)
+    assert status(stepfast, run_id) == "waiting"
+    stepfast("resume", run_id)
     shop.drain("harbour")
-    assert holdfast.json("result", run_id)["output"] is True
+    assert stepfast.json("result", run_id)["output"] is True
 
 
 @pytest.mark.parametrize(("verb", "word"), [("pause", "paused"), ("resume", "resumed")])
-def test_what_does_not_fit_the_state_of_a_run_is_refused(holdfast: Verbs, shop: Shop, verb: str, word: str) -> None:
+def test_what_does_not_fit_the_state_of_a_run_is_refused(stepfast: Verbs, shop: Shop, verb: str, word: str) -> None:
     ended = shop.started("nothing", module="shop")
-    told = holdfast.json(verb, ended, code=1)
+    told = stepfast.json(verb, ended, code=1)
     assert told == [{"id": ended, word: False, "error": told[0]["error"]}]
     assert "is completed; only a" in told[0]["error"]
-    assert "is not a run id" in holdfast.error(verb, "7", code=2)
+    assert "is not a run id" in stepfast.error(verb, "7", code=2)
 
 
-def test_paused_runs_are_found_by_their_status(holdfast: Verbs, shop: Shop) -> None:
+def test_paused_runs_are_found_by_their_status(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("approval")
     shop.started("nap")
-    holdfast("pause", run_id)
-    assert [run["id"] for run in holdfast.json("runs", "--status", "paused")] == [run_id]
+    stepfast("pause", run_id)
+    assert [run["id"] for run in stepfast.json("runs", "--status", "paused")] == [run_id]
 
 
 # -- retry --from-start
 
 
-def test_a_run_that_was_undone_is_started_anew(holdfast: Verbs, shop: Shop) -> None:
+def test_a_run_that_was_undone_is_started_anew(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("saga", "fail")
-    assert "retry(from_start=True)" in holdfast.error("retry", run_id, code=1)
-    anew = holdfast("retry", "--from-start", run_id).stdout.strip()
-    found = holdfast.json("show", anew)
+    assert "retry(from_start=True)" in stepfast.error("retry", run_id, code=1)
+    anew = stepfast("retry", "--from-start", run_id).stdout.strip()
+    found = stepfast.json("show", anew)
     assert (found["origin"], found["input"], found["status"]) == (run_id, "fail", "queued")
-    assert f"origin    {run_id}" in holdfast("show", anew).stdout
-    assert status(holdfast, run_id) == "compensated"
+    assert f"origin    {run_id}" in stepfast("show", anew).stdout
+    assert status(stepfast, run_id) == "compensated"
 
 
-def test_starting_anew_for_scripts_names_the_new_run(holdfast: Verbs, shop: Shop) -> None:
+def test_starting_anew_for_scripts_names_the_new_run(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("refuse", "no luck", module="shop")
-    [told] = holdfast.json("retry", "--from-start", run_id)
+    [told] = stepfast.json("retry", "--from-start", run_id)
     assert told == {"id": run_id, "retried": True, "error": None, "run": told["run"]}
-    assert holdfast.json("show", told["run"])["origin"] == run_id
+    assert stepfast.json("show", told["run"])["origin"] == run_id
     ready = shop.start("nothing")
-    assert "only a run that has ended can be started anew" in holdfast.error("retry", "--from-start", ready, code=1)
+    assert "only a run that has ended can be started anew" in stepfast.error("retry", "--from-start", ready, code=1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.cli import checking
-from holdfast.rehearsal import Rehearsals
+from stepfast import Stepfast
+from stepfast.cli import checking
+from stepfast.rehearsal import Rehearsals
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
 from tests.store.scene import Scene
@@ -21,9 +21,9 @@ ORDER = {"id": "o-1", "cents": 99}
 QUAY = """
 from datetime import timedelta
 from pathlib import Path
-from holdfast import Context, Holdfast, Settings
+from stepfast import Context, Stepfast, Settings
 
-app = Holdfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(moment=0))
 
 @app.workflow(max_attempts=1)
 async def landing(ctx: Context, ship: str) -> str:
@@ -80,19 +80,19 @@ def verdicts(found: list[dict[str, Any]]) -> dict[str, str]:
 # -- code that fits
 
 
-def test_code_that_did_not_change_fits_whatever_a_run_waits_for(holdfast: Verbs, shop: Shop) -> None:
+def test_code_that_did_not_change_fits_whatever_a_run_waits_for(stepfast: Verbs, shop: Shop) -> None:
     names = ("approval", "nap", "tide", "convoy", "race", "sync_nap")
     runs = [shop.started(name) for name in names] + [shop.started("saga", "wait")]
-    holdfast("pause", runs[0])
-    found = holdfast.json("check", "harbour:app")
+    stepfast("pause", runs[0])
+    found = stepfast.json("check", "harbour:app")
     assert set(runs) < set(verdicts(found))  # the children of the convoy among them
     assert {rehearsal["verdict"] for rehearsal in found} == {"fits"}
     assert {rehearsal["status"] for rehearsal in found} == {"waiting", "paused"}
 
 
-def test_a_step_added_behind_what_is_recorded_fits(holdfast: Verbs, landing: str, deploy: Deploy) -> None:
+def test_a_step_added_behind_what_is_recorded_fits(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
     code = deploy(("hours=1))\n", 'hours=1))\n    await ctx.step("wave", moor, "wave")\n'))
-    [found] = holdfast.json("check", code)
+    [found] = stepfast.json("check", code)
     assert found == {
         "id": landing,
         "workflow": "landing",
@@ -102,22 +102,22 @@ def test_a_step_added_behind_what_is_recorded_fits(holdfast: Verbs, landing: str
     }
 
 
-def test_a_change_behind_a_patch_fits(holdfast: Verbs, landing: str, deploy: Deploy) -> None:
+def test_a_change_behind_a_patch_fits(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
     new = '    if ctx.patched("pilot"):\n        await ctx.step("take a pilot", moor, ship)\n    await ctx.step("moor"'
-    assert verdicts(holdfast.json("check", deploy(('    await ctx.step("moor"', new)))) == {landing: "fits"}
+    assert verdicts(stepfast.json("check", deploy(('    await ctx.step("moor"', new)))) == {landing: "fits"}
 
 
-def test_for_people_what_fits_is_only_counted(holdfast: Verbs, landing: str) -> None:
-    answer = holdfast("check", "quay:app")
+def test_for_people_what_fits_is_only_counted(stepfast: Verbs, landing: str) -> None:
+    answer = stepfast("check", "quay:app")
     assert answer.stdout == ""
     assert answer.stderr.strip() == "1 unfinished run: 1 fit and 0 would diverge"
-    assert landing in holdfast("check", "quay:app", "--all").stdout
+    assert landing in stepfast("check", "quay:app", "--all").stdout
 
 
 RACE = """
-from holdfast import Context, Holdfast, Settings
+from stepfast import Context, Stepfast, Settings
 
-app = Holdfast(settings=Settings(moment=0))
+app = Stepfast(settings=Settings(moment=0))
 
 @app.workflow
 async def race(ctx: Context) -> str:
@@ -134,32 +134,32 @@ async def lap(ctx: Context, number: int) -> None:
 """
 
 
-def test_a_race_that_nobody_has_won_yet_fits(holdfast: Verbs, shop: Shop) -> None:
+def test_a_race_that_nobody_has_won_yet_fits(stepfast: Verbs, shop: Shop) -> None:
     """Also where one of the runners has come further than the others."""
     shop.write("race.py", RACE)
     run_id = shop.started("race", module="race")
-    assert len(holdfast.json("show", run_id)["steps"]) == 5
-    assert verdicts(holdfast.json("check", "race:app")) == {run_id: "fits"}
+    assert len(stepfast.json("show", run_id)["steps"]) == 5
+    assert verdicts(stepfast.json("check", "race:app")) == {run_id: "fits"}
 
 
-def test_a_change_in_a_branch_that_lost_its_race_fits(holdfast: Verbs, shop: Shop, deploy: Deploy) -> None:
+def test_a_change_in_a_branch_that_lost_its_race_fits(stepfast: Verbs, shop: Shop, deploy: Deploy) -> None:
     """What lost is not compared: a worker does not call its code again."""
     shop.write("race.py", RACE.replace("    return winner", '    return await ctx.wait_signal("on")'))
     run_id = shop.started("race", module="race")
-    holdfast("signal", run_id, "word")
+    stepfast("signal", run_id, "word")
     shop.drain("race")
     code = deploy(('"lap"', '"round"'), ("    return winner", '    return await ctx.wait_signal("on")'), before=RACE)
-    assert verdicts(holdfast.json("check", code)) == {run_id: "fits"}
-    holdfast("signal", run_id, "on", '"and on"')
+    assert verdicts(stepfast.json("check", code)) == {run_id: "fits"}
+    stepfast("signal", run_id, "on", '"and on"')
     shop.drain("today")
-    assert holdfast.json("result", run_id)["output"] == "and on"
+    assert stepfast.json("result", run_id)["output"] == "and on"
 
 
-def test_an_error_where_nothing_more_is_recorded_fits_and_is_told(holdfast: Verbs, shop: Shop, deploy: Deploy) -> None:
+def test_an_error_where_nothing_more_is_recorded_fits_and_is_told(stepfast: Verbs, shop: Shop, deploy: Deploy) -> None:
     fog = ("    await ctx.sleep(", '    raise ValueError("fog")\n    await ctx.sleep(')
     code = deploy(fog, ("max_attempts=1", "backoff=Backoff(600)"), ("import Context", "import Backoff, Context"))
     run_id = shop.started("landing", "Argo", module="today")
-    [found] = holdfast.json("check", code)
+    [found] = stepfast.json("check", code)
     assert (found["id"], found["status"], found["verdict"]) == (run_id, "queued", "fits")
     assert found["detail"] == "the code raises ValueError: fog (at today.py:12)"
 
@@ -167,8 +167,8 @@ def test_an_error_where_nothing_more_is_recorded_fits_and_is_told(holdfast: Verb
 # -- code that does not
 
 
-def test_a_renamed_step_diverges_and_both_lines_are_named(holdfast: Verbs, landing: str, deploy: Deploy) -> None:
-    answer = holdfast("check", deploy(('"moor"', '"dock"')), code=1)
+def test_a_renamed_step_diverges_and_both_lines_are_named(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
+    answer = stepfast("check", deploy(('"moor"', '"dock"')), code=1)
     assert landing in answer.stdout
     assert (
         "position 0 is recorded as step 'moor' (called at quay.py:10), but the code now calls step 'dock' "
@@ -190,18 +190,18 @@ def test_a_renamed_step_diverges_and_both_lines_are_named(holdfast: Verbs, landi
     ],
     ids=["put in", "cut off", "a branch gone", "a branch emptied", "raises", "another input", "another result"],
 )
-def test_each_way_to_diverge(holdfast: Verbs, landing: str, deploy: Deploy, old: str, new: str, told: str) -> None:
-    [found] = holdfast.json("check", deploy((old, new)), code=1)
+def test_each_way_to_diverge(stepfast: Verbs, landing: str, deploy: Deploy, old: str, new: str, told: str) -> None:
+    [found] = stepfast.json("check", deploy((old, new)), code=1)
     assert (found["id"], found["verdict"]) == (landing, "diverges")
     assert told in found["detail"]
 
 
-def test_an_undo_that_the_code_no_longer_names_diverges(holdfast: Verbs, shop: Shop, deploy: Deploy) -> None:
+def test_an_undo_that_the_code_no_longer_names_diverges(stepfast: Verbs, shop: Shop, deploy: Deploy) -> None:
     Path("jammed").touch()
     run_id = shop.started("saga", "fail")
-    assert verdicts(holdfast.json("check", "harbour:app")) == {run_id: "fits"}
+    assert verdicts(stepfast.json("check", "harbour:app")) == {run_id: "fits"}
     code = deploy(("ctx.options(compensate=free).step", "ctx.step"), before=HARBOUR)
-    [found] = holdfast.json("check", code, code=1)
+    [found] = stepfast.json("check", code, code=1)
     assert found["status"] == "compensating"
     assert "undo 'free' of step 'reserve' could not be reached by the code as it is now" in found["detail"]
 
@@ -209,11 +209,11 @@ def test_an_undo_that_the_code_no_longer_names_diverges(holdfast: Verbs, shop: S
 # -- code that is not here, or too slow
 
 
-def test_runs_whose_code_is_not_here_are_counted(holdfast: Verbs, shop: Shop, landing: str) -> None:
+def test_runs_whose_code_is_not_here_are_counted(stepfast: Verbs, shop: Shop, landing: str) -> None:
     other = shop.started("nap")
-    answer = holdfast("check", "quay:app")
+    answer = stepfast("check", "quay:app")
     assert "2 unfinished runs: 1 fit, 0 would diverge and 1 of workflows whose code is not here (nap)" in answer.stderr
-    assert verdicts(holdfast.json("check", "quay:app")) == {other: "unknown", landing: "fits"}
+    assert verdicts(stepfast.json("check", "quay:app")) == {other: "unknown", landing: "fits"}
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ def test_runs_whose_code_is_not_here_are_counted(holdfast: Verbs, shop: Shop, la
     ids=["waits", "blocks"],
 )
 def test_code_that_takes_too_long_is_left_behind(
-    holdfast: Verbs, shop: Shop, landing: str, deploy: Deploy, wait: str, told: str
+    stepfast: Verbs, shop: Shop, landing: str, deploy: Deploy, wait: str, told: str
 ) -> None:
     other = shop.started("landing", "Beagle", module="quay")
     slow = ('    await ctx.step("moor"', f'    if ship == "Beagle":\n        {wait}\n    await ctx.step("moor"')
-    found = holdfast.json("check", deploy(slow), "--timeout", "100ms", code=4)
+    found = stepfast.json("check", deploy(slow), "--timeout", "100ms", code=4)
     assert verdicts(found) == {other: "too long", landing: "fits"}
     assert told in found[0]["detail"]
 
@@ -237,47 +237,47 @@ def test_code_that_takes_too_long_is_left_behind(
 # -- what it must not do
 
 
-def test_nothing_is_written_and_no_step_is_called(holdfast: Verbs, shop: Shop, landing: str, deploy: Deploy) -> None:
+def test_nothing_is_written_and_no_step_is_called(stepfast: Verbs, shop: Shop, landing: str, deploy: Deploy) -> None:
     new = """    ctx.progress("checking")
     await ctx.set("checked", True)
     await ctx.call(landing, "Child")
     return await ctx.step("cast off\""""
     code = deploy(("    await ctx.sleep(timedelta(hours=1))\n", ""), ('    return await ctx.step("cast off"', new))
     before, moored = shop.play(tables), Path("moored").read_text()
-    holdfast("check", code, code=1)
-    holdfast("check", "quay:app")
+    stepfast("check", code, code=1)
+    stepfast("check", "quay:app")
     assert shop.play(tables) == before
     assert Path("moored").read_text() == moored
 
 
-def test_a_task_is_not_executed_only_its_input_is_looked_at(holdfast: Verbs, shop: Shop, deploy: Deploy) -> None:
+def test_a_task_is_not_executed_only_its_input_is_looked_at(stepfast: Verbs, shop: Shop, deploy: Deploy) -> None:
     run_id = shop.started("later", "no luck", module="shop")
-    code = "import holdfast\napp = holdfast.Holdfast()\n@app.task\nasync def later(text: str) -> None:\n    1 / 0\n"
-    assert verdicts(holdfast.json("check", deploy(before=code))) == {run_id: "fits"}
+    code = "import stepfast\napp = stepfast.Stepfast()\n@app.task\nasync def later(text: str) -> None:\n    1 / 0\n"
+    assert verdicts(stepfast.json("check", deploy(before=code))) == {run_id: "fits"}
     shop.write("other.py", code.replace("str", "int"))
-    [found] = holdfast.json("check", "other:app", code=1)
+    [found] = stepfast.json("check", "other:app", code=1)
     assert "the input of 'later'" in found["detail"]
 
 
-def test_it_works_while_a_worker_does(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_it_works_while_a_worker_does(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     run_id = shop.start("hold")
     worker = spawn("worker", "shop:app")
     worker.hear("holding")
-    [found] = holdfast.json("check", "shop:app")
+    [found] = stepfast.json("check", "shop:app")
     assert (found["id"], found["status"], found["verdict"]) == (run_id, "running", "fits")
     Path("release").touch()
-    assert holdfast.json("result", run_id)["output"] == "released"
+    assert stepfast.json("result", run_id)["output"] == "released"
 
 
-def test_what_the_code_prints_stays_out_of_the_data(holdfast: Verbs, landing: str, deploy: Deploy) -> None:
+def test_what_the_code_prints_stays_out_of_the_data(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
     code = deploy(('    await ctx.step("moor"', '    print("ahoy")\n    await ctx.step("moor"'))
-    assert verdicts(holdfast.json("check", code)) == {landing: "fits"}
+    assert verdicts(stepfast.json("check", code)) == {landing: "fits"}
 
 
-def test_records_of_two_moments_are_read_again(holdfast: Verbs, shop: Shop, landing: str) -> None:
+def test_records_of_two_moments_are_read_again(stepfast: Verbs, shop: Shop, landing: str) -> None:
     """A worker may be at a run while it is read: a record may be missing that the next ones came after."""
 
-    async def check(app: Holdfast) -> list[str]:
+    async def check(app: Stepfast) -> list[str]:
         store = await app.store()
 
         class Torn:
@@ -302,26 +302,26 @@ def test_records_of_two_moments_are_read_again(holdfast: Verbs, shop: Shop, land
 # -- which runs
 
 
-def test_filters(holdfast: Verbs, shop: Shop) -> None:
+def test_filters(stepfast: Verbs, shop: Shop) -> None:
     naps = [shop.started("nap") for _ in range(3)]
     other = shop.started("approval")
-    assert list(verdicts(holdfast.json("check", "harbour:app"))) == [other, *naps[::-1]]
-    assert list(verdicts(holdfast.json("check", "harbour:app", "--workflow", "nap"))) == naps[::-1]
-    assert list(verdicts(holdfast.json("check", "harbour:app", "--limit", "2"))) == [other, naps[2]]
-    assert "there is no workflow named 'nape'" in holdfast.error("check", "harbour:app", "-w", "nape", code=2)
+    assert list(verdicts(stepfast.json("check", "harbour:app"))) == [other, *naps[::-1]]
+    assert list(verdicts(stepfast.json("check", "harbour:app", "--workflow", "nap"))) == naps[::-1]
+    assert list(verdicts(stepfast.json("check", "harbour:app", "--limit", "2"))) == [other, naps[2]]
+    assert "there is no workflow named 'nape'" in stepfast.error("check", "harbour:app", "-w", "nape", code=2)
 
 
-def test_runs_that_have_ended_or_never_begun_are_not_looked_at(holdfast: Verbs, shop: Shop) -> None:
+def test_runs_that_have_ended_or_never_begun_are_not_looked_at(stepfast: Verbs, shop: Shop) -> None:
     shop.started("nothing", module="shop")
     shop.start("checkout", ORDER)
-    answer = holdfast("check", "shop:app")
+    answer = stepfast("check", "shop:app")
     assert answer.stderr.strip() == "nothing is recorded of unfinished runs: any code fits"
-    assert holdfast.json("check", "shop:app") == []
+    assert stepfast.json("check", "shop:app") == []
 
 
-def test_long_lists_tell_how_far_they_are(holdfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_tell_how_far_they_are(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "_NEWS_EVERY", 0.0)
     for _ in range(2):
         shop.started("nap")
-    answer = holdfast("check", "harbour:app")
+    answer = stepfast("check", "harbour:app")
     assert "1 run so far, 0 would diverge …\n2 runs so far, 0 would diverge …" in answer.stderr

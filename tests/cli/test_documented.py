@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.cli import cli
+from stepfast.cli import cli
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
 COMMAND: Any = typer.main.get_command(cli)

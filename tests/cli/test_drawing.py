@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.cli.drawing import draw, levels
-from holdfast.model.graph import Graph, Node
+from stepfast.cli.drawing import draw, levels
+from stepfast.model.graph import Graph, Node
 
 
 def graph(**after: Iterable[str]) -> Graph:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.exits import complain
+from stepfast.cli.exits import complain
 from tests.cli.conftest import Shop, Verbs
 
 VERBS = (["runs"], ["workers"], ["migrate"], ["migrate", "--check"], ["show", "0197a1b2-0000-7000-8000-000000000000"])
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_unreachable_database(holdfast: Verbs, verb: list[str]) -> None:
-    sentence = holdfast.error(*verb, "-u", "postgresql://me:s3cret@127.0.0.1:1/none", code=5)
+def test_an_unreachable_database(stepfast: Verbs, verb: list[str]) -> None:
+    sentence = stepfast.error(*verb, "-u", "postgresql://me:s3cret@127.0.0.1:1/none", code=5)
     assert sentence.startswith("error: the database at postgresql://me:***@127.0.0.1:1/none cannot be reached")
     assert len(sentence.splitlines()) == 1
 
 
-def test_a_database_that_does_not_exist(holdfast: Verbs, postgres_url: str) -> None:
-    sentence = holdfast.error("runs", "-u", postgres_url.rsplit("/", 1)[0] + "/nowhere", code=5)
+def test_a_database_that_does_not_exist(stepfast: Verbs, postgres_url: str) -> None:
+    sentence = stepfast.error("runs", "-u", postgres_url.rsplit("/", 1)[0] + "/nowhere", code=5)
     assert "does not exist" in sentence
 
 
@@ -34,49 +34,49 @@ def test_a_database_that_does_not_exist(holdfast: Verbs, postgres_url: str) -> N
         "sqlite://host/file.db",
     ],
 )
-def test_a_url_that_cannot_be_used(holdfast: Verbs, url: str) -> None:
-    sentence = holdfast.error("runs", f"--url={url}", code=2)
+def test_a_url_that_cannot_be_used(stepfast: Verbs, url: str) -> None:
+    sentence = stepfast.error("runs", f"--url={url}", code=2)
     assert len(sentence.splitlines()) == 1
     assert "s3cr" not in sentence
 
 
-def test_a_sqlite_file_in_no_folder(holdfast: Verbs) -> None:
-    assert "there is no folder" in holdfast.error("migrate", "-u", "sqlite:////nowhere/at/all.db", code=2)
+def test_a_sqlite_file_in_no_folder(stepfast: Verbs) -> None:
+    assert "there is no folder" in stepfast.error("migrate", "-u", "sqlite:////nowhere/at/all.db", code=2)
 
 
-def test_a_namespace_that_cannot_be_used(holdfast: Verbs) -> None:
-    assert "namespace 'a-b' is not usable" in holdfast.error("runs", "--namespace", "a-b", code=2)
+def test_a_namespace_that_cannot_be_used(stepfast: Verbs) -> None:
+    assert "namespace 'a-b' is not usable" in stepfast.error("runs", "--namespace", "a-b", code=2)
 
 
-def test_a_setting_that_cannot_be_used(holdfast: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_LEASE", "long")
-    assert "HOLDFAST_LEASE must be a number" in holdfast.error("runs", code=2)
+def test_a_setting_that_cannot_be_used(stepfast: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPFAST_LEASE", "long")
+    assert "STEPFAST_LEASE must be a number" in stepfast.error("runs", code=2)
 
 
-def test_wrong_usage(holdfast: Verbs) -> None:
-    assert holdfast("nonsense", code=2).stdout == ""
-    assert holdfast("runs", "--nonsense", code=2).stdout == ""
-    assert holdfast("show", code=2).stdout == ""
+def test_wrong_usage(stepfast: Verbs) -> None:
+    assert stepfast("nonsense", code=2).stdout == ""
+    assert stepfast("runs", "--nonsense", code=2).stdout == ""
+    assert stepfast("show", code=2).stdout == ""
 
 
-def test_options_may_stand_before_the_verb_or_after_it(holdfast: Verbs, shop: Shop) -> None:
-    holdfast("migrate")
+def test_options_may_stand_before_the_verb_or_after_it(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
     elsewhere = "postgresql://127.0.0.1:1/none"
-    assert holdfast("--json", "-u", shop.url, "runs").stdout == "[]\n"
-    holdfast("-u", elsewhere, "runs", code=5)
-    holdfast("-u", elsewhere, "runs", "-u", shop.url)
+    assert stepfast("--json", "-u", shop.url, "runs").stdout == "[]\n"
+    stepfast("-u", elsewhere, "runs", code=5)
+    stepfast("-u", elsewhere, "runs", "-u", shop.url)
 
 
-def test_help_tells_the_exit_codes(holdfast: Verbs) -> None:
-    text = " ".join(holdfast("--help").stdout.split())
+def test_help_tells_the_exit_codes(stepfast: Verbs) -> None:
+    text = " ".join(stepfast("--help").stdout.split())
     for part in ("0 all is well", "1 the run failed", "2 wrong usage", "3 no such run", "4 timeout", "5 the database"):
         assert part in text
     for verb in ("migrate", "reset", "worker", "start", "result", "runs", "show", "retry", "workers", "doctor"):
-        assert holdfast(verb, "--help").stdout
+        assert stepfast(verb, "--help").stdout
 
 
-def test_version(holdfast: Verbs) -> None:
-    assert holdfast("--version").stdout.startswith("holdfast ")
+def test_version(stepfast: Verbs) -> None:
+    assert stepfast("--version").stdout.startswith("stepfast ")
 
 
 def test_a_sentence_never_holds_a_password(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.cli.conftest import FULFIL, Shop, Verbs
 
 
@@ -24,8 +24,8 @@ def table(text: str) -> list[list[str]]:
 # -- graph
 
 
-def test_a_graph_is_drawn(holdfast: Verbs, shop: Shop) -> None:
-    answer = holdfast("graph", "fulfil:app", "order")
+def test_a_graph_is_drawn(stepfast: Verbs, shop: Shop) -> None:
+    answer = stepfast("graph", "fulfil:app", "order")
     assert [re.split(r" {2,}", line)[0] for line in answer.stdout.splitlines()[1:]] == [
         "○",
         "│ ○",
@@ -41,22 +41,22 @@ def test_a_graph_is_drawn(holdfast: Verbs, shop: Shop) -> None:
     assert re.search(r"order, version [0-9a-f]{16}: 6 steps in 4 levels", answer.stderr)
 
 
-def test_where_errors_lead_is_said(holdfast: Verbs, shop: Shop) -> None:
-    text = holdfast("graph", "fulfil:app", "line").stdout
+def test_where_errors_lead_is_said(stepfast: Verbs, shop: Shop) -> None:
+    text = stepfast("graph", "fulfil:app", "line").stdout
     assert re.search(r"knock +3 retries; on .*NonRetryableError to mend\n", text)
     assert re.search(r"mend +a failed knock\n", text)
 
 
-def test_a_wide_graph_is_listed_by_levels(holdfast: Verbs, shop: Shop) -> None:
-    lines = holdfast("graph", "fulfil:app", "wide").stdout.splitlines()
+def test_a_wide_graph_is_listed_by_levels(stepfast: Verbs, shop: Shop) -> None:
+    lines = stepfast("graph", "fulfil:app", "wide").stdout.splitlines()
     assert lines[0].split() == ["level", "step", "after"]
     assert lines[1].split() == ["1", "first"]
     assert re.split(r" {2,}", lines[2]) == ["2", "item 0", "first"]
     assert re.split(r" {2,}", lines[-1]) == ["3", "last", "2 of item 0, item 1, item 2, 17 more"]
 
 
-def test_a_graph_for_scripts(holdfast: Verbs, shop: Shop) -> None:
-    found = holdfast.json("graph", "fulfil:app", "order")
+def test_a_graph_for_scripts(stepfast: Verbs, shop: Shop) -> None:
+    found = stepfast.json("graph", "fulfil:app", "order")
     assert (found["name"], len(found["version"])) == ("order", 16)
     steps = {step["name"]: step for step in found["steps"]}
     assert steps["charge"] == {
@@ -66,49 +66,49 @@ def test_a_graph_for_scripts(holdfast: Verbs, shop: Shop) -> None:
     assert steps["boss_ok"]["kind"] == "approval"
 
 
-def test_a_graph_for_documents(holdfast: Verbs, shop: Shop) -> None:
-    lines = holdfast("graph", "fulfil:app", "order", "--mermaid").stdout.splitlines()
+def test_a_graph_for_documents(stepfast: Verbs, shop: Shop) -> None:
+    lines = stepfast("graph", "fulfil:app", "order", "--mermaid").stdout.splitlines()
     assert lines[0] == "flowchart TD"
     assert any('"reserve"' in line for line in lines) and any("-->" in line for line in lines)
-    assert "give one of them" in holdfast.error("graph", "fulfil:app", "order", "--mermaid", "--json", code=2)
+    assert "give one of them" in stepfast.error("graph", "fulfil:app", "order", "--mermaid", "--json", code=2)
 
 
-def test_the_names_of_all_graphs(holdfast: Verbs, shop: Shop) -> None:
-    lines = holdfast("graph", "fulfil:app").stdout.splitlines()
+def test_the_names_of_all_graphs(stepfast: Verbs, shop: Shop) -> None:
+    lines = stepfast("graph", "fulfil:app").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["order", "6"], ["line", "2"], ["wide", "22"]]
-    assert [each["steps"] for each in holdfast.json("graph", "fulfil:app")] == [6, 2, 22]
-    none = holdfast("graph", "shop:app")
+    assert [each["steps"] for each in stepfast.json("graph", "fulfil:app")] == [6, 2, 22]
+    none = stepfast("graph", "shop:app")
     assert (none.stdout, none.stderr) == ("", "shop:app has no dags\n")
 
 
-def test_an_unknown_graph(holdfast: Verbs, shop: Shop) -> None:
-    assert holdfast.error("graph", "fulfil:app", "oder", code=2) == (
+def test_an_unknown_graph(stepfast: Verbs, shop: Shop) -> None:
+    assert stepfast.error("graph", "fulfil:app", "oder", code=2) == (
         "error: fulfil:app has no dag 'oder'; it has line, order, wide"
     )
-    assert "nor any other" in holdfast.error("graph", "shop:app", "x", code=2)
+    assert "nor any other" in stepfast.error("graph", "shop:app", "x", code=2)
 
 
-def test_a_graph_that_cannot_work(holdfast: Verbs, shop: Shop) -> None:
+def test_a_graph_that_cannot_work(stepfast: Verbs, shop: Shop) -> None:
     shop.write(
         "broken.py",
-        "from holdfast import Holdfast\n"
-        "app = Holdfast()\n"
+        "from stepfast import Stepfast\n"
+        "app = Stepfast()\n"
         "dag = app.dag('broken')\n"
         "dag.declare(lambda ctx: 0, name='a', after=['b', 'x'])\n"
         "dag.declare(lambda ctx: 0, name='b', after=['y'])\n",
     )
-    sentence = holdfast.error("graph", "broken:app", "broken", code=2)
+    sentence = stepfast.error("graph", "broken:app", "broken", code=2)
     assert "'x'" in sentence and "'y'" in sentence
 
 
 # -- show
 
 
-def test_show_draws_the_graph_with_states_tries_and_times(holdfast: Verbs, shop: Shop) -> None:
+def test_show_draws_the_graph_with_states_tries_and_times(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    holdfast("signal", run_id, "boss_ok", "true")
+    stepfast("signal", run_id, "boss_ok", "true")
     shop.drain("fulfil")
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     rows = table(text)
     assert [row[:4] for row in rows] == [
         ["●", "reserve", "completed", "2"],
@@ -123,36 +123,36 @@ def test_show_draws_the_graph_with_states_tries_and_times(holdfast: Verbs, shop:
     assert "It completed" in text and "Children" not in text
 
 
-def test_an_approval_waits_and_how_to_answer_is_said(holdfast: Verbs, shop: Shop) -> None:
+def test_an_approval_waits_and_how_to_answer_is_said(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     assert re.search(r"○ │ +boss_ok +waiting \(signal 'boss_ok'\)", text)
     assert re.search(r"○─╯ +ship +waiting \(steps\)", text)
-    sentence = holdfast.json("show", run_id)["why"]
+    sentence = stepfast.json("show", run_id)["why"]
     assert sentence.startswith("4 of 6 steps are settled. 'boss_ok' waits for an answer until ")
-    assert f"`holdfast signal {run_id} boss_ok true` approves" in sentence
-    assert holdfast("signal", run_id, "boss_ok", "true").stdout.strip() == run_id
+    assert f"`stepfast signal {run_id} boss_ok true` approves" in sentence
+    assert stepfast("signal", run_id, "boss_ok", "true").stdout.strip() == run_id
     shop.drain("fulfil")
-    assert holdfast.json("result", run_id)["output"]["ship"] == "shipped"
+    assert stepfast.json("result", run_id)["output"]["ship"] == "shipped"
 
 
-def test_a_refusal_undoes_what_was_done(holdfast: Verbs, shop: Shop) -> None:
+def test_a_refusal_undoes_what_was_done(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    holdfast("signal", run_id, "boss_ok", "false")
+    stepfast("signal", run_id, "boss_ok", "false")
     shop.drain("fulfil")
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     assert re.search(r"● +reserve .* free \(compensated\)", text)
     assert re.search(r"✗ │ +boss_ok +failed .*not approved", text)
     assert re.search(r"·─╯ +ship +skipped\n", text)
     assert "and its completed steps were undone" in text
-    assert f"`holdfast retry --from-start {run_id}` starts a new run" in text
+    assert f"`stepfast retry --from-start {run_id}` starts a new run" in text
 
 
-def test_a_failed_step_is_told_and_the_way_back(holdfast: Verbs, shop: Shop) -> None:
+def test_a_failed_step_is_told_and_the_way_back(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop, "piano")
-    holdfast("signal", run_id, "boss_ok", "true")
+    stepfast("signal", run_id, "boss_ok", "true")
     shop.drain("fulfil")
-    run = holdfast.json("show", run_id)
+    run = stepfast.json("show", run_id)
     assert (run["status"], run["reason"]) == ("compensated", "code")
     kinds = [(step["name"], step["kind"], step["status"]) for step in run["steps"]]
     assert ("ship", "dag step", "failed") in kinds
@@ -161,100 +161,100 @@ def test_a_failed_step_is_told_and_the_way_back(holdfast: Verbs, shop: Shop) -> 
     assert run["children"] == []
 
 
-def test_what_holds_a_step_up_is_told(holdfast: Verbs, shop: Shop) -> None:
+def test_what_holds_a_step_up_is_told(stepfast: Verbs, shop: Shop) -> None:
     waits = shop.start("line", module="fulfil")
-    assert holdfast.json("show", waits)["why"] == (
+    assert stepfast.json("show", waits)["why"] == (
         "0 of 2 steps are settled. 'knock': it is ready and stands in line, but there is no live worker: "
-        "start one with `holdfast worker module:app`."
+        "start one with `stepfast worker module:app`."
     )
     shop.drain("fulfil")
-    sentence = holdfast.json("show", waits)["why"]
+    sentence = stepfast.json("show", waits)["why"]
     assert "'knock': it is queued: attempt 1 failed with ConnectionError: nobody opens; attempt 2 is due in" in sentence
-    assert re.search(r"knock +waiting \(retry\) +2? .*nobody opens", holdfast("show", waits).stdout)
+    assert re.search(r"knock +waiting \(retry\) +2? .*nobody opens", stepfast("show", waits).stdout)
 
 
-def test_many_steps_that_could_go_on_are_counted(holdfast: Verbs, shop: Shop) -> None:
+def test_many_steps_that_could_go_on_are_counted(stepfast: Verbs, shop: Shop) -> None:
     shop.write(
         "many.py",
-        "from holdfast import Holdfast\n"
-        "app = Holdfast()\n"
+        "from stepfast import Stepfast\n"
+        "app = Stepfast()\n"
         "dag = app.dag('many')\n"
         "for n in range(9): dag.declare(lambda ctx: 0, name=f's{n}')\n",
     )
-    sentence = holdfast.json("show", shop.start("many", module="many"))["why"]
+    sentence = stepfast.json("show", shop.start("many", module="many"))["why"]
     assert sentence.startswith("0 of 9 steps are settled. 's0': it is ready")
     assert sentence.endswith("6 more steps could go on.")
 
 
-def test_an_error_that_was_caught_is_told_so(holdfast: Verbs, shop: Shop) -> None:
+def test_an_error_that_was_caught_is_told_so(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop, "key", "line")
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     assert re.search(r"✗ +knock +failed \(caught by 'mend'\)", text)
     assert re.search(r"● +mend +completed", text)
     assert "It completed" in text
 
 
-def test_a_run_keeps_the_graph_it_was_started_with(holdfast: Verbs, shop: Shop) -> None:
+def test_a_run_keeps_the_graph_it_was_started_with(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
     shop.write(
         "other.py",
-        "from holdfast import Holdfast\napp = Holdfast()\ndag = app.dag('order')\n@dag.step\ndef only(ctx): return 1\n",
+        "from stepfast import Stepfast\napp = Stepfast()\ndag = app.dag('order')\n@dag.step\ndef only(ctx): return 1\n",
     )
     shop.start("order", module="other")
-    assert [row[1] for row in table(holdfast("show", run_id).stdout)] == [
+    assert [row[1] for row in table(stepfast("show", run_id).stdout)] == [
         "reserve", "check", "charge", "wrap", "boss_ok", "ship",
     ]  # fmt: skip
 
 
-def test_a_wide_run_is_listed_by_levels(holdfast: Verbs, shop: Shop) -> None:
-    text = holdfast("show", dag(shop, None, "wide")).stdout
+def test_a_wide_run_is_listed_by_levels(stepfast: Verbs, shop: Shop) -> None:
+    text = stepfast("show", dag(shop, None, "wide")).stdout
     assert re.search(r"Steps\nlevel +step +status +tries +took +outcome\n1 +first +completed", text)
     assert re.search(r"\n3 +last +completed +1 .* 2\n?$", text)
 
 
-def test_a_step_can_be_shown_by_its_own_id(holdfast: Verbs, shop: Shop) -> None:
+def test_a_step_can_be_shown_by_its_own_id(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    steps = {step["name"]: step for step in holdfast.json("show", run_id)["steps"]}
-    assert holdfast.json("show", steps["reserve"]["child"])["workflow"] == "order/reserve"
-    assert [run["id"] for run in holdfast.json("runs")] == [run_id]
+    steps = {step["name"]: step for step in stepfast.json("show", run_id)["steps"]}
+    assert stepfast.json("show", steps["reserve"]["child"])["workflow"] == "order/reserve"
+    assert [run["id"] for run in stepfast.json("runs")] == [run_id]
 
 
 # -- asking
 
 
-def test_a_signal_that_no_step_waits_for(holdfast: Verbs, shop: Shop) -> None:
+def test_a_signal_that_no_step_waits_for(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    assert "has no step 'bos_ok'" in holdfast.error("signal", run_id, "bos_ok", "true", code=1)
+    assert "has no step 'bos_ok'" in stepfast.error("signal", run_id, "bos_ok", "true", code=1)
 
 
-def test_a_dag_run_that_was_undone_is_tried_again_from_its_start_only(holdfast: Verbs, shop: Shop) -> None:
+def test_a_dag_run_that_was_undone_is_tried_again_from_its_start_only(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    holdfast("cancel", run_id)
+    stepfast("cancel", run_id)
     shop.drain("fulfil")
-    assert "cannot go on from its records" in holdfast.error("retry", run_id, code=1)
-    anew = holdfast("retry", run_id, "--from-start").stdout.strip()
+    assert "cannot go on from its records" in stepfast.error("retry", run_id, code=1)
+    anew = stepfast("retry", run_id, "--from-start").stdout.strip()
     shop.drain("fulfil")
-    holdfast("signal", anew, "boss_ok", "true")
+    stepfast("signal", anew, "boss_ok", "true")
     shop.drain("fulfil")
-    run = holdfast.json("show", anew)
+    run = stepfast.json("show", anew)
     assert (run["status"], run["origin"], run["output"]["ship"]) == ("completed", run_id, "shipped")
 
 
-def test_a_cancelled_dag_run_is_undone(holdfast: Verbs, shop: Shop) -> None:
+def test_a_cancelled_dag_run_is_undone(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    holdfast("cancel", run_id)
+    stepfast("cancel", run_id)
     shop.drain("fulfil")
-    run = holdfast.json("show", run_id)
+    run = stepfast.json("show", run_id)
     assert (run["status"], run["reason"]) == ("compensated", "cancelled")
     assert [step["status"] for step in run["steps"] if step["name"] == "boss_ok"] == ["cancelled"]
 
 
-def test_a_dag_run_is_started_by_name_without_the_code(holdfast: Verbs, shop: Shop) -> None:
+def test_a_dag_run_is_started_by_name_without_the_code(stepfast: Verbs, shop: Shop) -> None:
     dag(shop)
-    run_id = holdfast("start", "order", json.dumps("teapot")).stdout.strip()
+    run_id = stepfast("start", "order", json.dumps("teapot")).stdout.strip()
     shop.drain("fulfil")
 
-    async def answer(app: Holdfast) -> Any:
+    async def answer(app: Stepfast) -> Any:
         await app.get(run_id).signal("boss_ok", {"by": "Grace"})
         await app.drain()
         return await app.get(run_id).result(timeout=10)
@@ -262,24 +262,24 @@ def test_a_dag_run_is_started_by_name_without_the_code(holdfast: Verbs, shop: Sh
     assert shop.call(answer, "fulfil")["boss_ok"] == {"by": "Grace"}
 
 
-def test_a_run_that_newer_code_finished_shows_the_graph_it_went_by(holdfast: Verbs, shop: Shop) -> None:
+def test_a_run_that_newer_code_finished_shows_the_graph_it_went_by(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    old = holdfast.json("show", run_id)["version"]
+    old = stepfast.json("show", run_id)["version"]
     shop.write("newer.py", f"{FULFIL}\norder.declare(lambda ctx: 0, name='thank', after=[ship])\n")
-    holdfast("signal", run_id, "boss_ok", "true")
+    stepfast("signal", run_id, "boss_ok", "true")
     shop.drain("newer")
-    run = holdfast.json("show", run_id)
+    run = stepfast.json("show", run_id)
     assert (run["status"], run["version"]) == ("completed", old)
-    assert "thank" not in run["output"] and len(table(holdfast("show", run_id).stdout)) == 6
-    assert holdfast.json("show", shop.start("order", module="newer"))["version"] != old
+    assert "thank" not in run["output"] and len(table(stepfast("show", run_id).stdout)) == 6
+    assert stepfast.json("show", shop.start("order", module="newer"))["version"] != old
 
 
-def test_a_failed_dag_run_goes_on_where_it_was(holdfast: Verbs, shop: Shop) -> None:
+def test_a_failed_dag_run_goes_on_where_it_was(stepfast: Verbs, shop: Shop) -> None:
     shop.write(
         "mending.py",
         "from pathlib import Path\n"
-        "from holdfast import Holdfast, NonRetryableError\n"
-        "app = Holdfast()\n"
+        "from stepfast import Stepfast, NonRetryableError\n"
+        "app = Stepfast()\n"
         "dag = app.dag('mending')\n"
         "dag.declare(lambda ctx: 'plan', name='plan')\n"
         "@dag.step(after=['plan'])\n"
@@ -290,36 +290,36 @@ def test_a_failed_dag_run_goes_on_where_it_was(holdfast: Verbs, shop: Shop) -> N
     )
     run_id = shop.start("mending", module="mending")
     shop.drain("mending")
-    sentence = holdfast.json("show", run_id)["why"]
-    assert f"`holdfast retry {run_id}` lets it go on with the steps that did not complete." in sentence
+    sentence = stepfast.json("show", run_id)["why"]
+    assert f"`stepfast retry {run_id}` lets it go on with the steps that did not complete." in sentence
     shop.write("needle", "")
-    assert holdfast("retry", run_id).stdout.split() == [run_id]
-    assert [row[2] for row in table(holdfast("show", run_id).stdout)] == [
+    assert stepfast("retry", run_id).stdout.split() == [run_id]
+    assert [row[2] for row in table(stepfast("show", run_id).stdout)] == [
         "completed",
         "waiting (in line)",
         "waiting (steps)",
     ]
     shop.drain("mending")
-    assert holdfast.json("result", run_id)["output"] == {"plan": "plan", "sew": "sewn", "wear": "worn"}
+    assert stepfast.json("result", run_id)["output"] == {"plan": "plan", "sew": "sewn", "wear": "worn"}
 
 
-def test_a_dag_run_is_paused_and_resumed(holdfast: Verbs, shop: Shop) -> None:
+def test_a_dag_run_is_paused_and_resumed(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    assert holdfast("pause", run_id).stdout.split() == [run_id]
-    holdfast("signal", run_id, "boss_ok", "true")
+    assert stepfast("pause", run_id).stdout.split() == [run_id]
+    stepfast("signal", run_id, "boss_ok", "true")
     shop.drain("fulfil")
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     assert re.search(r"status +paused\n", text) and re.search(r"boss_ok +paused", text)
-    assert f"An operator holds it; `holdfast resume {run_id}` lets it go on." in text
-    assert [run["id"] for run in holdfast.json("runs", "--status", "paused")] == [run_id]
-    [told] = holdfast.json("resume", run_id)
+    assert f"An operator holds it; `stepfast resume {run_id}` lets it go on." in text
+    assert [run["id"] for run in stepfast.json("runs", "--status", "paused")] == [run_id]
+    [told] = stepfast.json("resume", run_id)
     assert (told["resumed"], told["status"]) == (True, "running")
     shop.drain("fulfil")
-    assert holdfast.json("result", run_id)["output"]["ship"] == "shipped"
+    assert stepfast.json("result", run_id)["output"]["ship"] == "shipped"
 
 
-def test_a_step_is_not_asked_by_itself(holdfast: Verbs, shop: Shop) -> None:
+def test_a_step_is_not_asked_by_itself(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    steps = {step["name"]: step["child"] for step in holdfast.json("show", run_id)["steps"]}
+    steps = {step["name"]: step["child"] for step in stepfast.json("show", run_id)["steps"]}
     for verb in ("pause", "resume", "cancel", "retry"):
-        assert f"is a step of dag run {run_id}" in holdfast.error(verb, steps["boss_ok"], code=1)
+        assert f"is a step of dag run {run_id}" in stepfast.error(verb, steps["boss_ok"], code=1)

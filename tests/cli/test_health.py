@@ -27,30 +27,30 @@ async def crew(scene: Scene) -> None:
 # -- workers
 
 
-def test_workers_for_people(holdfast: Verbs, shop: Shop) -> None:
+def test_workers_for_people(stepfast: Verbs, shop: Shop) -> None:
     shop.play(crew)
-    header, *lines = holdfast("workers").stdout.splitlines()
+    header, *lines = stepfast("workers").stdout.splitlines()
     assert header.split()[:4] == ["id", "worker", "state", "runs"]
     assert "harbour:1" in lines[0] and "live" in lines[0] and "0 of 10" in lines[0] and "all" in lines[0]
     assert "vip" in lines[1]
     assert "wreck:3" in lines[2] and "dead" in lines[2]
 
 
-def test_workers_for_scripts(holdfast: Verbs, shop: Shop) -> None:
+def test_workers_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     shop.play(crew)
-    first, second, third = holdfast.json("workers")
+    first, second, third = stepfast.json("workers")
     assert first.items() >= {"host": "harbour", "pid": 1, "state": "live", "queues": None, "lease": 30.0}.items()
     assert first["workflows"] == {"double": "v1"}
     assert second["queues"] == ["vip"]
     assert third["state"] == "dead"
 
 
-def test_no_workers(holdfast: Verbs, shop: Shop) -> None:
-    holdfast("migrate")
-    answer = holdfast("workers")
+def test_no_workers(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    answer = stepfast("workers")
     assert answer.stdout == ""
-    assert "holdfast worker module:app" in answer.stderr
-    assert holdfast.json("workers") == []
+    assert "stepfast worker module:app" in answer.stderr
+    assert stepfast.json("workers") == []
 
 
 # -- doctor
@@ -71,15 +71,15 @@ def wrong(checks: list[dict[str, Any]]) -> list[str]:
     return [check["check"] for check in checks if not check["ok"] and check["check"] != "durability"]
 
 
-def test_all_is_well(holdfast: Verbs, durable: Shop) -> None:
-    holdfast("migrate")
-    assert wrong(holdfast.json("doctor")) == []
+def test_all_is_well(stepfast: Verbs, durable: Shop) -> None:
+    stepfast("migrate")
+    assert wrong(stepfast.json("doctor")) == []
 
 
-def test_the_doctor_looks_at_everything(holdfast: Verbs, shop: Shop) -> None:
+def test_the_doctor_looks_at_everything(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     code = 0 if shop.url.startswith("sqlite") else 1
-    checks = holdfast.json("doctor", code=code)
+    checks = stepfast.json("doctor", code=code)
     names = {check["check"] for check in checks}
     assert names >= {
         "connection",
@@ -95,45 +95,45 @@ def test_the_doctor_looks_at_everything(holdfast: Verbs, shop: Shop) -> None:
     assert wrong(checks) == []
     assert "up to date" in finding(checks, "schema")["found"]
     assert "7 known; no live worker has checkout" in finding(checks, "workflows")["found"]
-    assert "schema" in holdfast("doctor", code=code).stdout
+    assert "schema" in stepfast("doctor", code=code).stdout
 
 
-def test_a_server_that_forgets_is_wrong(holdfast: Verbs, shop: Shop) -> None:
+def test_a_server_that_forgets_is_wrong(stepfast: Verbs, shop: Shop) -> None:
     if shop.url.startswith("sqlite"):
         pytest.skip("SQLite is opened so that it does not")
-    holdfast("migrate")
-    durability = finding(holdfast.json("doctor", code=1), "durability")
+    stepfast("migrate")
+    durability = finding(stepfast.json("doctor", code=1), "durability")
     assert not durability["ok"] and durability["advice"]
 
 
-def test_missing_tables(holdfast: Verbs, shop: Shop) -> None:
-    checks = holdfast.json("doctor", code=1)
-    text = holdfast("doctor", code=1).stdout
+def test_missing_tables(stepfast: Verbs, shop: Shop) -> None:
+    checks = stepfast.json("doctor", code=1)
+    text = stepfast("doctor", code=1).stdout
     assert not checks[-1]["ok"]
-    assert "holdfast migrate" in text and "wrong" in text
+    assert "stepfast migrate" in text and "wrong" in text
 
 
-def test_runs_that_nobody_serves(holdfast: Verbs, shop: Shop) -> None:
+def test_runs_that_nobody_serves(stepfast: Verbs, shop: Shop) -> None:
     shop.start("double", {"id": "o-1", "cents": 1}, queue="vip")
-    checks = holdfast.json("doctor", code=1)
+    checks = stepfast.json("doctor", code=1)
     assert wrong(checks) == ["workers", "queues"]
     assert finding(checks, "queues")["found"].endswith("'double' in queue 'vip'")
     shop.play(crew)  # knows the workflow for every queue
     code = 0 if shop.url.startswith("sqlite") else 1
-    checks = holdfast.json("doctor", code=code)
+    checks = stepfast.json("doctor", code=code)
     assert wrong(checks) == []
     assert "2 live; dead: wreck:3" in finding(checks, "workers")["found"]
 
 
-def test_other_code_in_the_workers(holdfast: Verbs, shop: Shop) -> None:
+def test_other_code_in_the_workers(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     shop.play(crew)
     code = 0 if shop.url.startswith("sqlite") else 1
-    found = finding(holdfast.json("doctor", "--app", "shop:app", code=code), "workflows")["found"]
+    found = finding(stepfast.json("doctor", "--app", "shop:app", code=code), "workflows")["found"]
     assert "live workers have other code of double than this" in found
 
 
-def test_an_unreachable_database(holdfast: Verbs) -> None:
-    [check] = holdfast.json("doctor", "-u", "postgresql://me:s3cret@127.0.0.1:1/none", code=5)
+def test_an_unreachable_database(stepfast: Verbs) -> None:
+    [check] = stepfast.json("doctor", "-u", "postgresql://me:s3cret@127.0.0.1:1/none", code=5)
     assert check["check"] == "connection" and not check["ok"] and check["advice"]
     assert "s3cret" not in check["found"]

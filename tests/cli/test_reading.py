@@ -27,91 +27,91 @@ async def bury(scene: Scene) -> str:
 # -- runs
 
 
-def test_runs_for_people(holdfast: Verbs, shop: Shop) -> None:
+def test_runs_for_people(stepfast: Verbs, shop: Shop) -> None:
     done = shop.start("double", ORDER, key="k-1", tags=["red"])
     bad = shop.start("refuse", "no luck")
     shop.drain()
-    lines = holdfast("runs").stdout.splitlines()
+    lines = stepfast("runs").stdout.splitlines()
     assert lines[0].split() == ["id", "workflow", "status", "attempt", "created", "took", "key", "tags"]
     assert lines[1].split()[:4] == [bad, "refuse", "failed", "(code)"]
     assert lines[2].split()[:3] == [done, "double", "completed"]
     assert "k-1" in lines[2] and "red" in lines[2] and "ago" in lines[2]
 
 
-def test_runs_for_scripts(holdfast: Verbs, shop: Shop) -> None:
+def test_runs_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("double", ORDER, key="k-1")
     shop.drain()
-    [run] = holdfast.json("runs")
+    [run] = stepfast.json("runs")
     expected = {"id": run_id, "workflow": "double", "status": "completed", "input": ORDER, "output": 198, "key": "k-1"}
     assert run.items() >= expected.items()
 
 
-def test_each_filter(holdfast: Verbs, shop: Shop) -> None:
+def test_each_filter(stepfast: Verbs, shop: Shop) -> None:
     one = shop.start("double", ORDER, key="k-1", tags=["red"], queue="vip")
     bad = shop.start("refuse", "no luck")
     shop.drain()
     ready = shop.start("nothing")
-    assert ids(holdfast.json("runs")) == [ready, bad, one]
-    assert ids(holdfast.json("runs", "--workflow", "double")) == [one]
-    assert ids(holdfast.json("runs", "--status", "queued")) == [ready]
-    assert ids(holdfast.json("runs", "--queue", "vip")) == [one]
-    assert ids(holdfast.json("runs", "--tag", "red")) == [one]
-    assert ids(holdfast.json("runs", "--reason", "code")) == [bad]
-    assert ids(holdfast.json("runs", "--key", "k-1")) == [one]
-    assert holdfast.json("runs", "--tag", "blue") == []
-    assert holdfast("runs", "--tag", "blue").stdout == ""
+    assert ids(stepfast.json("runs")) == [ready, bad, one]
+    assert ids(stepfast.json("runs", "--workflow", "double")) == [one]
+    assert ids(stepfast.json("runs", "--status", "queued")) == [ready]
+    assert ids(stepfast.json("runs", "--queue", "vip")) == [one]
+    assert ids(stepfast.json("runs", "--tag", "red")) == [one]
+    assert ids(stepfast.json("runs", "--reason", "code")) == [bad]
+    assert ids(stepfast.json("runs", "--key", "k-1")) == [one]
+    assert stepfast.json("runs", "--tag", "blue") == []
+    assert stepfast("runs", "--tag", "blue").stdout == ""
 
 
-def test_pages(holdfast: Verbs, shop: Shop) -> None:
+def test_pages(stepfast: Verbs, shop: Shop) -> None:
     first, second, third = (shop.start("nothing") for _ in range(3))
-    answer = holdfast("runs", "--limit", "2")
+    answer = stepfast("runs", "--limit", "2")
     assert f"--after {second}" in answer.stderr
-    assert ids(holdfast.json("runs", "-n", "2")) == [third, second]
-    assert ids(holdfast.json("runs", "-n", "2", "--after", second)) == [first]
+    assert ids(stepfast.json("runs", "-n", "2")) == [third, second]
+    assert ids(stepfast.json("runs", "-n", "2", "--after", second)) == [first]
 
 
-def test_dead_letters(holdfast: Verbs, shop: Shop) -> None:
+def test_dead_letters(stepfast: Verbs, shop: Shop) -> None:
     shop.start("refuse", "no luck")
     shop.drain()
     letter = shop.play(bury)
-    assert ids(holdfast.json("runs", "--dead")) == [letter]
-    assert "--dead means" in holdfast.error("runs", "--dead", "--status", "queued", code=2)
+    assert ids(stepfast.json("runs", "--dead")) == [letter]
+    assert "--dead means" in stepfast.error("runs", "--dead", "--status", "queued", code=2)
 
 
-def test_filters_that_make_no_sense(holdfast: Verbs, shop: Shop) -> None:
+def test_filters_that_make_no_sense(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
-    assert "there is no status 'lost'; there are queued" in holdfast.error("runs", "--status", "lost", code=2)
-    assert "limit must be from 1" in holdfast.error("runs", "--limit", "0", code=2)
-    assert "'7' is not a run id" in holdfast.error("runs", "--after", "7", code=2)
+    assert "there is no status 'lost'; there are queued" in stepfast.error("runs", "--status", "lost", code=2)
+    assert "limit must be from 1" in stepfast.error("runs", "--limit", "0", code=2)
+    assert "'7' is not a run id" in stepfast.error("runs", "--after", "7", code=2)
 
 
-def test_what_users_wrote_is_shown_as_they_wrote_it(holdfast: Verbs, shop: Shop) -> None:
+def test_what_users_wrote_is_shown_as_they_wrote_it(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("refuse", "[red]bold[/red] \x1b[2J", tags=["[link=x]", "\x1b]0;title\x07"])
     shop.drain()
-    for answer in (holdfast("runs"), holdfast("show", run_id)):
+    for answer in (stepfast("runs"), stepfast("show", run_id)):
         assert "[link=x], \\x1b]0;title\\x07" in answer.stdout
         assert "\x1b" not in answer.stdout
-    assert "[red]bold[/red] \\x1b[2J" in holdfast("show", run_id).stdout
-    assert "\x1b" not in holdfast("result", run_id, code=1).stderr
+    assert "[red]bold[/red] \\x1b[2J" in stepfast("show", run_id).stdout
+    assert "\x1b" not in stepfast("result", run_id, code=1).stderr
 
 
 # -- show
 
 
-def test_show_a_completed_run(holdfast: Verbs, shop: Shop) -> None:
+def test_show_a_completed_run(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("checkout", ORDER, key="k-1", tags=["red"], priority=3)
     shop.drain()
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     for part in (run_id, "checkout", "completed", "k-1", "red", "priority 3", '{"charged":100}', "add tax", "charge"):
         assert part in text
     assert "Activity" not in text
-    assert "Activity" in holdfast("show", run_id, "--activity").stdout
+    assert "Activity" in stepfast("show", run_id, "--activity").stdout
 
 
-def test_show_for_scripts(holdfast: Verbs, shop: Shop) -> None:
+def test_show_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("checkout", ORDER)
     shop.drain()
-    run = holdfast.json("show", run_id)
+    run = stepfast.json("show", run_id)
     assert (run["id"], run["status"], run["output"]) == (run_id, "completed", {"charged": 100})
     assert run["why"].startswith("It completed ")
     assert [(s["name"], s["status"], s["output"]) for s in run["steps"]] == [
@@ -119,98 +119,98 @@ def test_show_for_scripts(holdfast: Verbs, shop: Shop) -> None:
         ("charge", "completed", 100),
     ]
     assert "activity" not in run
-    calls = holdfast.json("show", run_id, "--activity")["activity"]
+    calls = stepfast.json("show", run_id, "--activity")["activity"]
     assert [call["name"] for call in calls] == ["add tax", "charge"]
     assert all(isinstance(call["duration"], float) for call in calls)
 
 
-def test_show_a_failed_run_with_its_traceback(holdfast: Verbs, shop: Shop) -> None:
+def test_show_a_failed_run_with_its_traceback(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("refuse", "no luck")
     shop.drain()
-    text = holdfast("show", run_id).stdout
+    text = stepfast("show", run_id).stdout
     assert "ValueError: no luck" in text
-    assert f"holdfast retry {run_id}" in text
+    assert f"stepfast retry {run_id}" in text
     assert "raise ValueError(text)" in text
 
 
-def test_show_a_run_that_does_not_exist(holdfast: Verbs, shop: Shop) -> None:
+def test_show_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
-    assert holdfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY}"
-    assert "is not a run id" in holdfast.error("show", "x", code=2)
+    assert stepfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY}"
+    assert "is not a run id" in stepfast.error("show", "x", code=2)
 
 
-def test_a_long_payload_is_cut_for_people_only(holdfast: Verbs, shop: Shop) -> None:
+def test_a_long_payload_is_cut_for_people_only(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("refuse", "x" * 5000)
-    assert "(5002 characters; --json shows all)" in holdfast("show", run_id).stdout
-    assert holdfast.json("show", run_id)["input"] == "x" * 5000
+    assert "(5002 characters; --json shows all)" in stepfast("show", run_id).stdout
+    assert stepfast.json("show", run_id)["input"] == "x" * 5000
 
 
-def test_show_children_and_their_parent(holdfast: Verbs, shop: Shop) -> None:
+def test_show_children_and_their_parent(stepfast: Verbs, shop: Shop) -> None:
     parent = shop.started("convoy")
-    [child] = holdfast.json("show", parent)["children"]
-    holdfast("signal", child, "approved", "true")
+    [child] = stepfast.json("show", parent)["children"]
+    stepfast("signal", child, "approved", "true")
     shop.drain("harbour")
-    started, called = holdfast.json("show", parent)["children"]
-    lines = [line.split() for line in holdfast("show", parent).stdout.splitlines()]
+    started, called = stepfast.json("show", parent)["children"]
+    lines = [line.split() for line in stepfast("show", parent).stdout.splitlines()]
     assert ["approval", "start", "completed"] in [line[:3] for line in lines]
     assert [line[0] for line in lines if line[1:2] == ["approval"]] == [started, called] == [child, called]
     assert ["approval", "call", "waiting"] in [line[:3] for line in lines]
-    assert f"parent    {parent}" in holdfast("show", called).stdout
-    holdfast("signal", called, "approved", "false")
+    assert f"parent    {parent}" in stepfast("show", called).stdout
+    stepfast("signal", called, "approved", "false")
     shop.drain("harbour")
-    assert f'child {called}: "no"' in holdfast("show", parent).stdout
+    assert f'child {called}: "no"' in stepfast("show", parent).stdout
 
 
-def test_show_waits_races_and_branches(holdfast: Verbs, shop: Shop) -> None:
-    text = holdfast("show", shop.started("race")).stdout
+def test_show_waits_races_and_branches(stepfast: Verbs, shop: Shop) -> None:
+    text = stepfast("show", shop.started("race")).stdout
     assert 'won by "dock"' in text
     steps = [line.split() for line in text.splitlines()]
     assert ["tie", "up", "0", "completed"] in [line[:4] for line in steps]
     assert ["sleep", "sleep", "waiting"] in [line[:3] for line in steps]
     assert re.search(r"sleep .* until \d{4}-.* \(in ", text)
-    assert "waiting (signal 'approved')" in holdfast("show", shop.started("approval")).stdout
-    assert " at the latest (in " in holdfast("show", shop.started("approval")).stdout
+    assert "waiting (signal 'approved')" in stepfast("show", shop.started("approval")).stdout
+    assert " at the latest (in " in stepfast("show", shop.started("approval")).stdout
 
 
-def test_show_undos(holdfast: Verbs, shop: Shop) -> None:
+def test_show_undos(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("saga", "fail")
-    lines = [line.split() for line in holdfast("show", run_id).stdout.splitlines()]
+    lines = [line.split() for line in stepfast("show", run_id).stdout.splitlines()]
     assert ["free", "undo", "compensated"] in [line[:3] for line in lines]
     assert all("free" in line for line in lines if line[:1] == ["reserve"])
-    steps = holdfast.json("show", run_id)["steps"]
+    steps = stepfast.json("show", run_id)["steps"]
     assert [(step["kind"], step["undo"]) for step in steps] == [("step", "free")] * 2 + [("undo", None)] * 2
 
 
-def test_show_what_a_run_has_set_and_what_it_goes_on_as(holdfast: Verbs, shop: Shop) -> None:
+def test_show_what_a_run_has_set_and_what_it_goes_on_as(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("voyage", 1)
-    text = holdfast("show", run_id).stdout
-    found = holdfast.json("show", run_id)
+    text = stepfast("show", run_id).stdout
+    found = stepfast.json("show", run_id)
     assert found["values"] == {"left": 1}
     assert "Values\nleft  1" in text
     assert f"goes on as  {found['output']}" in text
-    assert f"origin    {run_id}" in holdfast("show", found["output"]).stdout
+    assert f"origin    {run_id}" in stepfast("show", found["output"]).stdout
 
 
-def test_show_what_was_asked_of_a_run_in_hand(holdfast: Verbs, shop: Shop) -> None:
+def test_show_what_was_asked_of_a_run_in_hand(stepfast: Verbs, shop: Shop) -> None:
     async def ask(scene: Scene) -> str:
         scene.worker = await scene.add_worker()
         run = await scene.running()
         await scene.store.pause(run.id)
         return run.id
 
-    assert "asked     to pause" in holdfast("show", shop.play(ask)).stdout
+    assert "asked     to pause" in stepfast("show", shop.play(ask)).stdout
 
 
 # -- payloads behind a codec
 
 CODEC = """
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 class Mirror:
     def encode(self, data): return data[::-1]
     def decode(self, data): return data[::-1]
 
-app = Holdfast(codec=Mirror())
+app = Stepfast(codec=Mirror())
 
 @app.task
 async def secret(text: str) -> str:
@@ -222,44 +222,44 @@ async def broken(text: str) -> str:
 """
 
 
-def test_sealed_payloads_are_shown_with_the_code_only(holdfast: Verbs, shop: Shop) -> None:
+def test_sealed_payloads_are_shown_with_the_code_only(stepfast: Verbs, shop: Shop) -> None:
     shop.write("vault.py", CODEC)
-    run_id = holdfast("start", "secret", '"gold"', "--app", "vault:app").stdout.strip()
-    bad = holdfast("start", "broken", '"gold"', "--app", "vault:app").stdout.strip()
+    run_id = stepfast("start", "secret", '"gold"', "--app", "vault:app").stdout.strip()
+    bad = stepfast("start", "broken", '"gold"', "--app", "vault:app").stdout.strip()
     shop.drain("vault")
-    assert holdfast.json("show", run_id, "--app", "vault:app")["output"] == "gold"
-    assert holdfast.json("result", run_id, "--app", "vault:app")["output"] == "gold"
-    assert "gold" not in holdfast("show", run_id).stdout
-    assert "stored through a codec" in holdfast("show", run_id).stdout
-    assert "stored through a codec" in holdfast("show", bad).stdout
-    holdfast("runs")
-    assert "--app module:app" in holdfast.error("result", run_id, code=2)
+    assert stepfast.json("show", run_id, "--app", "vault:app")["output"] == "gold"
+    assert stepfast.json("result", run_id, "--app", "vault:app")["output"] == "gold"
+    assert "gold" not in stepfast("show", run_id).stdout
+    assert "stored through a codec" in stepfast("show", run_id).stdout
+    assert "stored through a codec" in stepfast("show", bad).stdout
+    stepfast("runs")
+    assert "--app module:app" in stepfast.error("result", run_id, code=2)
 
 
 # -- retry
 
 
-def test_retry_queues_failed_runs_again(holdfast: Verbs, shop: Shop) -> None:
+def test_retry_queues_failed_runs_again(stepfast: Verbs, shop: Shop) -> None:
     runs = [shop.start("refuse", "no luck") for _ in range(2)]
     shop.drain()
-    assert holdfast("retry", *runs).stdout.split() == runs
-    assert ids(holdfast.json("runs", "--status", "queued")) == runs[::-1]
+    assert stepfast("retry", *runs).stdout.split() == runs
+    assert ids(stepfast.json("runs", "--status", "queued")) == runs[::-1]
 
 
-def test_retry_goes_on_with_the_others_when_one_is_refused(holdfast: Verbs, shop: Shop) -> None:
+def test_retry_goes_on_with_the_others_when_one_is_refused(stepfast: Verbs, shop: Shop) -> None:
     bad = shop.start("refuse", "no luck")
     shop.drain()
     ready = shop.start("nothing")
-    answer = holdfast("retry", ready, bad, code=1)
+    answer = stepfast("retry", ready, bad, code=1)
     assert answer.stdout.split() == [bad]
     assert f"run {ready} is queued; only failed or cancelled runs can be retried" in answer.stderr
-    assert holdfast("retry", NOBODY, ready, code=3).stdout == ""
-    told = holdfast.json("retry", bad, code=1)
+    assert stepfast("retry", NOBODY, ready, code=3).stdout == ""
+    told = stepfast.json("retry", bad, code=1)
     assert told == [{"id": bad, "retried": False, "error": told[0]["error"]}]
 
 
-def test_retry_a_dead_letter(holdfast: Verbs, shop: Shop) -> None:
+def test_retry_a_dead_letter(stepfast: Verbs, shop: Shop) -> None:
     letter = shop.play(bury)
-    holdfast("retry", letter)
-    run = holdfast.json("show", letter)
+    stepfast("retry", letter)
+    run = stepfast.json("show", letter)
     assert (run["status"], run["losses"]) == ("queued", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from holdfast import RunInfo
+from stepfast import RunInfo
 from tests.cli.conftest import Shop, Verbs
 
 ORDER = '{"id": "o-1", "cents": 21}'
@@ -16,33 +16,33 @@ def info(shop: Shop, run_id: str) -> RunInfo:
     return found
 
 
-def test_start_prints_the_id_and_nothing_else(holdfast: Verbs, shop: Shop) -> None:
-    answer = holdfast("start", "double", ORDER, "--app", "shop:app")
+def test_start_prints_the_id_and_nothing_else(stepfast: Verbs, shop: Shop) -> None:
+    answer = stepfast("start", "double", ORDER, "--app", "shop:app")
     run_id = answer.stdout.strip()
     assert answer.stdout == f"{run_id}\n"
     assert answer.stderr == ""
     assert info(shop, run_id).input == {"id": "o-1", "cents": 21}
 
 
-def test_start_for_scripts(holdfast: Verbs, shop: Shop) -> None:
-    started = holdfast.json("start", "nothing", "--app", "shop:app")
+def test_start_for_scripts(stepfast: Verbs, shop: Shop) -> None:
+    started = stepfast.json("start", "nothing", "--app", "shop:app")
     assert info(shop, started["id"]).workflow == "nothing"
 
 
-def test_start_without_the_code_is_checked_against_what_the_database_knows(holdfast: Verbs, shop: Shop) -> None:
+def test_start_without_the_code_is_checked_against_what_the_database_knows(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()  # a worker was there, so the definitions are
-    run_id = holdfast("start", "double", ORDER).stdout.strip()
+    run_id = stepfast("start", "double", ORDER).stdout.strip()
     shop.drain()
-    assert holdfast.json("result", run_id)["output"] == 42
+    assert stepfast.json("result", run_id)["output"] == 42
 
 
-def test_input_from_stdin(holdfast: Verbs, shop: Shop) -> None:
-    run_id = holdfast("start", "double", "-", "--app", "shop:app", input=ORDER).stdout.strip()
+def test_input_from_stdin(stepfast: Verbs, shop: Shop) -> None:
+    run_id = stepfast("start", "double", "-", "--app", "shop:app", input=ORDER).stdout.strip()
     assert info(shop, run_id).input["cents"] == 21
 
 
-def test_every_option_reaches_the_run(holdfast: Verbs, shop: Shop) -> None:
-    answer = holdfast(
+def test_every_option_reaches_the_run(stepfast: Verbs, shop: Shop) -> None:
+    answer = stepfast(
         "start", "double", ORDER, "--app", "shop:app", "--key", "k-1", "--queue", "vip", "--priority", "7",
         "--delay", "2h", "--expires-in", "30m", "--deadline", "1d", "--max-attempts", "9", "--timeout", "1m30s",
         "--tag", "red", "--tag", "large",
@@ -54,28 +54,28 @@ def test_every_option_reaches_the_run(holdfast: Verbs, shop: Shop) -> None:
     assert run.deadline == run.created_at + timedelta(days=1)
 
 
-def test_a_moment_to_start_at(holdfast: Verbs, shop: Shop) -> None:
-    answer = holdfast("start", "nothing", "--app", "shop:app", "--at", "2099-01-31T09:30+01:00")
+def test_a_moment_to_start_at(stepfast: Verbs, shop: Shop) -> None:
+    answer = stepfast("start", "nothing", "--app", "shop:app", "--at", "2099-01-31T09:30+01:00")
     assert info(shop, answer.stdout.strip()).due_at == datetime(2099, 1, 31, 8, 30, tzinfo=UTC)
 
 
-def test_the_same_key_is_the_same_run(holdfast: Verbs, shop: Shop) -> None:
-    first = holdfast("start", "nothing", "--app", "shop:app", "--key", "once").stdout
-    assert holdfast("start", "nothing", "--app", "shop:app", "--key", "once").stdout == first
+def test_the_same_key_is_the_same_run(stepfast: Verbs, shop: Shop) -> None:
+    first = stepfast("start", "nothing", "--app", "shop:app", "--key", "once").stdout
+    assert stepfast("start", "nothing", "--app", "shop:app", "--key", "once").stdout == first
 
 
-def test_start_and_wait_for_the_result(holdfast: Verbs, shop: Shop) -> None:
+def test_start_and_wait_for_the_result(stepfast: Verbs, shop: Shop) -> None:
     shop.start("double", {"id": "o-1", "cents": 21}, key="k")
     shop.drain()
-    answer = holdfast("start", "double", ORDER, "--key", "k", "--wait")
+    answer = stepfast("start", "double", ORDER, "--key", "k", "--wait")
     assert answer.stdout == "42\n"
     assert answer.stderr.startswith("run ")
 
 
-def test_start_and_wait_for_a_failure(holdfast: Verbs, shop: Shop) -> None:
+def test_start_and_wait_for_a_failure(stepfast: Verbs, shop: Shop) -> None:
     shop.start("refuse", "no luck", key="k")
     shop.drain()
-    answer = holdfast("start", "refuse", '"no luck"', "--key", "k", "--wait", code=1)
+    answer = stepfast("start", "refuse", '"no luck"', "--key", "k", "--wait", code=1)
     assert answer.stdout == ""
     assert "ValueError: no luck" in answer.stderr
 
@@ -83,46 +83,46 @@ def test_start_and_wait_for_a_failure(holdfast: Verbs, shop: Shop) -> None:
 # -- bad input
 
 
-def test_an_unknown_workflow_is_refused_with_the_names_that_exist(holdfast: Verbs, shop: Shop) -> None:
+def test_an_unknown_workflow_is_refused_with_the_names_that_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
-    sentence = holdfast.error("start", "dubble", code=2)
+    sentence = stepfast.error("start", "dubble", code=2)
     assert sentence.startswith("error: there is no workflow named 'dubble'; known workflows: checkout, double, hold")
 
 
-def test_an_input_that_does_not_fit_is_refused_with_the_path(holdfast: Verbs, shop: Shop) -> None:
+def test_an_input_that_does_not_fit_is_refused_with_the_path(stepfast: Verbs, shop: Shop) -> None:
     wrong = '{"id": "o-1", "cents": "many"}'
-    assert "$.cents" in holdfast.error("start", "double", wrong, "--app", "shop:app", code=2)
+    assert "$.cents" in stepfast.error("start", "double", wrong, "--app", "shop:app", code=2)
     shop.drain()
-    assert "$.cents" in holdfast.error("start", "double", wrong, code=2)
+    assert "$.cents" in stepfast.error("start", "double", wrong, code=2)
     assert shop.call(lambda app: app.runs()) == []
 
 
-def test_a_missing_input_is_refused(holdfast: Verbs, shop: Shop) -> None:
-    assert "the input of 'double'" in holdfast.error("start", "double", "--app", "shop:app", code=2)
+def test_a_missing_input_is_refused(stepfast: Verbs, shop: Shop) -> None:
+    assert "the input of 'double'" in stepfast.error("start", "double", "--app", "shop:app", code=2)
 
 
-def test_an_input_that_is_not_json_is_refused(holdfast: Verbs, shop: Shop) -> None:
-    sentence = holdfast.error("start", "refuse", "text", "--app", "shop:app", code=2)
+def test_an_input_that_is_not_json_is_refused(stepfast: Verbs, shop: Shop) -> None:
+    sentence = stepfast.error("start", "refuse", "text", "--app", "shop:app", code=2)
     assert "the input is not JSON" in sentence
     assert "a string needs its quotes" in sentence
-    assert "stdin is not JSON" in holdfast("start", "refuse", "-", input="{", code=2).stderr
+    assert "stdin is not JSON" in stepfast("start", "refuse", "-", input="{", code=2).stderr
 
 
-def test_times_that_make_no_sense_are_refused(holdfast: Verbs, shop: Shop) -> None:
-    assert "'soon' is not a time" in holdfast.error("start", "nothing", "--delay", "soon", code=2)
-    assert "'tomorrow' is not a time" in holdfast.error("start", "nothing", "--at", "tomorrow", code=2)
+def test_times_that_make_no_sense_are_refused(stepfast: Verbs, shop: Shop) -> None:
+    assert "'soon' is not a time" in stepfast.error("start", "nothing", "--delay", "soon", code=2)
+    assert "'tomorrow' is not a time" in stepfast.error("start", "nothing", "--at", "tomorrow", code=2)
     both = ("--delay", "5", "--at", "2099-01-01T00:00")
-    assert "delay or at, not both" in holdfast.error("start", "nothing", "--app", "shop:app", *both, code=2)
+    assert "delay or at, not both" in stepfast.error("start", "nothing", "--app", "shop:app", *both, code=2)
 
 
 # -- result
 
 
-def test_result_prints_json(holdfast: Verbs, shop: Shop) -> None:
+def test_result_prints_json(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("checkout", {"id": "o-1", "cents": 99})
     shop.drain()
-    assert json.loads(holdfast("result", run_id).stdout) == {"charged": 100}
-    assert holdfast.json("result", run_id) == {
+    assert json.loads(stepfast("result", run_id).stdout) == {"charged": 100}
+    assert stepfast.json("result", run_id) == {
         "id": run_id,
         "status": "completed",
         "reason": None,
@@ -131,22 +131,22 @@ def test_result_prints_json(holdfast: Verbs, shop: Shop) -> None:
     }
 
 
-def test_result_of_a_failed_run(holdfast: Verbs, shop: Shop) -> None:
+def test_result_of_a_failed_run(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("refuse", "no luck")
     shop.drain()
-    assert holdfast.error("result", run_id, code=1) == f"error: run {run_id} failed (code): ValueError: no luck"
-    outcome = holdfast.json("result", run_id, code=1)
+    assert stepfast.error("result", run_id, code=1) == f"error: run {run_id} failed (code): ValueError: no luck"
+    outcome = stepfast.json("result", run_id, code=1)
     assert (outcome["status"], outcome["reason"]) == ("failed", "code")
     assert outcome["error"]["message"] == "no luck"
 
 
-def test_result_gives_up_after_the_timeout(holdfast: Verbs, shop: Shop) -> None:
+def test_result_gives_up_after_the_timeout(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("nothing")
-    assert f"run {run_id} has not ended within 0.01 s" in holdfast.error("result", run_id, "-t", "10ms", code=4)
+    assert f"run {run_id} has not ended within 0.01 s" in stepfast.error("result", run_id, "-t", "10ms", code=4)
 
 
-def test_result_of_a_run_that_does_not_exist(holdfast: Verbs, shop: Shop) -> None:
+def test_result_of_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     nobody = "0197a1b2-0000-7000-8000-000000000000"
-    assert holdfast.error("result", nobody, code=3) == f"error: there is no run {nobody}"
-    assert "'7' is not a run id" in holdfast.error("result", "7", code=2)
+    assert stepfast.error("result", nobody, code=3) == f"error: there is no run {nobody}"
+    assert "'7' is not a run id" in stepfast.error("result", "7", code=2)

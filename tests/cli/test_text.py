@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from holdfast.cli.text import ago, lasting, listed, moment, span
+from stepfast.cli.text import ago, lasting, listed, moment, span
 
 
 @pytest.mark.parametrize(

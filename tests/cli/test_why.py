@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.model.ids import child_id
+from stepfast import Stepfast
+from stepfast.model.ids import child_id
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.store.scene import MINUTE, Scene, child_of, failed, joint, move, under_way
 
 
 @pytest.fixture
-def why(holdfast: Verbs, shop: Shop) -> Callable[..., str]:
+def why(stepfast: Verbs, shop: Shop) -> Callable[..., str]:
     """Play a scene that gives a run's id; what `show` says of it."""
 
     def ask(scene: Callable[[Scene], Awaitable[str]] | str) -> str:
         run_id = scene if isinstance(scene, str) else shop.play(scene)
-        sentence = str(holdfast.json("show", run_id)["why"])
-        assert sentence[:15] in holdfast("show", run_id).stdout
+        sentence = str(stepfast.json("show", run_id)["why"])
+        assert sentence[:15] in stepfast("show", run_id).stdout
         assert "  " not in sentence and sentence.endswith(".")
         return sentence
 
@@ -33,7 +33,7 @@ def why(holdfast: Verbs, shop: Shop) -> Callable[..., str]:
 
 def test_no_worker_at_all(why: Callable[..., str], shop: Shop) -> None:
     assert why(shop.start("nothing")) == (
-        "It is ready and stands in line, but there is no live worker: start one with `holdfast worker module:app`."
+        "It is ready and stands in line, but there is no live worker: start one with `stepfast worker module:app`."
     )
 
 
@@ -118,23 +118,23 @@ def test_between_two_tries_of_a_step(why: Callable[..., str], shop: Shop) -> Non
 
 # -- waiting
 
-NOBODY_WORKS = " But there is no live worker: start one with `holdfast worker module:app`."
+NOBODY_WORKS = " But there is no live worker: start one with `stepfast worker module:app`."
 
 
 def test_waiting_for_a_signal(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("approval")
     sentence = why(run_id)
     assert sentence.startswith("It waits for signal 'approved', at the latest until ")
-    assert sentence.endswith(f"); `holdfast signal {run_id} approved JSON` sends it.{NOBODY_WORKS}")
+    assert sentence.endswith(f"); `stepfast signal {run_id} approved JSON` sends it.{NOBODY_WORKS}")
 
 
 def test_waiting_for_a_signal_without_an_end(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("saga", "wait")
-    assert why(run_id).startswith(f"It waits for signal 'sail'; `holdfast signal {run_id} sail JSON` sends it.")
+    assert why(run_id).startswith(f"It waits for signal 'sail'; `stepfast signal {run_id} sail JSON` sends it.")
 
 
 def test_waiting_for_a_signal_until_the_deadline(why: Callable[..., str], shop: Shop) -> None:
-    assert ", its deadline); `holdfast signal" in why(shop.started("saga", "wait", deadline=3600))
+    assert ", its deadline); `stepfast signal" in why(shop.started("saga", "wait", deadline=3600))
 
 
 def test_the_name_of_a_signal_is_safe_to_paste(why: Callable[..., str]) -> None:
@@ -161,12 +161,12 @@ def test_waiting_for_a_check(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("tide")
     sentence = why(run_id)
     assert sentence.startswith("It waits until 'is_high' is so, and asks again in ")
-    assert f"`holdfast resume {run_id}` makes it ask at once." in sentence
+    assert f"`stepfast resume {run_id}` makes it ask at once." in sentence
 
 
-def test_waiting_for_a_child(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_waiting_for_a_child(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("convoy")
-    [child] = holdfast.json("show", run_id)["children"]
+    [child] = stepfast.json("show", run_id)["children"]
     assert why(run_id) == f"It waits for its child 'approval' (run {child}, waiting).{NOBODY_WORKS}"
 
 
@@ -271,7 +271,7 @@ def ended(reason: str, error: str = '{"type":"ValueError","message":"no luck"}')
 def test_failed_by_the_code(why: Callable[..., str]) -> None:
     sentence = why(ended("code"))
     assert sentence.startswith("It failed with ValueError: no luck (")
-    assert "`holdfast retry" in sentence and sentence.endswith("its recorded steps are kept.")
+    assert "`stepfast retry" in sentence and sentence.endswith("its recorded steps are kept.")
 
 
 def test_failed_by_timeout_and_deadline(why: Callable[..., str]) -> None:
@@ -289,7 +289,7 @@ def test_a_dead_letter(why: Callable[..., str]) -> None:
 
     sentence = why(scene)
     assert sentence.startswith("It is a dead letter: 5 workers died while executing it")
-    assert "then `holdfast retry" in sentence
+    assert "then `stepfast retry" in sentence
 
 
 def test_expired(why: Callable[..., str]) -> None:
@@ -313,30 +313,30 @@ def test_expired_but_nobody_has_looked_yet(why: Callable[..., str]) -> None:
     assert "will be ended by the next worker that looks" in why(scene)
 
 
-def test_cancelled(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_cancelled(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("nap")
-    holdfast("cancel", run_id)
+    stepfast("cancel", run_id)
     assert why(run_id).startswith("It was cancelled ")
-    assert f"`holdfast retry {run_id}` queues it again." in why(run_id)
+    assert f"`stepfast retry {run_id}` queues it again." in why(run_id)
 
 
-def test_gone_on_as_another(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_gone_on_as_another(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("voyage", 1)
-    assert why(run_id).startswith(f"It went on as run {holdfast.json('show', run_id)['output']} ")
+    assert why(run_id).startswith(f"It went on as run {stepfast.json('show', run_id)['output']} ")
 
 
 # -- held
 
 
-def test_held(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_held(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("nothing")
-    holdfast("pause", run_id)
-    assert why(run_id) == f"An operator holds it; `holdfast resume {run_id}` lets it go on."
+    stepfast("pause", run_id)
+    assert why(run_id) == f"An operator holds it; `stepfast resume {run_id}` lets it go on."
 
 
-def test_held_while_it_waits(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_held_while_it_waits(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("approval", deadline=7200)
-    holdfast("pause", run_id)
+    stepfast("pause", run_id)
     sentence = why(run_id)
     assert "Meanwhile it waits for signal 'approved': what comes is kept for it." in sentence
     assert "Its deadline counts all the same: in " in sentence
@@ -345,9 +345,9 @@ def test_held_while_it_waits(why: Callable[..., str], holdfast: Verbs, shop: Sho
 # -- undoing
 
 
-def test_about_to_be_undone(why: Callable[..., str], holdfast: Verbs, shop: Shop) -> None:
+def test_about_to_be_undone(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("saga", "wait")
-    holdfast("cancel", run_id)
+    stepfast("cancel", run_id)
     sentence = why(run_id)
     assert sentence.startswith("It was cancelled, and its completed steps are being undone: 0 of 2 so far. It is ready")
     assert sentence.endswith(NOBODY_WORKS.replace(" But", "but"))
@@ -377,7 +377,7 @@ def test_undone(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("saga", "fail")
     sentence = why(run_id)
     assert sentence.startswith("It failed with ValueError: storm, and its completed steps were undone (")
-    assert sentence.endswith(f"`holdfast retry --from-start {run_id}` starts a new run with the same input.")
+    assert sentence.endswith(f"`stepfast retry --from-start {run_id}` starts a new run with the same input.")
 
 
 def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
@@ -386,7 +386,7 @@ def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("saga", "fail", module="jam")
     sentence = why(run_id)
     assert sentence.startswith("Its completed steps were to be undone, but that failed: CompensationFailed: undo ")
-    assert f"See to them, then `holdfast retry --from-start {run_id}`" in sentence
+    assert f"See to them, then `stepfast retry --from-start {run_id}`" in sentence
 
 
 # -- code that changed
@@ -395,8 +395,8 @@ def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
 def test_code_that_changed_under_a_run(why: Callable[..., str], shop: Shop) -> None:
     """For real: a run recorded by one version of the code, retried with another."""
     one = """
-from holdfast import Context, Holdfast
-app = Holdfast()
+from stepfast import Context, Stepfast
+app = Stepfast()
 @app.workflow(name="moving", max_attempts=1)
 async def moving(ctx: Context) -> None:
     await ctx.step("first", lambda: 1)
@@ -405,10 +405,10 @@ async def moving(ctx: Context) -> None:
     shop.write("one.py", one)
     shop.write("two.py", one.replace('"first"', '"another"'))
 
-    async def start(app: Holdfast) -> Any:
+    async def start(app: Stepfast) -> Any:
         return (await app.start("moving")).id
 
-    async def again(app: Holdfast) -> None:
+    async def again(app: Stepfast) -> None:
         await app.get(run_id).retry()
         await app.drain()
 
@@ -418,4 +418,4 @@ async def moving(ctx: Context) -> None:
     sentence = why(run_id)
     assert sentence.startswith("The code no longer does what is recorded of this run:")
     assert "'first'" in sentence and "'another'" in sentence
-    assert f"then `holdfast retry {run_id}`." in sentence
+    assert f"then `stepfast retry {run_id}`." in sentence

@@ -25,49 +25,49 @@ def release(shop: Shop) -> None:
     (shop.folder / "release").touch()
 
 
-def assert_given_back(holdfast: Verbs, run_id: str) -> None:
-    run = holdfast.json("show", run_id)
+def assert_given_back(stepfast: Verbs, run_id: str) -> None:
+    run = stepfast.json("show", run_id)
     assert (run["status"], run["ready"], run["attempt"], run["losses"]) == ("queued", True, 1, 0)
-    assert holdfast.json("workers") == []
+    assert stepfast.json("workers") == []
 
 
-def test_a_worker_works(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_worker_works(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker = spawn("worker", "shop:app", "--concurrency", "5", "--queues", "double,vip", "-q", "extra", "--lease", "1m")
     worker.hear("started")
-    answer = holdfast("start", "double", '{"id": "o-1", "cents": 21}', "--wait")
+    answer = stepfast("start", "double", '{"id": "o-1", "cents": 21}', "--wait")
     assert answer.stdout == "42\n"
-    [info] = holdfast.json("workers")
+    [info] = stepfast.json("workers")
     assert (info["pid"], info["concurrency"], info["lease"]) == (worker.pid, 5, 60.0)
     assert info["queues"] == ["double", "vip", "extra"]
     worker.send(TERM)
     assert worker.ended() == 0
     assert worker.stdout == ""
-    assert holdfast.json("workers") == []
+    assert stepfast.json("workers") == []
 
 
-def test_a_signal_lets_handlers_finish(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_signal_lets_handlers_finish(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker, run_id = holding(shop, spawn, "--grace", "1h")
     worker.send(TERM)
     worker.hear("waits up to 3600 s for 1 runs")
     release(shop)
     assert worker.ended() == 0
-    assert holdfast.json("result", run_id)["output"] == "released"
+    assert stepfast.json("result", run_id)["output"] == "released"
 
 
-def test_after_the_grace_time_runs_are_given_back(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_after_the_grace_time_runs_are_given_back(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker, run_id = holding(shop, spawn, "--grace", "50ms")
     worker.send(TERM)
     assert worker.ended() == 0
-    assert_given_back(holdfast, run_id)
+    assert_given_back(stepfast, run_id)
 
 
-def test_a_second_signal_does_not_wait(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_second_signal_does_not_wait(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker, run_id = holding(shop, spawn, "--grace", "1h")
     worker.send(INT)
     worker.hear("waits up to")
     worker.send(INT)
     assert worker.ended() == 0
-    assert_given_back(holdfast, run_id)
+    assert_given_back(stepfast, run_id)
 
 
 def test_a_signal_before_the_worker_has_begun(shop: Shop, spawn: Processes) -> None:
@@ -93,7 +93,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_process_that_dies_is_replaced(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     crew = spawn("worker", "shop:app", "--processes", "2")
     crew.hear(" started: ", 2)
     victim, other = pids(crew, 2)
@@ -101,14 +101,14 @@ def test_a_process_that_dies_is_replaced(holdfast: Verbs, shop: Shop, spawn: Pro
     crew.hear("was killed by SIGKILL; starting another")
     crew.hear(" started: ", 3)
     newcomer = pids(crew, 3)[-1]
-    assert {w["pid"] for w in holdfast.json("workers")} == {victim, other, newcomer}
+    assert {w["pid"] for w in stepfast.json("workers")} == {victim, other, newcomer}
     crew.send(TERM)
     assert crew.ended() == 0
     assert not is_alive(other) and not is_alive(newcomer)
-    assert {w["pid"] for w in holdfast.json("workers")} == {victim}
+    assert {w["pid"] for w in stepfast.json("workers")} == {victim}
 
 
-def test_ctrl_c_at_the_terminal_is_one_signal_to_each(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     """The terminal sends it to the whole group; were the children in it, they would hear it twice and not wait."""
     crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
     crew.hear(" started: ", 2)
@@ -116,17 +116,17 @@ def test_ctrl_c_at_the_terminal_is_one_signal_to_each(holdfast: Verbs, shop: Sho
     crew.hear("waits up to 3600 s")
     release(shop)
     assert crew.ended() == 0
-    assert holdfast.json("result", run_id)["output"] == "released"
+    assert stepfast.json("result", run_id)["output"] == "released"
 
 
-def test_a_second_signal_is_passed_on_too(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_second_signal_is_passed_on_too(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
     crew.hear(" started: ", 2)
     crew.send(TERM)
     crew.hear("waits up to")
     crew.send(TERM)
     assert crew.ended() == 0
-    assert_given_back(holdfast, run_id)
+    assert_given_back(stepfast, run_id)
 
 
 def test_processes_that_cannot_start_are_not_tried_for_ever(shop: Shop, spawn: Processes) -> None:
@@ -138,7 +138,7 @@ def test_processes_that_cannot_start_are_not_tried_for_ever(shop: Shop, spawn: P
 # -- refusals
 
 
-def test_a_worker_that_cannot_start(holdfast: Verbs, shop: Shop, spawn: Processes) -> None:
+def test_a_worker_that_cannot_start(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     refusals = {
         ("nowhere:app",): (2, "there is no module 'nowhere'"),
         ("shop:app", "--lease", "0"): (2, "the heartbeat"),
@@ -172,7 +172,7 @@ def test_logs_in_json_name_the_run_and_the_step(shop: Shop, spawn: Processes) ->
 def test_logs_for_people(shop: Shop, spawn: Processes) -> None:
     worker = spawn("worker", "shop:app")
     [line] = worker.hear(" started: ")
-    assert " INFO holdfast: worker " in line
+    assert " INFO stepfast: worker " in line
     worker.send(TERM)
     assert worker.ended() == 0
 

@@ -98,7 +98,7 @@ PROMISED = {
         r"undone: a machine given back\nanew: computed on a machine . linked: True",
     ],
 }
-BOTH = sorted(name for name in PROMISED if "HOLDFAST_URL=postgresql" in (ROOT / "examples" / name).read_text())
+BOTH = sorted(name for name in PROMISED if "STEPFAST_URL=postgresql" in (ROOT / "examples" / name).read_text())
 """Those that say they run on Postgres too."""
 
 
@@ -115,12 +115,12 @@ def test_the_example_runs(name: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", BOTH)
 def test_the_example_runs_on_postgres(name: str, tmp_path: Path, postgres_url: str) -> None:
-    run(name, tmp_path, HOLDFAST_URL=postgres_url)
+    run(name, tmp_path, STEPFAST_URL=postgres_url)
 
 
 def run(name: str, folder: Path, **more: str) -> str:
     """Run it, and see that it tells what it promises."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPFAST_")}
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / name],
         cwd=folder, env={**environment, "PYTHONWARNINGS": "error", **more}, capture_output=True, text=True, timeout=90,

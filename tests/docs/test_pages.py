@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.cli import cli
+from stepfast.cli import cli
 from tests.docs.pages import ROOT, Block, all_blocks, anchors, links, pages
 
 MODULES = sorted(
@@ -61,7 +61,7 @@ def test_every_module_opens_with_its_duty(path: Path) -> None:
 
 def test_every_file_has_its_place_in_the_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    package = ROOT / "src" / "holdfast"
+    package = ROOT / "src" / "stepfast"
     names = {path.stem for path in package.rglob("*.py") if not path.stem.startswith("__")}
     missing = sorted(name for name in names if not re.search(rf"`(\w+/)*{name}(\.py)?`", text))
     assert not missing, f"ARCHITECTURE.md does not say what these are for: {missing}"
@@ -81,14 +81,14 @@ def test_commands_exist(block: Block) -> None:
 def check_command(words: list[str]) -> None:
     """What we can know of a command: our own verbs, options, targets, extras and examples exist."""
     program, *arguments = words
-    if program == "holdfast":
+    if program == "stepfast":
         check_verb(arguments)
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert next(word for word in arguments if "=" not in word) in targets, words
     elif program == "pip":
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        wanted = re.search(r"holdfast\[(.+)\]", arguments[-1])
+        wanted = re.search(r"stepfast\[(.+)\]", arguments[-1])
         assert wanted is None or set(wanted[1].split(",")) <= set(known), words
     elif program == "python" and arguments[0].startswith(("examples/", "tools/")):
         assert (ROOT / arguments[0]).exists(), words

@@ -23,7 +23,7 @@ MOST_FRAGMENTS = 3
 
 def environment(home: Path) -> dict[str, str]:
     """Without settings of the developer's own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTEST_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPFAST_", "PYTEST_"))}
     return {**kept, "PYTHONWARNINGS": "error", "HOME": str(home)}
 
 

@@ -9,12 +9,12 @@ import re
 import pytest
 from tools import settings_table
 
-import holdfast
-from holdfast import errors
-from holdfast.model import status
-from holdfast.run import Activity, ErrorInfo, Run, RunInfo, StepInfo
-from holdfast.settings import Settings
-from holdfast.sync import SyncApp, SyncRun
+import stepfast
+from stepfast import errors
+from stepfast.model import status
+from stepfast.run import Activity, ErrorInfo, Run, RunInfo, StepInfo
+from stepfast.settings import Settings
+from stepfast.sync import SyncApp, SyncRun
 from tests.docs.pages import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -50,7 +50,7 @@ def test_errors_outside_the_public_names_are_marked() -> None:
     for line in re.findall(r"^\| `(\w+)` \|(.+)$", page, re.MULTILINE):
         name, text = line
         if hasattr(errors, name):
-            assert (name in holdfast.__all__) != ("in `holdfast.errors`" in text), name
+            assert (name in stepfast.__all__) != ("in `stepfast.errors`" in text), name
 
 
 def test_every_status_and_reason_is_listed() -> None:
@@ -62,18 +62,18 @@ def test_every_status_and_reason_is_listed() -> None:
 
 def test_every_public_name_is_listed() -> None:
     known = words("docs/reference/python.md") | words("docs/reference/errors.md")
-    assert set(holdfast.__all__) <= known, set(holdfast.__all__) - known
+    assert set(stepfast.__all__) <= known, set(stepfast.__all__) - known
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        holdfast.Holdfast,
+        stepfast.Stepfast,
         Run,
-        holdfast.Context,
-        holdfast.SyncContext,
-        holdfast.DagContext,
-        holdfast.DagSyncContext,
+        stepfast.Context,
+        stepfast.SyncContext,
+        stepfast.DagContext,
+        stepfast.DagSyncContext,
         RunInfo,
         StepInfo,
         Activity,
@@ -87,7 +87,7 @@ def test_every_public_member_is_listed(kind: type) -> None:
     assert members <= known, f"{kind.__name__}: {sorted(members - known)}"
 
 
-@pytest.mark.parametrize("function", [holdfast.Holdfast.__init__, holdfast.Holdfast.runs, holdfast.Holdfast.worker])
+@pytest.mark.parametrize("function", [stepfast.Stepfast.__init__, stepfast.Stepfast.runs, stepfast.Stepfast.worker])
 def test_every_parameter_is_listed(function: object) -> None:
     parameters = set(inspect.signature(function).parameters) - {"self"}  # type: ignore[arg-type]
     known = words("docs/reference/python.md")
@@ -115,7 +115,7 @@ def sections() -> dict[str, set[str]]:
 
 
 def schema(database: str) -> str:
-    folder = ROOT / "src" / "holdfast" / "store" / database / "migrations"
+    folder = ROOT / "src" / "stepfast" / "store" / database / "migrations"
     text = "\n".join(path.read_text() for path in sorted(folder.glob("*.sql")))
     return re.sub(r"--[^\n]*", "", text).replace("{schema}.", "").replace("{prefix}", "")
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli import cli
+from stepfast.cli import cli
 from tests.docs.pages import ROOT, blocks
 
 pytestmark = pytest.mark.empty
@@ -36,7 +36,7 @@ def test_the_graph_is_drawn_as_the_tutorial_says(monkeypatch: pytest.MonkeyPatch
 
 def test_a_failed_order_is_shown_as_the_tutorial_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/orders.db"
-    monkeypatch.setenv("HOLDFAST_URL", url)
+    monkeypatch.setenv("STEPFAST_URL", url)
     run_id = asyncio.run(moon(loaded()))
     shown = CliRunner().invoke(cli, ["show", run_id, "--url", url]).stdout
     steps = shown.partition("\nSteps\n")[2].partition("\n\n")[0]

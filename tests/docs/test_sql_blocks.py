@@ -8,8 +8,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast import Context, Holdfast, NonRetryableError
-from holdfast.store.statements import split_script
+from stepfast import Context, NonRetryableError, Stepfast
+from stepfast.store.statements import split_script
 from tests.docs.pages import Block, all_blocks
 
 pytestmark = pytest.mark.empty
@@ -20,7 +20,7 @@ POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlite"]
 
 async def populate(url: str) -> None:
     """A completed run, a failed one and one that sleeps, in the namespace that the documents use."""
-    app = Holdfast(url)
+    app = Stepfast(url)
 
     @app.workflow
     async def checkout(ctx: Context, order: dict[str, str | int]) -> dict[str, str]:
@@ -55,7 +55,7 @@ async def test_postgres_takes_it(block: Block, postgres_url: str) -> None:
 
 @pytest.mark.parametrize("block", SQLITE, ids=lambda block: block.where)
 async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "stepfast.db"
     await populate(f"sqlite:///{path}")
     database = sqlite3.connect(path)
     try:

@@ -36,10 +36,10 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def python(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPFAST_")}
     with subprocess.Popen(
         [sys.executable, *command],
-        cwd=folder, env={**environment, "HOLDFAST_URL": url}, stdout=subprocess.PIPE, text=True,
+        cwd=folder, env={**environment, "STEPFAST_URL": url}, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         try:
             yield process

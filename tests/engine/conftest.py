@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.support.engine import Calls
 
-MakeApp = Callable[..., Holdfast]
+MakeApp = Callable[..., Stepfast]
 
 
 @pytest.fixture
 async def make_app(url: str) -> AsyncIterator[MakeApp]:
     """Makes applications on one database: a second one stands for another process, with other code."""
-    made: list[Holdfast] = []
+    made: list[Stepfast] = []
 
-    def make(**options: Any) -> Holdfast:
-        app = Holdfast(url, **options)
+    def make(**options: Any) -> Stepfast:
+        app = Stepfast(url, **options)
         made.append(app)
         return app
 
@@ -29,7 +29,7 @@ async def make_app(url: str) -> AsyncIterator[MakeApp]:
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> Holdfast:
+def app(make_app: MakeApp) -> Stepfast:
     """An application with the defaults."""
     return make_app()
 

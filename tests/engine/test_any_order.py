@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Backoff, Context, Holdfast, NonRetryableError, Run, Settings, StepFailed
-from holdfast.model.records import Batch
+from stepfast import Backoff, Context, NonRetryableError, Run, Settings, StepFailed, Stepfast
+from stepfast.model.records import Batch
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import dying_worker
 from tests.support.engine import eventually
@@ -56,7 +56,7 @@ disturbances = st.lists(
 class World:
     """What the trees do, and how often it was done."""
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Stepfast) -> None:
         self.app = app
         self.calls: Counter[tuple[str, str]] = Counter()
         """(label of the run, place in the tree) → calls of that step."""

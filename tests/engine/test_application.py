@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
     DatabaseUnavailable,
-    Holdfast,
     PayloadError,
     RunFailed,
     RunNotFound,
     SchemaError,
+    Stepfast,
     SyncContext,
     UnknownWorkflow,
 )
@@ -35,7 +35,7 @@ NOWHERE = "01977777-7777-7777-8777-777777777777"
 # -- tasks and workers ---------------------------------------------------------------------------------------------
 
 
-async def test_tasks_are_async_def_or_def(app: Holdfast) -> None:
+async def test_tasks_are_async_def_or_def(app: Stepfast) -> None:
     """D24: the handler gets its input; a def runs in a thread."""
     import threading
 
@@ -55,7 +55,7 @@ async def test_tasks_are_async_def_or_def(app: Holdfast) -> None:
     assert await runs[0].steps() == []
 
 
-async def test_a_registered_function_called_directly_is_just_the_function(app: Holdfast) -> None:
+async def test_a_registered_function_called_directly_is_just_the_function(app: Stepfast) -> None:
     @app.task
     async def mail(name: str) -> str:
         """Send it."""
@@ -65,7 +65,7 @@ async def test_a_registered_function_called_directly_is_just_the_function(app: H
     assert (mail.name, mail.__doc__) == ("mail", "Send it.")
 
 
-async def test_a_plain_def_workflow_runs_in_a_thread_with_its_context(app: Holdfast) -> None:
+async def test_a_plain_def_workflow_runs_in_a_thread_with_its_context(app: Stepfast) -> None:
     """Rule 30: steps sync and async, context variables carried over."""
     import contextvars
 
@@ -88,7 +88,7 @@ async def test_a_plain_def_workflow_runs_in_a_thread_with_its_context(app: Holdf
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_concurrency_is_exact(app: Holdfast, kind: str) -> None:
+async def test_concurrency_is_exact(app: Stepfast, kind: str) -> None:
     """D33: never more handlers at once than slots, and all slots are used."""
     gate = Gate()
 
@@ -113,7 +113,7 @@ async def test_concurrency_is_exact(app: Holdfast, kind: str) -> None:
     assert gate.arrivals == 7
 
 
-async def test_a_worker_serves_only_the_queues_it_is_told(app: Holdfast) -> None:
+async def test_a_worker_serves_only_the_queues_it_is_told(app: Stepfast) -> None:
     """Rule 32."""
 
     @app.task
@@ -129,7 +129,7 @@ async def test_a_worker_serves_only_the_queues_it_is_told(app: Holdfast) -> None
         await app.drain(queues="vip")
 
 
-async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Holdfast) -> None:
+async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Stepfast) -> None:
     """R15: and a stopped one does not."""
 
     @app.task
@@ -143,7 +143,7 @@ async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Ho
     assert await run.status() == "queued"
 
 
-async def test_stopping_waits_for_handlers_within_the_grace(app: Holdfast, calls: Calls) -> None:
+async def test_stopping_waits_for_handlers_within_the_grace(app: Stepfast, calls: Calls) -> None:
     """D34: what is running ends; nothing new is claimed."""
     gate = Gate()
 
@@ -170,7 +170,7 @@ async def test_stopping_waits_for_handlers_within_the_grace(app: Holdfast, calls
     assert await (await app.store()).workers() == []
 
 
-async def test_drain_works_until_nothing_is_runnable(app: Holdfast) -> None:
+async def test_drain_works_until_nothing_is_runnable(app: Stepfast) -> None:
     """Also what its runs start themselves; what is due within a moment too."""
 
     @app.task
@@ -187,7 +187,7 @@ async def test_drain_works_until_nothing_is_runnable(app: Holdfast) -> None:
 # -- life ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_application_connects_anew(app: Holdfast) -> None:
+async def test_a_closed_application_connects_anew(app: Stepfast) -> None:
     @app.task
     async def mail(name: str) -> str:
         return name
@@ -206,13 +206,13 @@ async def test_an_application_serves_several_event_loops_one_after_the_other(
 ) -> None:
     """asyncio.run twice, as scripts do."""
     for url in (sqlite_url, postgres_url):
-        app = Holdfast(url)
+        app = Stepfast(url)
 
         @app.task
         async def mail(name: str) -> str:
             return name
 
-        async def session(app: Holdfast, run_id: str | None) -> str:
+        async def session(app: Stepfast, run_id: str | None) -> str:
             async with app:
                 if run_id is None:
                     return (await app.start("mail", "a")).id
@@ -268,12 +268,12 @@ async def test_two_namespaces_in_one_database_do_not_meet(make_app: MakeApp, cal
 @pytest.mark.parametrize("namespace", ["", "1a", "a b", 'a"b', "a;drop", "ä", "x" * 49, "a.b", 5], ids=repr)
 def test_a_namespace_that_is_no_plain_name_is_refused(namespace: Any) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
-        Holdfast("sqlite://", namespace=namespace)
+        Stepfast("sqlite://", namespace=namespace)
 
 
 async def test_a_database_in_memory_works_with_both_faces() -> None:
     """Item 3: SQLite in memory, for tests."""
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
 
     @app.workflow
     async def order(ctx: Context, name: str) -> str:
@@ -289,7 +289,7 @@ async def test_a_database_in_memory_works_with_both_faces() -> None:
 
 async def test_a_database_that_cannot_be_reached_is_told_in_one_sentence_without_the_password() -> None:
     """Bad input."""
-    app = Holdfast("postgresql://user:hunter2@127.0.0.1:1/nowhere")
+    app = Stepfast("postgresql://user:hunter2@127.0.0.1:1/nowhere")
 
     @app.task
     async def mail() -> None: ...
@@ -302,12 +302,12 @@ async def test_a_database_that_cannot_be_reached_is_told_in_one_sentence_without
 
 
 def test_the_url_and_the_namespace_come_from_the_environment_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
-    assert Holdfast().url.text == "sqlite:///holdfast.db"
-    monkeypatch.setenv("HOLDFAST_URL", "postgresql://host/db")
-    monkeypatch.setenv("HOLDFAST_NAMESPACE", "other")
-    assert (Holdfast().url.kind, Holdfast().namespace) == ("postgres", "other")
-    given = Holdfast("sqlite:///mine.db", namespace="mine")
+    monkeypatch.delenv("STEPFAST_URL", raising=False)
+    assert Stepfast().url.text == "sqlite:///stepfast.db"
+    monkeypatch.setenv("STEPFAST_URL", "postgresql://host/db")
+    monkeypatch.setenv("STEPFAST_NAMESPACE", "other")
+    assert (Stepfast().url.kind, Stepfast().namespace) == ("postgres", "other")
+    given = Stepfast("sqlite:///mine.db", namespace="mine")
     assert (given.url.path, given.namespace) == ("mine.db", "mine")
 
 
@@ -444,7 +444,7 @@ async def test_the_log_names_runs_and_holds_no_payloads(
     assert all(run.id in record.getMessage() for record in about)
 
 
-async def test_without_a_logger_nothing_is_written(app: Holdfast, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_without_a_logger_nothing_is_written(app: Stepfast, capfd: pytest.CaptureFixture[str]) -> None:
     """Design: silent unless configured."""
 
     @app.task(max_attempts=1)
@@ -462,7 +462,7 @@ async def test_without_a_logger_nothing_is_written(app: Holdfast, capfd: pytest.
 
 def test_the_same_verbs_without_an_event_loop(url: str) -> None:
     """Issue face: app.sync."""
-    app = Holdfast(url)
+    app = Stepfast(url)
 
     @app.workflow
     def order(ctx: SyncContext, name: str) -> str:
@@ -492,7 +492,7 @@ def test_the_same_verbs_without_an_event_loop(url: str) -> None:
     app.sync.close()
 
 
-async def test_async_and_sync_faces_work_side_by_side(app: Holdfast) -> None:
+async def test_async_and_sync_faces_work_side_by_side(app: Stepfast) -> None:
     @app.task
     async def mail(name: str) -> str:
         return name

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
     ContextMisuse,
-    Holdfast,
     NonRetryableError,
     RetryLater,
     RunFailed,
     Settings,
     StepFailed,
+    Stepfast,
 )
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
@@ -31,21 +31,21 @@ LATER = Backoff(base=600, max=3600)
 Body = Callable[[Context], Awaitable[Any]]
 
 
-async def places(app: Holdfast, run_id: str) -> set[tuple[str, int, str]]:
+async def places(app: Stepfast, run_id: str) -> set[tuple[str, int, str]]:
     """What is recorded where."""
     steps = await app.get(run_id).steps()
     assert len({(s.branch, s.position) for s in steps}) == len(steps)
     return {(s.branch, s.position, s.name) for s in steps}
 
 
-async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
     return await app.get(run_id).status() == status
 
 
 # -- positions -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_branch_counts_its_own_positions(app: Holdfast) -> None:
+async def test_a_branch_counts_its_own_positions(app: Stepfast) -> None:
     """Design: a position space of its own, nested as deep as the code is."""
 
     async def inner(ctx: Context, name: str) -> str:
@@ -72,7 +72,7 @@ async def test_a_branch_counts_its_own_positions(app: Holdfast) -> None:
     }  # fmt: skip
 
 
-async def test_each_item_of_a_map_is_a_branch(app: Holdfast) -> None:
+async def test_each_item_of_a_map_is_a_branch(app: Stepfast) -> None:
     async def fetch(ctx: Context, url: str) -> str:
         page = await ctx.step("get", lambda: url.upper())
         return await ctx.step("parse", lambda: f"<{page}>")
@@ -89,7 +89,7 @@ async def test_each_item_of_a_map_is_a_branch(app: Holdfast) -> None:
     }
 
 
-async def test_parallel_branches_replay_whatever_finished_first(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_branches_replay_whatever_finished_first(app: Stepfast, calls: Calls) -> None:
     """R1: the branch that was made last ends first; after a crash each finds its own."""
     first_may_end, gate = asyncio.Event(), Gate()
 
@@ -116,7 +116,7 @@ async def test_parallel_branches_replay_whatever_finished_first(app: Holdfast, c
     assert calls == {"slow": 2, "quick": 2}
 
 
-async def test_parallel_steps_of_one_run_are_each_done_once(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_steps_of_one_run_are_each_done_once(app: Stepfast, calls: Calls) -> None:
     """R1: two hundred steps of one run at once."""
 
     async def work(number: int) -> int:
@@ -135,7 +135,7 @@ async def test_parallel_steps_of_one_run_are_each_done_once(app: Holdfast, calls
     assert len(await run.steps()) == 200
 
 
-async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast, calls: Calls) -> None:
     """R7, W25: in the main line and in each branch."""
     gate = Gate()
 
@@ -156,7 +156,7 @@ async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Holdfast
     assert await run.result() == [0, 1, 2, [2, 12], [3, 13, 23]]
 
 
-async def test_branches_share_nothing_but_what_the_code_shares(app: Holdfast) -> None:
+async def test_branches_share_nothing_but_what_the_code_shares(app: Stepfast) -> None:
     """W26: random numbers, times and step keys are each branch's own, and stay what they were."""
     gate = Gate()
     seen: list[list[Any]] = []
@@ -183,7 +183,7 @@ async def test_branches_share_nothing_but_what_the_code_shares(app: Holdfast) ->
     assert first[2] == f"{run.id}:0:0"
 
 
-async def test_which_steps_are_called_may_depend_on_results(app: Holdfast, calls: Calls) -> None:
+async def test_which_steps_are_called_may_depend_on_results(app: Stepfast, calls: Calls) -> None:
     """Q50, W21: conditions are code; the way taken once is taken again."""
     gate = Gate()
 
@@ -210,7 +210,7 @@ async def test_which_steps_are_called_may_depend_on_results(app: Holdfast, calls
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", []])
-async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Holdfast, value: Any) -> None:
+async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Stepfast, value: Any) -> None:
     """R4: also through ctx.set."""
     gate = Gate()
 
@@ -233,7 +233,7 @@ async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Ho
     assert await run.get("value", "not set") == value
 
 
-async def test_no_branches_at_all(app: Holdfast) -> None:
+async def test_no_branches_at_all(app: Stepfast) -> None:
     async def item(ctx: Context, n: int) -> int:
         return n
 
@@ -246,7 +246,7 @@ async def test_no_branches_at_all(app: Holdfast) -> None:
     assert await run.result() == [[], [], 1]
 
 
-async def test_a_branch_may_do_nothing_durable(app: Holdfast) -> None:
+async def test_a_branch_may_do_nothing_durable(app: Stepfast) -> None:
     """It leaves no record, and needs none."""
 
     async def nothing(ctx: Context) -> str:
@@ -315,11 +315,11 @@ async def test_a_branch_goes_on_while_others_wait(make_app: MakeApp, moment: flo
         assert await run.result(timeout=20) == ["a1", "b2", "c0"]
 
 
-async def got(app: Holdfast, run_id: str, name: str) -> bool:
+async def got(app: Stepfast, run_id: str, name: str) -> bool:
     return await app.get(run_id).get(f"got {name}") is not None
 
 
-async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Holdfast) -> None:
+async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Stepfast) -> None:
     """W33: first in, first out, none lost and none given twice."""
 
     async def wait(ctx: Context, number: int) -> Any:
@@ -389,7 +389,7 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 @ways
-async def test_the_others_are_settled_before_an_error_surfaces(app: Holdfast, calls: Calls, way: Any) -> None:
+async def test_the_others_are_settled_before_an_error_surfaces(app: Stepfast, calls: Calls, way: Any) -> None:
     """Issue 4 item 6: and the error is the first one in the order of the code."""
     sad = Sad(calls)
 
@@ -407,7 +407,7 @@ async def test_the_others_are_settled_before_an_error_surfaces(app: Holdfast, ca
 
 
 @ways
-async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Holdfast, calls: Calls, way: Any) -> None:
+async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Stepfast, calls: Calls, way: Any) -> None:
     """Rule 15: the failed record is made anew; its own earlier steps and its siblings are kept."""
     sad = Sad(calls)
 
@@ -426,7 +426,7 @@ async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Holdfast, 
 
 
 @ways
-async def test_errors_may_be_collected(app: Holdfast, calls: Calls, way: Any) -> None:
+async def test_errors_may_be_collected(app: Stepfast, calls: Calls, way: Any) -> None:
     """Issue 4 item 6: return_errors=True, live and replayed."""
     sad, gate = Sad(calls), Gate()
 
@@ -450,7 +450,7 @@ async def test_errors_may_be_collected(app: Holdfast, calls: Calls, way: Any) ->
     assert calls["second A"] == calls["second C"] == 1
 
 
-async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: Holdfast, calls: Calls) -> None:
+async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: Stepfast, calls: Calls) -> None:
     """Rule 15: what the code did knowing of the error is made anew, what it had done before is not."""
     sad = Sad(calls)
 
@@ -473,7 +473,7 @@ async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: Ho
     assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2, "after": 2}
 
 
-async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Holdfast, calls: Calls) -> None:
+async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Stepfast, calls: Calls) -> None:
     """W24: catch is code; a crash later does not call the failed step again."""
     sad, gate = Sad(calls), Gate()
 
@@ -497,7 +497,7 @@ async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Holdfast, cal
     assert set(calls.values()) == {1}
 
 
-async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Holdfast, calls: Calls) -> None:
+async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Stepfast, calls: Calls) -> None:
     """No step failed, so nothing is forgotten; the code runs again on its records."""
 
     async def branch(ctx: Context, name: str) -> str:
@@ -518,7 +518,7 @@ async def test_an_error_of_the_branchs_own_code_ends_the_attempt(app: Holdfast, 
     assert calls == {"step a": 1, "step b": 1, "a": 2, "b": 2}
 
 
-async def test_a_permanent_error_in_a_branch_ends_the_run_at_once(app: Holdfast, calls: Calls) -> None:
+async def test_a_permanent_error_in_a_branch_ends_the_run_at_once(app: Stepfast, calls: Calls) -> None:
     def broken() -> None:
         calls.hit("broken")
         raise NonRetryableError("never")
@@ -538,7 +538,7 @@ async def test_a_permanent_error_in_a_branch_ends_the_run_at_once(app: Holdfast,
     assert (await run.info()).attempt == 1
 
 
-async def test_an_operators_retry_repeats_only_the_branch_that_failed(app: Holdfast, calls: Calls) -> None:
+async def test_an_operators_retry_repeats_only_the_branch_that_failed(app: Stepfast, calls: Calls) -> None:
     sad = Sad(calls)
 
     @app.workflow(max_attempts=1)
@@ -555,7 +555,7 @@ async def test_an_operators_retry_repeats_only_the_branch_that_failed(app: Holdf
     assert {name: count for name, count in calls.items() if count > 1} == {"second B": 2}
 
 
-async def test_two_failed_branches_are_mended_by_one_attempt(app: Holdfast, calls: Calls) -> None:
+async def test_two_failed_branches_are_mended_by_one_attempt(app: Stepfast, calls: Calls) -> None:
     """Rule 15: an attempt forgets the failed record whose error ended it, and those that failed beside it unseen."""
     sad = Sad(calls)
 
@@ -573,7 +573,7 @@ async def test_two_failed_branches_are_mended_by_one_attempt(app: Holdfast, call
     assert (await run.info()).attempt == 2
 
 
-async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Holdfast, calls: Calls) -> None:
+async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Stepfast, calls: Calls) -> None:
     """Q47, rule 27: each of them is recorded, and none begins."""
     gates = [Gate(), Gate()]
 
@@ -598,7 +598,7 @@ async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Hol
     assert {(s.name, s.status) for s in await run.steps()} == {(f"in flight {n}", "completed") for n in (0, 1)}
 
 
-async def was_asked(app: Holdfast, run_id: str) -> bool:
+async def was_asked(app: Stepfast, run_id: str) -> bool:
     return (await app.get(run_id).info()).asked is not None
 
 
@@ -676,7 +676,7 @@ async def test_a_run_of_changed_branches_goes_on_with_the_code_it_was_made_by(ma
     assert await run.status() == "completed"
 
 
-async def test_the_context_of_a_branch_is_not_for_others(app: Holdfast) -> None:
+async def test_the_context_of_a_branch_is_not_for_others(app: Stepfast) -> None:
     """Rule 18: nor is the outer one for the branch."""
 
     async def branch(ctx: Context, outer: Context) -> None:
@@ -693,7 +693,7 @@ async def test_the_context_of_a_branch_is_not_for_others(app: Holdfast) -> None:
     assert failed.value.error_type == ContextMisuse.__name__
 
 
-async def test_a_branch_never_awaited_is_told(app: Holdfast) -> None:
+async def test_a_branch_never_awaited_is_told(app: Stepfast) -> None:
     """Rule 18: by name."""
 
     async def forgotten(ctx: Context) -> None: ...
@@ -709,7 +709,7 @@ async def test_a_branch_never_awaited_is_told(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
-async def test_a_limit_that_makes_no_sense_is_refused(app: Holdfast, limit: Any) -> None:
+async def test_a_limit_that_makes_no_sense_is_refused(app: Stepfast, limit: Any) -> None:
     async def item(ctx: Context, n: int) -> None: ...
 
     @app.workflow(max_attempts=1)
@@ -726,7 +726,7 @@ async def test_a_limit_that_makes_no_sense_is_refused(app: Holdfast, limit: Any)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
-async def test_a_map_is_never_above_its_limit(app: Holdfast, limit: int) -> None:
+async def test_a_map_is_never_above_its_limit(app: Stepfast, limit: int) -> None:
     """Issue 4 item 6: a branch counts until it is done, its waits included."""
     now, most = 0, 0
 
@@ -750,7 +750,7 @@ async def test_a_map_is_never_above_its_limit(app: Holdfast, limit: int) -> None
     assert most == limit
 
 
-async def test_an_interrupted_map_goes_on_where_it_was(app: Holdfast, calls: Calls) -> None:
+async def test_an_interrupted_map_goes_on_where_it_was(app: Stepfast, calls: Calls) -> None:
     """R9: count the calls."""
     gate = Gate()
 
@@ -772,7 +772,7 @@ async def test_an_interrupted_map_goes_on_where_it_was(app: Holdfast, calls: Cal
     assert len(repeated) <= 10, "only what was in flight"
 
 
-async def test_ten_thousand_items_are_bounded_in_memory(app: Holdfast) -> None:
+async def test_ten_thousand_items_are_bounded_in_memory(app: Stepfast) -> None:
     """Issue 4 item 6: with a limit, items that are done leave little behind."""
 
     async def item(ctx: Context, number: int) -> None:
@@ -796,7 +796,7 @@ async def test_ten_thousand_items_are_bounded_in_memory(app: Holdfast) -> None:
     assert (await run.info()).losses == 0
 
 
-async def test_ten_thousand_recorded_items_are_replayed(app: Holdfast, calls: Calls) -> None:
+async def test_ten_thousand_recorded_items_are_replayed(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     async def item(ctx: Context, number: int) -> int:
@@ -822,7 +822,7 @@ async def test_ten_thousand_recorded_items_are_replayed(app: Holdfast, calls: Ca
 
 
 @pytest.mark.parametrize("how", ["a new attempt", "an operator's retry"])
-async def test_everything_that_failed_is_done_again_at_once(app: Holdfast, calls: Calls, how: str) -> None:
+async def test_everything_that_failed_is_done_again_at_once(app: Stepfast, calls: Calls, how: str) -> None:
     """Rule 15 where several are waited for: one more attempt is enough for all of them."""
 
     async def flaky(number: int) -> int:

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     InvalidState,
     RetryLater,
     Run,
     RunCancelled,
     RunNotFound,
     Settings,
+    Stepfast,
     SyncContext,
     cancelled,
 )
-from holdfast.model.ids import new_id
+from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached
@@ -44,7 +44,7 @@ async def is_cancelled(run: Run[Any]) -> None:
 # -- while nobody executes it -------------------------------------------------------------------------------------
 
 
-async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Stepfast, calls: Calls) -> None:
     """Q45."""
 
     @app.workflow
@@ -58,7 +58,7 @@ async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Holdf
     assert calls == {}
 
 
-async def test_a_delayed_run_can_be_cancelled(app: Holdfast, calls: Calls) -> None:
+async def test_a_delayed_run_can_be_cancelled(app: Stepfast, calls: Calls) -> None:
     @app.task
     async def work() -> None:
         calls.hit("work")
@@ -71,7 +71,7 @@ async def test_a_delayed_run_can_be_cancelled(app: Holdfast, calls: Calls) -> No
 
 
 @pytest.mark.parametrize("what", ["a time", "a signal", "a check", "a retry", "a child"])
-async def test_a_run_that_waits_is_cancelled_at_once(app: Holdfast, calls: Calls, what: str) -> None:
+async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls, what: str) -> None:
     """Issue 4 item 4: no worker is needed, and none wakes it any more."""
 
     async def fail() -> None:
@@ -107,7 +107,7 @@ async def test_a_run_that_waits_is_cancelled_at_once(app: Holdfast, calls: Calls
     assert calls == {}
 
 
-async def test_a_run_is_cancelled_between_two_attempts(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_is_cancelled_between_two_attempts(app: Stepfast, calls: Calls) -> None:
     """Q48, Q49: it does not come back."""
 
     @app.task(backoff=Backoff(base=60))
@@ -124,7 +124,7 @@ async def test_a_run_is_cancelled_between_two_attempts(app: Holdfast, calls: Cal
     assert calls["work"] == 1
 
 
-async def test_a_paused_run_can_be_cancelled(app: Holdfast) -> None:
+async def test_a_paused_run_can_be_cancelled(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.sleep(3600)
@@ -144,7 +144,7 @@ async def test_a_paused_run_can_be_cancelled(app: Holdfast) -> None:
 # -- while it is executed -----------------------------------------------------------------------------------------
 
 
-async def test_a_run_cancelled_before_its_first_step_runs_none(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_cancelled_before_its_first_step_runs_none(app: Stepfast, calls: Calls) -> None:
     """Q46: the code is under way, its first step is not."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -165,7 +165,7 @@ async def test_a_run_cancelled_before_its_first_step_runs_none(app: Holdfast, ca
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Stepfast, calls: Calls, kind: str) -> None:
     """Q47, rule 27: it is recorded before the run ends."""
     gate = ThreadGate()
 
@@ -199,7 +199,7 @@ async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Holdfas
     assert [(s.name, s.status, s.output) for s in await run.steps()] == [("first", "completed", "recorded")]
 
 
-async def test_an_except_around_the_steps_does_not_save_the_run(app: Holdfast, calls: Calls) -> None:
+async def test_an_except_around_the_steps_does_not_save_the_run(app: Stepfast, calls: Calls) -> None:
     """Rule 20: ``except Exception`` sees nothing, ``finally`` runs, and what swallows all changes nothing."""
     gate = Gate()
 
@@ -226,7 +226,7 @@ async def test_an_except_around_the_steps_does_not_save_the_run(app: Holdfast, c
     assert calls == {"finally": 1, "refused": 1}
 
 
-async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Stepfast, calls: Calls) -> None:
     quick, slow, another_run = Gate(), Gate(), bystander(app)
 
     async def line(ctx: Context, name: str, gate: Gate) -> None:
@@ -252,7 +252,7 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Holdfas
     assert sorted(s.name for s in await run.steps()) == ["quick", "slow"]
 
 
-async def test_a_step_that_fails_is_not_tried_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls) -> None:
     """Q48: neither by its own retries nor by another attempt."""
     gate = Gate()
 
@@ -291,7 +291,7 @@ async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: Ma
         await eventually(lambda: worker._executor.running == {})
 
 
-async def test_a_completion_that_meets_the_wish_wins(app: Holdfast) -> None:
+async def test_a_completion_that_meets_the_wish_wins(app: Stepfast) -> None:
     """Rule 27: there was no further step; what was done is told."""
     gate = Gate()
 
@@ -311,7 +311,7 @@ async def test_a_completion_that_meets_the_wish_wins(app: Holdfast) -> None:
     assert (info.status, info.reason, info.asked) == ("completed", None, None)
 
 
-async def test_a_task_that_fails_while_it_is_to_be_cancelled_is_not_tried_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_task_that_fails_while_it_is_to_be_cancelled_is_not_tried_again(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     @app.task(backoff=AT_ONCE)
@@ -329,8 +329,8 @@ async def test_a_task_that_fails_while_it_is_to_be_cancelled_is_not_tried_again(
     assert calls["work"] == 1
 
 
-async def test_blocking_code_can_ask_whether_to_stop(app: Holdfast, calls: Calls) -> None:
-    """``holdfast.cancelled()``: a task hears of the wish and may return early."""
+async def test_blocking_code_can_ask_whether_to_stop(app: Stepfast, calls: Calls) -> None:
+    """``stepfast.cancelled()``: a task hears of the wish and may return early."""
     begun = ThreadGate()
     begun.open()
 
@@ -351,7 +351,7 @@ async def test_blocking_code_can_ask_whether_to_stop(app: Holdfast, calls: Calls
         assert await run.result(timeout=PATIENCE) == "stopped early"
 
 
-async def test_a_wish_survives_the_death_of_the_worker(app: Holdfast, make_app: MakeApp, calls: Calls) -> None:
+async def test_a_wish_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
     """Rule 27: its next owner ends it, without calling the code."""
     gate = Gate()
     victim = make_app()
@@ -372,7 +372,7 @@ async def test_a_wish_survives_the_death_of_the_worker(app: Holdfast, make_app: 
     assert calls["body"] == 1
 
 
-async def test_a_wish_is_heeded_when_the_worker_stops(app: Holdfast, calls: Calls) -> None:
+async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Calls) -> None:
     """The worker gives the run back in the middle of a step; whoever takes it next ends it."""
     gate = Gate()
 
@@ -463,7 +463,7 @@ async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> No
 
 
 @pytest.mark.parametrize("parent_is", ["waiting", "running"])
-async def test_children_are_cancelled_with_their_parent(app: Holdfast, calls: Calls, parent_is: str) -> None:
+async def test_children_are_cancelled_with_their_parent(app: Stepfast, calls: Calls, parent_is: str) -> None:
     """Rule 26: and theirs, whatever they are doing; those that have ended stay as they are."""
     gate = Gate()
 
@@ -519,7 +519,7 @@ async def test_children_are_cancelled_with_their_parent(app: Holdfast, calls: Ca
     assert calls == {}
 
 
-async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Holdfast) -> None:
+async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Stepfast) -> None:
     """Rule 26."""
 
     @app.workflow
@@ -546,7 +546,7 @@ async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Holdf
         assert await orphan.result(timeout=PATIENCE) == "on its own"
 
 
-async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Stepfast, calls: Calls) -> None:
     """Rule 27: a start that is on its way when the wish is written is barred."""
     on_the_way, let_go = asyncio.Event(), asyncio.Event()
 
@@ -577,7 +577,7 @@ async def test_a_run_that_is_to_be_cancelled_starts_no_child(app: Holdfast, call
     assert await app.runs(workflow="child") == []
 
 
-async def test_a_cancelled_child_is_an_error_in_its_parent(app: Holdfast) -> None:
+async def test_a_cancelled_child_is_an_error_in_its_parent(app: Stepfast) -> None:
     """It names the child; the parent may go on."""
 
     @app.workflow
@@ -604,7 +604,7 @@ async def test_a_cancelled_child_is_an_error_in_its_parent(app: Holdfast) -> Non
 # -- the other verbs ----------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_twice_is_cancelling_once(app: Holdfast) -> None:
+async def test_cancelling_twice_is_cancelling_once(app: Stepfast) -> None:
     gate = Gate()
 
     @app.workflow
@@ -627,7 +627,7 @@ async def test_cancelling_twice_is_cancelling_once(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("end", ["completed", "failed"])
-async def test_a_run_that_has_ended_otherwise_cannot_be_cancelled(app: Holdfast, end: str) -> None:
+async def test_a_run_that_has_ended_otherwise_cannot_be_cancelled(app: Stepfast, end: str) -> None:
     @app.task(max_attempts=1)
     async def work() -> None:
         if end == "failed":
@@ -642,12 +642,12 @@ async def test_a_run_that_has_ended_otherwise_cannot_be_cancelled(app: Holdfast,
     assert (after.status, after.reason, after.completed_at) == (end, before.reason, before.completed_at)
 
 
-async def test_an_unknown_run_cannot_be_cancelled(app: Holdfast) -> None:
+async def test_an_unknown_run_cannot_be_cancelled(app: Stepfast) -> None:
     with pytest.raises(RunNotFound):
         await app.get(new_id()).cancel()
 
 
-async def test_a_cancelled_run_can_be_retried(app: Holdfast, calls: Calls) -> None:
+async def test_a_cancelled_run_can_be_retried(app: Stepfast, calls: Calls) -> None:
     """Terminal states change only by an operator's retry: it goes on where it was."""
     gate = Gate()
 
@@ -669,7 +669,7 @@ async def test_a_cancelled_run_can_be_retried(app: Holdfast, calls: Calls) -> No
     assert calls == {"first": 1, "last": 1}
 
 
-async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Holdfast) -> None:
+async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Stepfast) -> None:
     """Nothing wakes the cancelled run by it."""
 
     @app.workflow
@@ -687,7 +687,7 @@ async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Holdfast) -> 
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_many_are_cancelled_while_they_are_executed(app: Holdfast, calls: Calls) -> None:
+async def test_many_are_cancelled_while_they_are_executed(app: Stepfast, calls: Calls) -> None:
     """Promise 5: each ends once, whatever it was doing when the wish came."""
 
     @app.workflow

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     ChildFailed,
     ChildRun,
     Context,
     ContextMisuse,
-    Holdfast,
     NonRetryableError,
     RunCancelled,
     RunFailed,
     Settings,
+    Stepfast,
     SyncContext,
 )
 from tests.engine.conftest import MakeApp
@@ -28,7 +28,7 @@ WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memor
 """Every wait released at once; and the usual, where a short one stays in memory."""
 
 
-async def claims(app: Holdfast, run_id: str) -> int:
+async def claims(app: Stepfast, run_id: str) -> int:
     """How often a run was claimed."""
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
@@ -37,11 +37,11 @@ async def claims(app: Holdfast, run_id: str) -> int:
         await rows.close()
 
 
-async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
     return await app.get(run_id).status() == status
 
 
-def add_double(app: Holdfast, calls: Calls) -> None:
+def add_double(app: Stepfast, calls: Calls) -> None:
     """A child that anybody can have."""
 
     @app.task
@@ -54,7 +54,7 @@ def add_double(app: Holdfast, calls: Calls) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Stepfast, calls: Calls, kind: str) -> None:
     """Issue 4 item 5, rule 36: a parent that waits holds no slot, so it cannot block its own child."""
     add_double(app, calls)
     if kind == "async":
@@ -77,7 +77,7 @@ async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Holdfa
     assert calls == {"double": 2}
 
 
-async def test_one_slot_is_enough_for_generations(app: Holdfast, calls: Calls) -> None:
+async def test_one_slot_is_enough_for_generations(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def ancestor(ctx: Context, depth: int) -> int:
         calls.hit("born")
@@ -114,7 +114,7 @@ async def test_a_parent_waits_for_its_child_without_a_slot(make_app: MakeApp, mo
         assert await run.result(timeout=20) == "at last"
 
 
-async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Holdfast, calls: Calls) -> None:
+async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Stepfast, calls: Calls) -> None:
     """W41: a child not waited for is started all the same."""
     add_double(app, calls)
 
@@ -132,7 +132,7 @@ async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Holdfast
     ]
 
 
-async def test_a_call_is_one_record_that_becomes_the_result(app: Holdfast) -> None:
+async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> None:
     gate = Gate()
 
     @app.task
@@ -183,7 +183,7 @@ async def test_empty_values_come_through_children_as_themselves(make_app: MakeAp
     assert await run.result() == [[value], value]
 
 
-async def test_the_result_of_a_child_has_the_type_its_code_names(app: Holdfast) -> None:
+async def test_the_result_of_a_child_has_the_type_its_code_names(app: Stepfast) -> None:
     """Rule 13: by workflow typed, by name plain."""
 
     @app.task
@@ -218,7 +218,7 @@ async def test_a_child_of_code_elsewhere_is_started_by_its_name(make_app: MakeAp
             assert await run.result(timeout=20) == 2
 
 
-async def test_a_child_takes_the_options_of_a_start(app: Holdfast, calls: Calls) -> None:
+async def test_a_child_takes_the_options_of_a_start(app: Stepfast, calls: Calls) -> None:
     add_double(app, calls)
 
     @app.workflow
@@ -235,7 +235,7 @@ async def test_a_child_takes_the_options_of_a_start(app: Holdfast, calls: Calls)
 
 
 @pytest.mark.parametrize("verb", ["start", "call"])
-async def test_a_child_takes_no_key(app: Holdfast, calls: Calls, verb: str) -> None:
+async def test_a_child_takes_no_key(app: Stepfast, calls: Calls, verb: str) -> None:
     add_double(app, calls)
 
     @app.workflow
@@ -250,7 +250,7 @@ async def test_a_child_takes_no_key(app: Holdfast, calls: Calls, verb: str) -> N
     assert await app.runs(workflow="double") == []
 
 
-async def test_an_input_that_does_not_fit_starts_nothing(app: Holdfast, calls: Calls) -> None:
+async def test_an_input_that_does_not_fit_starts_nothing(app: Stepfast, calls: Calls) -> None:
     """R12: checked before anything is written, and not tried again."""
     add_double(app, calls)
 
@@ -268,7 +268,7 @@ async def test_an_input_that_does_not_fit_starts_nothing(app: Holdfast, calls: C
     assert calls == {"parent": 1}
 
 
-async def test_a_handle_may_be_passed_into_a_branch(app: Holdfast, calls: Calls) -> None:
+async def test_a_handle_may_be_passed_into_a_branch(app: Stepfast, calls: Calls) -> None:
     """Its result is recorded in the branch that asks for it."""
     add_double(app, calls)
     gate = Gate()
@@ -294,7 +294,7 @@ async def test_a_handle_may_be_passed_into_a_branch(app: Holdfast, calls: Calls)
     assert calls == {"double": 2}
 
 
-async def test_the_same_child_may_be_asked_twice(app: Holdfast, calls: Calls) -> None:
+async def test_the_same_child_may_be_asked_twice(app: Stepfast, calls: Calls) -> None:
     """Its end is taken once; whoever asks again must not wait for ever."""
     add_double(app, calls)
 
@@ -341,7 +341,7 @@ async def test_the_same_child_may_be_asked_in_several_branches(make_app: MakeApp
 
 
 @pytest.mark.parametrize("verb", ["start", "call"])
-async def test_the_failure_of_a_child_names_it(app: Holdfast, verb: str) -> None:
+async def test_the_failure_of_a_child_names_it(app: Stepfast, verb: str) -> None:
     """Issue 4 item 5: as an error that the code can catch, alike live and replayed."""
     gate = Gate()
 
@@ -369,7 +369,7 @@ async def test_the_failure_of_a_child_names_it(app: Holdfast, verb: str) -> None
     ]  # fmt: skip
 
 
-async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Holdfast, calls: Calls) -> None:
+async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Stepfast, calls: Calls) -> None:
     """Another attempt of the parent could not help: the child had its own."""
 
     @app.task(max_attempts=1)
@@ -391,7 +391,7 @@ async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Holdf
     assert (await run.info()).attempt == 1
 
 
-async def test_a_cancelled_child_fails_for_its_parent(app: Holdfast) -> None:
+async def test_a_cancelled_child_fails_for_its_parent(app: Stepfast) -> None:
     gate = Gate()
 
     @app.workflow
@@ -417,7 +417,7 @@ async def test_a_cancelled_child_fails_for_its_parent(app: Holdfast) -> None:
         assert await run.result(timeout=20) == "RunCancelled"
 
 
-async def test_a_child_that_expires_or_misses_its_deadline_fails_for_its_parent(app: Holdfast) -> None:
+async def test_a_child_that_expires_or_misses_its_deadline_fails_for_its_parent(app: Stepfast) -> None:
     """Ends that no worker writes reach the parent too."""
 
     @app.task(queue="nobody")
@@ -475,7 +475,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("verb", ["start", "call"])
 async def test_a_child_is_started_once_whenever_the_worker_dies(
-    app: Holdfast, calls: Calls, verb: str, written: bool
+    app: Stepfast, calls: Calls, verb: str, written: bool
 ) -> None:
     """R12, rule 26: its id comes of its place, and it is written with the record of its start."""
     add_double(app, calls)
@@ -498,7 +498,7 @@ async def test_a_child_is_started_once_whenever_the_worker_dies(
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 async def test_the_end_of_a_child_reaches_its_parent_whenever_the_worker_dies(
-    app: Holdfast, calls: Calls, written: bool
+    app: Stepfast, calls: Calls, written: bool
 ) -> None:
     """Rule 26: the outcome is posted by the transaction that ends the child."""
 
@@ -539,7 +539,7 @@ async def test_the_end_of_a_child_is_taken_once_whenever_the_worker_dies(
     assert [s.output for s in await run.steps()] == [10, 12]
 
 
-async def test_no_child_is_started_by_a_run_that_is_being_cancelled(app: Holdfast, calls: Calls) -> None:
+async def test_no_child_is_started_by_a_run_that_is_being_cancelled(app: Stepfast, calls: Calls) -> None:
     """Rule 27: the start is fenced on it."""
     add_double(app, calls)
     gate = Gate()
@@ -564,7 +564,7 @@ async def test_no_child_is_started_by_a_run_that_is_being_cancelled(app: Holdfas
 
 @pytest.mark.parametrize("way", ["call", "start", "map"])
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-async def test_a_parent_of_many_children_is_woken_a_few_times(app: Holdfast, way: str, count: int) -> None:
+async def test_a_parent_of_many_children_is_woken_a_few_times(app: Stepfast, way: str, count: int) -> None:
     """Rule 25: not once for each."""
 
     @app.task
@@ -624,7 +624,7 @@ async def test_a_parent_that_waits_for_all_is_not_woken_for_one(make_app: MakeAp
     assert calls["parent"] == woken + 1
 
 
-async def all_delivered(app: Holdfast) -> bool:
+async def all_delivered(app: Stepfast) -> bool:
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
         return not await rows.fetch("SELECT id FROM [mailbox] WHERE NOT delivered")
@@ -665,7 +665,7 @@ async def test_a_parent_goes_on_with_each_child_that_it_waits_for_singly(make_ap
 
 
 @pytest.mark.parametrize("end", ["completed", "failed"])
-async def test_children_outlive_a_parent_that_ends_by_itself(app: Holdfast, end: str) -> None:
+async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end: str) -> None:
     """Rule 26: left alone when it completes or fails."""
     gate = Gate()
 
@@ -750,7 +750,7 @@ async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_ap
 # -- going on as another -------------------------------------------------------------------------------------------
 
 
-def add_chain(app: Holdfast, calls: Calls) -> None:
+def add_chain(app: Stepfast, calls: Calls) -> None:
     """A child that goes on as another, twice, and then may fail."""
 
     @app.workflow
@@ -781,7 +781,7 @@ async def test_a_child_that_goes_on_as_another_answers_with_its_last(
     assert {info.parent for info in await app.runs(workflow="chain")} == {run.id}
 
 
-async def test_the_last_of_a_chain_is_retried_with_its_parent(app: Holdfast, calls: Calls) -> None:
+async def test_the_last_of_a_chain_is_retried_with_its_parent(app: Stepfast, calls: Calls) -> None:
     add_chain(app, calls)
     calls.hit("may fail")
 
@@ -798,7 +798,7 @@ async def test_the_last_of_a_chain_is_retried_with_its_parent(app: Holdfast, cal
     assert len(await app.runs(workflow="chain")) == 3
 
 
-async def test_cancelling_a_parent_cancels_a_child_that_went_on_as_another(app: Holdfast, calls: Calls) -> None:
+async def test_cancelling_a_parent_cancels_a_child_that_went_on_as_another(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def chain(ctx: Context, number: int) -> None:
         if number < 2:
@@ -824,7 +824,7 @@ async def test_cancelling_a_parent_cancels_a_child_that_went_on_as_another(app: 
 # -- an operator's retry -------------------------------------------------------------------------------------------
 
 
-def add_flaky_family(app: Holdfast, calls: Calls) -> None:
+def add_flaky_family(app: Stepfast, calls: Calls) -> None:
     """A child that fails the first time, and a parent that has a step before it."""
 
     @app.workflow(max_attempts=1)
@@ -840,7 +840,7 @@ def add_flaky_family(app: Holdfast, calls: Calls) -> None:
         return await ctx.call(flaky)
 
 
-async def test_retrying_a_parent_retries_its_failed_child(app: Holdfast, calls: Calls) -> None:
+async def test_retrying_a_parent_retries_its_failed_child(app: Stepfast, calls: Calls) -> None:
     """The child goes on from its own records; what the parent had done stays done."""
     add_flaky_family(app, calls)
     run = await app.start("parent")
@@ -854,7 +854,7 @@ async def test_retrying_a_parent_retries_its_failed_child(app: Holdfast, calls: 
     assert (child.status, child.attempt) == ("completed", 2)
 
 
-async def test_retrying_a_child_and_then_its_parent_takes_the_new_result(app: Holdfast, calls: Calls) -> None:
+async def test_retrying_a_child_and_then_its_parent_takes_the_new_result(app: Stepfast, calls: Calls) -> None:
     """A child that succeeded meanwhile is not executed a third time."""
     add_flaky_family(app, calls)
     run = await app.start("parent")
@@ -870,7 +870,7 @@ async def test_retrying_a_child_and_then_its_parent_takes_the_new_result(app: Ho
     assert calls == {"parent's own": 1, "child's own": 1, "flaky": 2}
 
 
-async def test_a_child_that_fails_again_fails_its_retried_parent_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_child_that_fails_again_fails_its_retried_parent_again(app: Stepfast, calls: Calls) -> None:
     @app.task(max_attempts=1)
     async def broken() -> None:
         raise ValueError(f"time {calls.hit('broken')}")
@@ -890,7 +890,7 @@ async def test_a_child_that_fails_again_fails_its_retried_parent_again(app: Hold
 
 @pytest.mark.parametrize("child_ends", ["compensated", "cancelled"])
 async def test_retrying_a_parent_whose_child_was_undone_or_cancelled_comes_to_an_end(
-    app: Holdfast, calls: Calls, child_ends: str
+    app: Stepfast, calls: Calls, child_ends: str
 ) -> None:
     """A child that was undone cannot go on from its records: its parent hears of the same failure again."""
 
@@ -929,7 +929,7 @@ async def test_retrying_a_parent_whose_child_was_undone_or_cancelled_comes_to_an
     assert calls == ({"undo": 1} if child_ends == "compensated" else {})
 
 
-async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app: Stepfast, calls: Calls) -> None:
     """What the parent recorded of them stays; what it did not record is not lost either."""
     add_double(app, calls)
     gate = Gate()
@@ -952,7 +952,7 @@ async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app
     assert (await run.info()).attempt == 2
 
 
-async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Holdfast, calls: Calls) -> None:
+async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Stepfast, calls: Calls) -> None:
     """R9: a worker with nothing but interruptions; count the calls."""
     add_double(app, calls)
     gates = [Gate() for _ in range(3)]

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast import ConfigurationError, Context, DatabaseUnavailable, Holdfast, InvalidInput, InvalidState, RunNotFound
-from holdfast.model.ids import new_id
+from stepfast import ConfigurationError, Context, DatabaseUnavailable, InvalidInput, InvalidState, RunNotFound, Stepfast
+from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import Calls, eventually
@@ -25,7 +25,7 @@ KINDS = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection", "sq
 class Caller:
     """Somebody with a transaction of their own and a table in it, by way of one library."""
 
-    def __init__(self, kind: str, app: Holdfast) -> None:
+    def __init__(self, kind: str, app: Stepfast) -> None:
         self.kind = kind
         self.app = app
 
@@ -94,14 +94,14 @@ def url(kind: str, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def caller(kind: str, app: Holdfast) -> Caller:
+async def caller(kind: str, app: Stepfast) -> Caller:
     caller = Caller(kind, app)
     await caller.fetch("CREATE TABLE notes (text text)")
     return caller
 
 
 @pytest.fixture
-def double(app: Holdfast, calls: Calls) -> Any:
+def double(app: Stepfast, calls: Calls) -> Any:
     @app.task
     async def double(number: int) -> int:
         calls.hit(str(number))
@@ -114,7 +114,7 @@ class Stop(Exception):
     """Rolls the caller's transaction back."""
 
 
-async def test_a_start_is_committed_with_the_callers_rows(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_a_start_is_committed_with_the_callers_rows(app: Stepfast, caller: Caller, double: Any) -> None:
     """W7: nothing of it before the commit, all of it after."""
     async with app.worker():
         async with caller.transaction() as connection:
@@ -126,7 +126,7 @@ async def test_a_start_is_committed_with_the_callers_rows(app: Holdfast, caller:
 
 
 async def test_a_start_is_rolled_back_with_the_callers_rows(
-    app: Holdfast, caller: Caller, double: Any, calls: Calls
+    app: Stepfast, caller: Caller, double: Any, calls: Calls
 ) -> None:
     with pytest.raises(Stop):
         async with caller.transaction() as connection:
@@ -141,7 +141,7 @@ async def test_a_start_is_rolled_back_with_the_callers_rows(
         await run.result(timeout=1)
 
 
-async def test_a_start_is_seen_by_nobody_before_the_commit(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_a_start_is_seen_by_nobody_before_the_commit(app: Stepfast, caller: Caller, double: Any) -> None:
     async with caller.transaction() as connection:
         run = await app.start(double, 4, connection=connection)
         if caller.kind != "sqlite3":  # there a second connection may have to wait for the first
@@ -149,7 +149,7 @@ async def test_a_start_is_seen_by_nobody_before_the_commit(app: Holdfast, caller
     assert [info.id for info in await app.runs()] == [run.id]
 
 
-async def test_many_starts_are_committed_or_rolled_back_together(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_many_starts_are_committed_or_rolled_back_together(app: Stepfast, caller: Caller, double: Any) -> None:
     async with caller.transaction() as connection:
         runs = await app.start_many(double, range(20), connection=connection)
     with pytest.raises(Stop):
@@ -161,7 +161,7 @@ async def test_many_starts_are_committed_or_rolled_back_together(app: Holdfast, 
     assert len(await app.runs(limit=100)) == 20
 
 
-async def test_the_same_key_is_the_same_run(app: Holdfast, caller: Caller, double: Any, calls: Calls) -> None:
+async def test_the_same_key_is_the_same_run(app: Stepfast, caller: Caller, double: Any, calls: Calls) -> None:
     """Within one transaction, against what was there before, and for the starts that come after."""
     old = await app.start(double, 1, key="old")
     async with caller.transaction() as connection:
@@ -175,7 +175,7 @@ async def test_the_same_key_is_the_same_run(app: Holdfast, caller: Caller, doubl
     assert calls == {"1": 1, "2": 1}
 
 
-async def test_a_key_that_was_rolled_back_is_free(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_a_key_that_was_rolled_back_is_free(app: Stepfast, caller: Caller, double: Any) -> None:
     with pytest.raises(Stop):
         async with caller.transaction() as connection:
             await app.start(double, 1, key="k", connection=connection)
@@ -185,7 +185,7 @@ async def test_a_key_that_was_rolled_back_is_free(app: Holdfast, caller: Caller,
     assert await run.result() == 4
 
 
-async def test_keys_of_many(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_keys_of_many(app: Stepfast, caller: Caller, double: Any) -> None:
     await app.start(double, 1, key="b")
     async with caller.transaction() as connection:
         runs = await app.start_many(double, [1, 2, 3], keys=["a", "b", "a"], connection=connection)
@@ -194,7 +194,7 @@ async def test_keys_of_many(app: Holdfast, caller: Caller, double: Any) -> None:
 
 
 async def test_an_input_that_does_not_fit_leaves_the_transaction_usable(
-    app: Holdfast, caller: Caller, double: Any
+    app: Stepfast, caller: Caller, double: Any
 ) -> None:
     """Refused before anything is written; the caller's rows are the caller's."""
     async with caller.transaction() as connection:
@@ -230,7 +230,7 @@ async def test_the_first_use_of_an_application_may_join_a_transaction(
 
 
 @pytest.fixture
-def waiter(app: Holdfast) -> Any:
+def waiter(app: Stepfast) -> Any:
     @app.workflow
     async def waiter(ctx: Context) -> Any:
         return [await ctx.wait_signal("word"), await ctx.wait_signal("word")]
@@ -238,7 +238,7 @@ def waiter(app: Holdfast) -> Any:
     return waiter
 
 
-async def test_a_signal_is_delivered_when_the_caller_commits(app: Holdfast, caller: Caller, waiter: Any) -> None:
+async def test_a_signal_is_delivered_when_the_caller_commits(app: Stepfast, caller: Caller, waiter: Any) -> None:
     run = await app.start(waiter)
     async with app.worker():
         await eventually(lambda: has_status(app, run.id, "waiting"))
@@ -250,11 +250,11 @@ async def test_a_signal_is_delivered_when_the_caller_commits(app: Holdfast, call
     assert await caller.notes() == ["a"]
 
 
-async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
     return await app.get(run_id).status() == status
 
 
-async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Holdfast, caller: Caller, waiter: Any) -> None:
+async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Stepfast, caller: Caller, waiter: Any) -> None:
     run = await app.start(waiter)
     with pytest.raises(Stop):
         async with caller.transaction() as connection:
@@ -266,7 +266,7 @@ async def test_a_signal_is_rolled_back_with_the_callers_rows(app: Holdfast, call
     assert await run.result() == [1, 2]
 
 
-async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Holdfast, caller: Caller, waiter: Any) -> None:
+async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Stepfast, caller: Caller, waiter: Any) -> None:
     async with caller.transaction() as connection:
         run = await app.start(waiter, connection=connection)
         await run.signal("word", 1, connection=connection)
@@ -275,7 +275,7 @@ async def test_a_run_may_be_started_and_sent_to_in_one_transaction(app: Holdfast
     assert await run.result() == [1, None]
 
 
-async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
     run = await app.start(double, 1)
     await app.drain()
     async with caller.transaction() as connection:
@@ -285,7 +285,7 @@ async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, caller
     assert await caller.notes() == ["kept"]
 
 
-async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Holdfast, caller: Caller, double: Any) -> None:
+async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
     await app.start(double, 1)
     async with caller.transaction() as connection:
         with pytest.raises(RunNotFound):
@@ -293,7 +293,7 @@ async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Holdfast, c
 
 
 async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
-    app: Holdfast, caller: Caller, waiter: Any
+    app: Stepfast, caller: Caller, waiter: Any
 ) -> None:
     """Rule 10: inserts only. The run goes on meanwhile, woken by others."""
     if caller.kind == "sqlite3":
@@ -308,7 +308,7 @@ async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
             assert await run.result(timeout=20) == ["first", "second"]
 
 
-async def test_many_transactions_at_once_start_and_signal(app: Holdfast, caller: Caller, calls: Calls) -> None:
+async def test_many_transactions_at_once_start_and_signal(app: Stepfast, caller: Caller, calls: Calls) -> None:
     """Each commits its own; none blocks another for ever, and nothing is slept over."""
 
     @app.workflow
@@ -331,7 +331,7 @@ async def test_many_transactions_at_once_start_and_signal(app: Holdfast, caller:
 
 
 @pytest.mark.parametrize("wrong", [object(), "postgresql://somewhere", 5])
-async def test_what_is_no_connection_is_refused_by_name(app: Holdfast, double: Any, wrong: Any) -> None:
+async def test_what_is_no_connection_is_refused_by_name(app: Stepfast, double: Any, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="connection="):
         await app.start(double, 1, connection=wrong)
     assert await app.runs() == []
@@ -357,7 +357,7 @@ async def test_the_first_use_of_an_application_may_be_inside_a_transaction(make_
     assert await run.result(timeout=20) == "done"
 
 
-async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: Holdfast, double: Any) -> None:
+async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: Stepfast, double: Any) -> None:
     run = await app.start(double, 21)
     await app.drain()
     store: Any = await app.store()

@@ -7,7 +7,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import Backoff, Context, Holdfast, SyncContext
+from stepfast import Backoff, Context, Stepfast, SyncContext
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -16,7 +16,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 async def nothing() -> None: ...
 
 
-async def test_a_context_knows_its_run(app: Holdfast) -> None:
+async def test_a_context_knows_its_run(app: Stepfast) -> None:
     """D24: the handler gets its input; run_id, attempt and workflow are told."""
 
     @app.workflow(name="the order")
@@ -28,7 +28,7 @@ async def test_a_context_knows_its_run(app: Holdfast) -> None:
     assert await run.result() == [run.id, 1, "the order", "in"]
 
 
-async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Holdfast, calls: Calls) -> None:
+async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Stepfast, calls: Calls) -> None:
     """Promise 4: an idempotency key for effects outside."""
     keys: dict[str, set[str]] = {"first": set(), "second": set()}
 
@@ -53,7 +53,7 @@ async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Holdfast, c
     assert all(run.id in key for found in keys.values() for key in found)
 
 
-async def test_random_and_uuid_are_the_same_on_every_replay(app: Holdfast) -> None:
+async def test_random_and_uuid_are_the_same_on_every_replay(app: Stepfast) -> None:
     """Rule 17: and differ from draw to draw, and from run to run."""
     gate = Gate()
     seen: dict[str, list[list[Any]]] = {}
@@ -81,7 +81,7 @@ async def test_random_and_uuid_are_the_same_on_every_replay(app: Holdfast) -> No
     assert all(0 <= value < 1 for value in one[1::2])
 
 
-async def test_drawing_inside_a_step_changes_nothing_outside(app: Holdfast) -> None:
+async def test_drawing_inside_a_step_changes_nothing_outside(app: Stepfast) -> None:
     """Rule 17: on replay the step is not called, so its draws must not count."""
     gate = Gate()
     seen: list[uuid.UUID] = []
@@ -105,7 +105,7 @@ async def test_drawing_inside_a_step_changes_nothing_outside(app: Holdfast) -> N
     assert (await run.steps())[0].output != str(live)
 
 
-async def test_draws_inside_a_step_are_the_same_on_every_try(app: Holdfast) -> None:
+async def test_draws_inside_a_step_are_the_same_on_every_try(app: Stepfast) -> None:
     seen: list[list[uuid.UUID]] = []
 
     @app.workflow(max_attempts=1)
@@ -124,7 +124,7 @@ async def test_draws_inside_a_step_are_the_same_on_every_try(app: Holdfast) -> N
     assert seen[0][0] != seen[0][1]
 
 
-async def test_now_is_the_database_time_of_the_newest_record(app: Holdfast) -> None:
+async def test_now_is_the_database_time_of_the_newest_record(app: Stepfast) -> None:
     """Rule 17: before the first record the time the run began; the same on every replay."""
     gate = Gate()
     seen: list[list[datetime]] = []
@@ -148,7 +148,7 @@ async def test_now_is_the_database_time_of_the_newest_record(app: Holdfast) -> N
     assert live[0].tzinfo is UTC
 
 
-async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Holdfast) -> None:
+async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Stepfast) -> None:
     """Rule 17: whatever the order in which a replay reads their records."""
     gate, hold = Gate(), asyncio.Event()
     seen: list[datetime] = []
@@ -181,15 +181,15 @@ async def test_now_after_parallel_steps_is_that_of_the_last_to_end(app: Holdfast
     assert live == replayed == max(s.completed_at for s in (await run.steps())[:2] if s.completed_at)
 
 
-async def _past(app: Holdfast, run_id: str, moment: datetime) -> bool:
+async def _past(app: Stepfast, run_id: str, moment: datetime) -> bool:
     return (await app.get(run_id).info()).read_at > moment
 
 
-async def _recorded(app: Holdfast, run_id: str, name: str) -> bool:
+async def _recorded(app: Stepfast, run_id: str, name: str) -> bool:
     return name in [s.name for s in await app.get(run_id).steps()]
 
 
-async def test_a_plain_def_workflow_is_told_the_same(app: Holdfast) -> None:
+async def test_a_plain_def_workflow_is_told_the_same(app: Stepfast) -> None:
     @app.workflow
     def order(ctx: SyncContext) -> list[Any]:
         facts = [ctx.run_id, ctx.attempt, ctx.workflow, ctx.step_key.startswith(ctx.run_id)]

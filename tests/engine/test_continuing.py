@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Context,
-    Holdfast,
     NonRetryableError,
     RunCancelled,
     RunFailed,
     Settings,
     SignalTimeout,
+    Stepfast,
     SyncContext,
 )
-from holdfast.errors import DatabaseUnavailable
+from stepfast.errors import DatabaseUnavailable
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at
@@ -26,7 +26,7 @@ from tests.support.engine import Calls, Gate, ThreadGate, eventually
 from tests.worker.spying import wrap
 
 
-def add_counter(app: Holdfast, calls: Calls, last: int) -> None:
+def add_counter(app: Stepfast, calls: Calls, last: int) -> None:
     @app.workflow
     async def counter(ctx: Context, number: int) -> str:
         await ctx.step("count", lambda: calls.hit(f"count {number}"))
@@ -35,11 +35,11 @@ def add_counter(app: Holdfast, calls: Calls, last: int) -> None:
         return f"ended at {number}"
 
 
-async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
     return await app.get(run_id).status() == status
 
 
-async def chain_of(app: Holdfast, first: str) -> list[Any]:
+async def chain_of(app: Stepfast, first: str) -> list[Any]:
     """The runs of a chain, oldest first."""
     infos = {info.origin: info for info in await app.runs(limit=1000)}
     chain = [await app.get(first).info()]
@@ -48,7 +48,7 @@ async def chain_of(app: Holdfast, first: str) -> list[Any]:
     return chain
 
 
-async def test_the_result_is_that_of_the_last(app: Holdfast, calls: Calls) -> None:
+async def test_the_result_is_that_of_the_last(app: Stepfast, calls: Calls) -> None:
     """Whoever waits for the first waits for the whole chain."""
     add_counter(app, calls, 3)
     run = await app.start("counter", 0)
@@ -57,7 +57,7 @@ async def test_the_result_is_that_of_the_last(app: Holdfast, calls: Calls) -> No
     assert calls == {f"count {n}": 1 for n in range(4)}
 
 
-async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before(app: Holdfast, calls: Calls) -> None:
+async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 2)
     run = await app.start("counter", 0)
     await app.drain()
@@ -70,7 +70,7 @@ async def test_each_of_a_chain_has_a_history_of_its_own_and_names_the_one_before
         assert [s.name for s in await app.get(info.id).steps()] == ["count"]
 
 
-async def test_a_plain_def_goes_on_as_another_too(app: Holdfast) -> None:
+async def test_a_plain_def_goes_on_as_another_too(app: Stepfast) -> None:
     @app.workflow
     def counter(ctx: SyncContext, number: int) -> int:
         if number < 2:
@@ -82,7 +82,7 @@ async def test_a_plain_def_goes_on_as_another_too(app: Holdfast) -> None:
     assert await run.result() == 2
 
 
-async def test_the_next_keeps_queue_priority_and_tags(app: Holdfast, calls: Calls) -> None:
+async def test_the_next_keeps_queue_priority_and_tags(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 1)
     run = await app.start("counter", 0, queue="vip", priority=5, tags=["a"])
     await app.drain()
@@ -90,7 +90,7 @@ async def test_the_next_keeps_queue_priority_and_tags(app: Holdfast, calls: Call
     assert (successor.queue, successor.priority, successor.tags) == ("vip", 5, ["a"])
 
 
-async def test_a_chain_has_one_deadline(app: Holdfast, calls: Calls) -> None:
+async def test_a_chain_has_one_deadline(app: Stepfast, calls: Calls) -> None:
     """The next has what is left of it: here an hour of a day."""
     add_counter(app, calls, 1)
     run = await app.start("counter", 0, deadline=timedelta(days=1))
@@ -104,14 +104,14 @@ async def test_a_chain_has_one_deadline(app: Holdfast, calls: Calls) -> None:
     assert first.deadline <= successor.deadline < first.deadline + timedelta(hours=1)
 
 
-async def test_a_chain_that_had_no_deadline_has_none(app: Holdfast, calls: Calls) -> None:
+async def test_a_chain_that_had_no_deadline_has_none(app: Stepfast, calls: Calls) -> None:
     add_counter(app, calls, 1)
     run = await app.start("counter", 0)
     await app.drain()
     assert [info.deadline for info in await chain_of(app, run.id)] == [None, None]
 
 
-async def test_an_input_that_does_not_fit_is_refused(app: Holdfast) -> None:
+async def test_an_input_that_does_not_fit_is_refused(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def counter(ctx: Context, number: int) -> None:
         ctx.continue_as("many")
@@ -124,7 +124,7 @@ async def test_an_input_that_does_not_fit_is_refused(app: Holdfast) -> None:
     assert len(await app.runs()) == 1
 
 
-async def test_signals_that_were_not_taken_go_along(app: Holdfast) -> None:
+async def test_signals_that_were_not_taken_go_along(app: Stepfast) -> None:
     """In their order; also those sent to the first of the chain before it ended."""
 
     @app.workflow
@@ -142,7 +142,7 @@ async def test_signals_that_were_not_taken_go_along(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
-async def test_a_crash_when_it_goes_on_makes_one_successor(app: Holdfast, calls: Calls, written: bool) -> None:
+async def test_a_crash_when_it_goes_on_makes_one_successor(app: Stepfast, calls: Calls, written: bool) -> None:
     """R12: end and start are one transaction."""
     add_counter(app, calls, 1)
     run = await app.start("counter", 0)
@@ -154,7 +154,7 @@ async def test_a_crash_when_it_goes_on_makes_one_successor(app: Holdfast, calls:
     assert calls == {"count 0": 1, "count 1": 1}
 
 
-async def test_catching_it_changes_nothing(app: Holdfast, calls: Calls) -> None:
+async def test_catching_it_changes_nothing(app: Stepfast, calls: Calls) -> None:
     """Rule 20: the run has decided to go on as another."""
 
     @app.workflow
@@ -173,7 +173,7 @@ async def test_catching_it_changes_nothing(app: Holdfast, calls: Calls) -> None:
     assert calls == {"caught": 1}
 
 
-async def test_a_branch_may_let_the_run_go_on_as_another(app: Holdfast) -> None:
+async def test_a_branch_may_let_the_run_go_on_as_another(app: Stepfast) -> None:
     """The other branches are given up, whatever they wait for."""
 
     async def waits(ctx: Context) -> None:
@@ -197,7 +197,7 @@ async def test_a_branch_may_let_the_run_go_on_as_another(app: Holdfast) -> None:
         assert await run.result(timeout=10) == 1
 
 
-async def test_going_on_inside_a_step_is_refused(app: Holdfast) -> None:
+async def test_going_on_inside_a_step_is_refused(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context, number: int) -> None:
         def inside() -> None:
@@ -211,7 +211,7 @@ async def test_going_on_inside_a_step_is_refused(app: Holdfast) -> None:
         await run.result()
 
 
-async def test_a_key_stays_with_the_first_of_a_chain(app: Holdfast, calls: Calls) -> None:
+async def test_a_key_stays_with_the_first_of_a_chain(app: Stepfast, calls: Calls) -> None:
     """Rule 35: the same key is the same run, whose result is that of the last."""
     add_counter(app, calls, 2)
     run = await app.start("counter", 0, key="k")
@@ -222,7 +222,7 @@ async def test_a_key_stays_with_the_first_of_a_chain(app: Holdfast, calls: Calls
     assert len(await app.runs()) == 3
 
 
-async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_first(app: Holdfast) -> None:
+async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_first(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context, number: int) -> None:
         if number == 0:
@@ -238,7 +238,7 @@ async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_fi
             await run.result(timeout=20)
 
 
-async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(app: Stepfast, calls: Calls) -> None:
     """The code does not stop at a step any more, so it is the next of the chain that is held."""
     gate = ThreadGate()
 
@@ -264,7 +264,7 @@ async def test_a_run_that_is_paused_in_its_last_moment_goes_on_as_a_paused_one(a
 
 
 async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_goes_on(
-    app: Holdfast, calls: Calls
+    app: Stepfast, calls: Calls
 ) -> None:
     def fail_once() -> None:
         if calls.hit("try") == 1:
@@ -297,7 +297,7 @@ async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_go
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken before", "left to the next"])
-async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(app: Holdfast, taken: bool) -> None:
+async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(app: Stepfast, taken: bool) -> None:
     """Rule 10: the sender asks again, and finds that the run has gone on as another."""
     gate = Gate()
 
@@ -333,7 +333,7 @@ async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(a
     assert lost > 1
 
 
-async def has_waiting(app: Holdfast) -> bool:
+async def has_waiting(app: Stepfast) -> bool:
     return bool(await app.runs(status="waiting"))
 
 

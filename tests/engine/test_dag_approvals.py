@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidState, RunFailed, Settings
-from holdfast.engine.dag import Dag
+from stepfast import ConfigurationError, InvalidState, RunFailed, Settings, Stepfast
+from stepfast.engine.dag import Dag
 from tests.engine.conftest import MakeApp
 from tests.support.dags import how, make_step_due, row_of, steps_of
 from tests.support.engine import Calls, Gate, eventually, stopped_at_once
@@ -18,7 +18,7 @@ Declare = Callable[..., Dag]
 
 
 @pytest.fixture
-def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Holdfast:
+def app(make_app: MakeApp, request: pytest.FixtureRequest) -> Stepfast:
     """Gates let go of their slot at once, unless a test has them wait in memory."""
     return make_app(settings=Settings(moment=getattr(request, "param", 0.0)))
 
@@ -33,7 +33,7 @@ def log() -> list[Any]:
 
 
 @pytest.fixture
-def declare(app: Holdfast, log: list[Any]) -> Declare:
+def declare(app: Stepfast, log: list[Any]) -> Declare:
     """charge → manager_ok → ship."""
 
     def make(**options: Any) -> Dag:
@@ -55,7 +55,7 @@ def declare(app: Holdfast, log: list[Any]) -> Declare:
     return make
 
 
-async def test_a_gate_holds_what_comes_after_it(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare, log: list[Any]) -> None:
     run = await app.start(declare())
     await app.drain()
     info = (await steps_of(run))["manager_ok"]
@@ -65,7 +65,7 @@ async def test_a_gate_holds_what_comes_after_it(app: Holdfast, declare: Declare,
 
 
 @pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])
-async def test_a_signal_opens_it_and_its_value_is_the_output(app: Holdfast, declare: Declare, value: Any) -> None:
+async def test_a_signal_opens_it_and_its_value_is_the_output(app: Stepfast, declare: Declare, value: Any) -> None:
     run = await app.start(declare())
     await app.drain()
     await run.signal("manager_ok", value)
@@ -75,7 +75,7 @@ async def test_a_signal_opens_it_and_its_value_is_the_output(app: Holdfast, decl
     assert type(result["manager_ok"]) is type(value)
 
 
-async def test_false_fails_the_step_and_so_undoes_the_run(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+async def test_false_fails_the_step_and_so_undoes_the_run(app: Stepfast, declare: Declare, log: list[Any]) -> None:
     run = await app.start(declare())
     await app.drain()
     await run.signal("manager_ok", False)
@@ -88,7 +88,7 @@ async def test_false_fails_the_step_and_so_undoes_the_run(app: Holdfast, declare
 
 
 @in_memory_or_not
-async def test_a_worker_that_is_at_it_hears_at_once(app: Holdfast, declare: Declare) -> None:
+async def test_a_worker_that_is_at_it_hears_at_once(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=1800))
     async with app.worker():
         await eventually(lambda: is_at_it(app, run, "manager_ok"))
@@ -97,7 +97,7 @@ async def test_a_worker_that_is_at_it_hears_at_once(app: Holdfast, declare: Decl
 
 
 @pytest.mark.parametrize("value", [True, False])
-async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Holdfast, declare: Declare, value: bool) -> None:
+async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Stepfast, declare: Declare, value: bool) -> None:
     """R10."""
     run = await app.start(declare())
     await run.signal("manager_ok", value)
@@ -106,7 +106,7 @@ async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Holdfast, d
 
 
 @in_memory_or_not
-async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Holdfast) -> None:
+async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Stepfast) -> None:
     gate = Gate()
     dag = app.dag("dag")
 
@@ -123,7 +123,7 @@ async def test_a_signal_sent_while_the_step_before_is_at_work_is_kept(app: Holdf
         assert (await run.result())["ok"] == 7
 
 
-async def test_of_two_signals_the_first_counts(app: Holdfast, declare: Declare) -> None:
+async def test_of_two_signals_the_first_counts(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare())
     await run.signal("manager_ok", "first")
     await run.signal("manager_ok", "second")
@@ -131,7 +131,7 @@ async def test_of_two_signals_the_first_counts(app: Holdfast, declare: Declare) 
     assert (await run.result())["ship"] == "first"
 
 
-async def test_several_gates_are_opened_in_any_order(app: Holdfast) -> None:
+async def test_several_gates_are_opened_in_any_order(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.approval("legal")
     dag.approval("finance")
@@ -150,7 +150,7 @@ async def test_several_gates_are_opened_in_any_order(app: Holdfast) -> None:
     assert (await run.result())["sign"] == [1, 2]
 
 
-async def test_k_of_n_approvals_are_enough(app: Holdfast) -> None:
+async def test_k_of_n_approvals_are_enough(app: Stepfast) -> None:
     dag = app.dag("dag")
     voters = ["ann", "bob", "cyd"]
     for name in voters:
@@ -172,7 +172,7 @@ async def test_k_of_n_approvals_are_enough(app: Holdfast) -> None:
 # -- too late ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_gate_that_nobody_opens_in_time_fails(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+async def test_a_gate_that_nobody_opens_in_time_fails(app: Stepfast, declare: Declare, log: list[Any]) -> None:
     run = await app.start(declare(timeout=timedelta(days=2)))
     await app.drain()
     info = await app.get(await row_of(run, "manager_ok")).info()
@@ -186,7 +186,7 @@ async def test_a_gate_that_nobody_opens_in_time_fails(app: Holdfast, declare: De
     assert "SignalTimeout" in failed.value.message
 
 
-async def test_a_gate_can_be_skipped_when_nobody_opens_it(app: Holdfast, declare: Declare, log: list[Any]) -> None:
+async def test_a_gate_can_be_skipped_when_nobody_opens_it(app: Stepfast, declare: Declare, log: list[Any]) -> None:
     """And so is what hangs only on it."""
     run = await app.start(declare(timeout=3600, on_timeout="skip"))
     await app.drain()
@@ -197,7 +197,7 @@ async def test_a_gate_can_be_skipped_when_nobody_opens_it(app: Holdfast, declare
     assert log == ["charge"]
 
 
-async def test_a_gate_can_open_by_itself(app: Holdfast, declare: Declare) -> None:
+async def test_a_gate_can_open_by_itself(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=3600, on_timeout="approve"))
     await app.drain()
     await make_step_due(app, run, "manager_ok")
@@ -207,7 +207,7 @@ async def test_a_gate_can_open_by_itself(app: Holdfast, declare: Declare) -> Non
 
 @pytest.mark.parametrize("on_timeout", ["fail", "skip", "approve"])
 async def test_a_word_in_time_counts_whatever_is_said_of_late_ones(
-    app: Holdfast, declare: Declare, on_timeout: str
+    app: Stepfast, declare: Declare, on_timeout: str
 ) -> None:
     run = await app.start(declare(timeout=3600, on_timeout=on_timeout))
     await app.drain()
@@ -217,13 +217,13 @@ async def test_a_word_in_time_counts_whatever_is_said_of_late_ones(
 
 
 @in_memory_or_not
-async def test_a_short_timeout_is_kept_in_memory_too(app: Holdfast, declare: Declare) -> None:
+async def test_a_short_timeout_is_kept_in_memory_too(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=0.05, on_timeout="approve"))
     async with app.worker():
         assert (await run.result())["manager_ok"] is True
 
 
-async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Holdfast) -> None:
+async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Stepfast) -> None:
     """Not from the start of the run, and a new worker does not begin anew."""
     gate = Gate()
     dag = app.dag("dag")
@@ -249,14 +249,14 @@ async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Holdfast) -
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_signal_to_no_step_of_the_run_is_refused(app: Holdfast, declare: Declare) -> None:
+async def test_a_signal_to_no_step_of_the_run_is_refused(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare())
     with pytest.raises(InvalidState, match="has no step 'manager'"):
         await run.signal("manager", True)
 
 
 @in_memory_or_not
-async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Holdfast, declare: Declare) -> None:
+async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Stepfast, declare: Declare) -> None:
     gate = Gate()
     dag = app.dag("dag")
     dag.approval("ok")
@@ -275,7 +275,7 @@ async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Holdfast, decl
         await run.result()
 
 
-async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, declare: Declare) -> None:
+async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare())
     await run.signal("manager_ok", True)
     await app.drain()
@@ -283,7 +283,7 @@ async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Holdfast, declar
         await run.signal("manager_ok", False)
 
 
-async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Holdfast) -> None:
+async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match='"fail", "skip" or "approve"'):
         app.dag("dag").approval("ok", on_timeout="wait")  # type: ignore[arg-type]
 
@@ -293,7 +293,7 @@ async def test_what_happens_when_it_is_late_must_be_one_of_three(app: Holdfast) 
 
 @in_memory_or_not
 async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
-    app: Holdfast, declare: Declare, log: list[Any]
+    app: Stepfast, declare: Declare, log: list[Any]
 ) -> None:
     run = await app.start(declare(timeout=1800))
     async with app.worker():
@@ -305,7 +305,7 @@ async def test_a_gate_that_waits_ends_when_the_run_is_cancelled(
     assert (await how(run))["manager_ok"] == "cancelled"
 
 
-async def is_at_it(app: Holdfast, run: Any, name: str) -> bool:
+async def is_at_it(app: Stepfast, run: Any, name: str) -> bool:
     """It has noted until when it waits."""
     return bool(await app.get(await row_of(run, name)).steps())
 
@@ -315,7 +315,7 @@ async def is_over(run: Any) -> bool:
 
 
 @in_memory_or_not
-async def test_a_gate_that_waits_ends_when_another_step_fails(app: Holdfast, calls: Calls) -> None:
+async def test_a_gate_that_waits_ends_when_another_step_fails(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")
     dag.approval("ok", timeout=1800)
@@ -346,7 +346,7 @@ def charge_and_ship(dag: Dag, log: list[Any]) -> None:
 
 
 async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
-    make_app: MakeApp, app: Holdfast, declare: Declare, log: list[Any]
+    make_app: MakeApp, app: Stepfast, declare: Declare, log: list[Any]
 ) -> None:
     run = await app.start(declare(timeout=3600, on_timeout="skip"))
     other = make_app(settings=Settings(moment=0.0))
@@ -364,7 +364,7 @@ async def test_a_gate_waits_for_as_long_as_the_graph_of_its_run_says(
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain function", "coroutine"])
 async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
-    make_app: MakeApp, app: Holdfast, declare: Declare, log: list[Any], plain: bool
+    make_app: MakeApp, app: Stepfast, declare: Declare, log: list[Any], plain: bool
 ) -> None:
     run = await app.start(declare())
     other = make_app(settings=Settings(moment=0.0))
@@ -388,7 +388,7 @@ async def test_a_gate_asks_though_the_code_has_a_step_of_its_name_now(
 
 
 async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has_its_function(
-    make_app: MakeApp, app: Holdfast, caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody is asked what the graph of the run does not ask, and nothing fails because of it."""
     old = app.dag("order")
@@ -406,7 +406,7 @@ async def test_a_step_for_which_the_code_has_a_gate_now_is_left_to_code_that_has
 
 
 async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_undone(
-    make_app: MakeApp, app: Holdfast
+    make_app: MakeApp, app: Stepfast
 ) -> None:
     old = app.dag("order")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AttemptTimeout, Backoff, Holdfast, NonRetryableError, RunFailed, Settings
+from stepfast import AttemptTimeout, Backoff, NonRetryableError, RunFailed, Settings, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.dags import how, make_step_due, steps_of
 from tests.support.engine import Calls, Gate, eventually, interrupt
@@ -31,7 +31,7 @@ async def no(ctx: Any) -> None:
 # -- when --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_condition_decides_on_the_input(app: Holdfast) -> None:
+async def test_a_condition_decides_on_the_input(app: Stepfast) -> None:
     """W21: in the words of the promise."""
     dag = app.dag("dag")
     dag.declare(give, name="charge", when=lambda ctx: ctx.input["cents"] > 0)
@@ -41,7 +41,7 @@ async def test_a_condition_decides_on_the_input(app: Holdfast) -> None:
     assert (await how(free), await free.status()) == ({"charge": "skipped"}, "completed")
 
 
-async def test_a_condition_decides_on_earlier_outputs(app: Holdfast) -> None:
+async def test_a_condition_decides_on_earlier_outputs(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input, name="score")
     dag.declare(give, name="high", after=["score"], when=lambda ctx: ctx.outputs["score"] > 5)
@@ -51,7 +51,7 @@ async def test_a_condition_decides_on_earlier_outputs(app: Holdfast) -> None:
     assert [set(await run.result()) for run in runs] == [{"score", "high"}, {"score", "low"}]
 
 
-async def test_a_condition_may_be_async_and_belong_to_a_plain_function(app: Holdfast) -> None:
+async def test_a_condition_may_be_async_and_belong_to_a_plain_function(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     async def later(ctx: Any) -> bool:
@@ -63,7 +63,7 @@ async def test_a_condition_may_be_async_and_belong_to_a_plain_function(app: Hold
     assert [await run.result() for run in runs] == [{"work": 1}, {}]
 
 
-async def test_a_skipped_step_is_not_called(app: Holdfast, calls: Calls) -> None:
+async def test_a_skipped_step_is_not_called(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("work"), name="work", when=lambda ctx: calls.hit("asked") == 0)
     run = await app.start(dag)
@@ -72,7 +72,7 @@ async def test_a_skipped_step_is_not_called(app: Holdfast, calls: Calls) -> None
     assert calls == {"asked": 1}
 
 
-async def test_a_condition_that_raises_is_a_failed_attempt_of_its_step(app: Holdfast, calls: Calls) -> None:
+async def test_a_condition_that_raises_is_a_failed_attempt_of_its_step(app: Stepfast, calls: Calls) -> None:
     """Rule 43."""
     dag = app.dag("dag")
 
@@ -88,7 +88,7 @@ async def test_a_condition_that_raises_is_a_failed_attempt_of_its_step(app: Hold
     assert calls == {"asked": 2}
 
 
-async def test_a_condition_that_always_raises_fails_its_step(app: Holdfast, calls: Calls) -> None:
+async def test_a_condition_that_always_raises_fails_its_step(app: Stepfast, calls: Calls) -> None:
     """Rule 43."""
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("work"), name="work", when=lambda ctx: ctx.outputs["nothing"], retries=0)
@@ -99,7 +99,7 @@ async def test_a_condition_that_always_raises_fails_its_step(app: Holdfast, call
     assert calls == {}
 
 
-async def test_the_error_of_a_condition_is_caught_like_that_of_the_step(app: Holdfast) -> None:
+async def test_the_error_of_a_condition_is_caught_like_that_of_the_step(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(give, name="work", when=lambda ctx: ctx.outputs["nothing"], retries=0, catch={KeyError: "instead"})
     dag.declare(give, name="instead")
@@ -109,7 +109,7 @@ async def test_the_error_of_a_condition_is_caught_like_that_of_the_step(app: Hol
 
 
 async def test_a_condition_that_the_code_has_got_since_does_not_count_for_runs_that_go_by_the_old_graph(
-    app: Holdfast, make_app: MakeApp
+    app: Stepfast, make_app: MakeApp
 ) -> None:
     old = app.dag("dag")
     old.declare(give, name="work")
@@ -122,7 +122,7 @@ async def test_a_condition_that_the_code_has_got_since_does_not_count_for_runs_t
     assert (await run.result(), await later.result()) == ({"work": "work"}, {})
 
 
-async def test_a_condition_that_the_code_no_longer_has_is_met(app: Holdfast, make_app: MakeApp) -> None:
+async def test_a_condition_that_the_code_no_longer_has_is_met(app: Stepfast, make_app: MakeApp) -> None:
     old = app.dag("dag")
     old.declare(give, name="work", when=lambda ctx: False)
     run = await app.start(old)
@@ -132,7 +132,7 @@ async def test_a_condition_that_the_code_no_longer_has_is_met(app: Holdfast, mak
     assert await run.result() == {"work": "work"}
 
 
-async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Stepfast, calls: Calls) -> None:
     """A condition that changes its mind while the step sleeps would leave what it did undone for ever."""
     dag = app.dag("dag")
 
@@ -152,7 +152,7 @@ async def test_a_step_that_has_begun_is_not_skipped_any_more(app: Holdfast, call
 # -- what a skipped step means to others -----------------------------------------------------------------------------
 
 
-async def test_what_hangs_only_on_a_skipped_step_is_skipped_too(app: Holdfast, calls: Calls) -> None:
+async def test_what_hangs_only_on_a_skipped_step_is_skipped_too(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(give, name="gift", when=lambda ctx: False)
     for name, before in (("wrap", "gift"), ("ribbon", "wrap"), ("card", "ribbon")):
@@ -164,7 +164,7 @@ async def test_what_hangs_only_on_a_skipped_step_is_skipped_too(app: Holdfast, c
     assert calls == {}
 
 
-async def test_a_skipped_step_counts_as_finished(app: Holdfast) -> None:
+async def test_a_skipped_step_counts_as_finished(app: Stepfast) -> None:
     """S25: a join with another completed dependency goes on without it."""
     dag = app.dag("dag")
     dag.declare(give, name="gift", when=lambda ctx: False)
@@ -175,7 +175,7 @@ async def test_a_skipped_step_counts_as_finished(app: Holdfast) -> None:
     assert await run.result() == {"pack": "pack", "ship": ["pack"]}
 
 
-async def test_a_join_waits_for_a_condition_that_is_not_decided_yet(app: Holdfast) -> None:
+async def test_a_join_waits_for_a_condition_that_is_not_decided_yet(app: Stepfast) -> None:
     gate = Gate()
     dag = app.dag("dag")
 
@@ -199,7 +199,7 @@ async def has(run: Any, step: str, status: str) -> bool:
     return (await how(run))[step] == status
 
 
-async def test_why_there_is_no_output_of_a_skipped_step_is_said_by_name(app: Holdfast) -> None:
+async def test_why_there_is_no_output_of_a_skipped_step_is_said_by_name(app: Stepfast) -> None:
     """W28."""
     dag = app.dag("dag")
     dag.declare(give, name="gift", when=lambda ctx: False)
@@ -215,7 +215,7 @@ async def test_why_there_is_no_output_of_a_skipped_step_is_said_by_name(app: Hol
 
 
 @pytest.mark.parametrize("options", [{"join": "any"}, {"at_least": 1}], ids=["any", "at least 1"])
-async def test_a_join_of_any_begins_with_the_first(app: Holdfast, options: dict[str, Any]) -> None:
+async def test_a_join_of_any_begins_with_the_first(app: Stepfast, options: dict[str, Any]) -> None:
     """R16: the other is still at its gate; and its output is not there later either."""
     gate, first = Gate(), Gate()
     dag = app.dag("dag")
@@ -241,7 +241,7 @@ async def test_a_join_of_any_begins_with_the_first(app: Holdfast, options: dict[
         assert (await run.result())["race"] == ["quick"]
 
 
-async def test_outputs_are_pinned_when_a_step_is_released(app: Holdfast) -> None:
+async def test_outputs_are_pinned_when_a_step_is_released(app: Stepfast) -> None:
     """Rule 43: a new attempt, on another worker, sees what the first one saw."""
     late, held = Gate(), Gate()
     seen: list[list[str]] = []
@@ -270,7 +270,7 @@ async def test_outputs_are_pinned_when_a_step_is_released(app: Holdfast) -> None
     assert await run.status() == "completed"
 
 
-async def test_a_run_ends_when_every_step_is_settled_also_those_nobody_waited_for(app: Holdfast) -> None:
+async def test_a_run_ends_when_every_step_is_settled_also_those_nobody_waited_for(app: Stepfast) -> None:
     """Rule 43."""
     gate = Gate()
     dag = app.dag("dag")
@@ -291,7 +291,7 @@ async def test_a_run_ends_when_every_step_is_settled_also_those_nobody_waited_fo
         assert await run.result() == {"slow": "slow", "quick": "quick", "race": "race"}
 
 
-async def test_a_join_of_any_is_done_once(app: Holdfast, calls: Calls) -> None:
+async def test_a_join_of_any_is_done_once(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     for name in "abcdef":
         dag.declare(give, name=name)
@@ -302,7 +302,7 @@ async def test_a_join_of_any_is_done_once(app: Holdfast, calls: Calls) -> None:
     assert calls == {"race": 1}
 
 
-async def test_a_join_of_any_does_not_count_skipped_steps(app: Holdfast) -> None:
+async def test_a_join_of_any_does_not_count_skipped_steps(app: Stepfast) -> None:
     dag = app.dag("dag")
     gate = Gate()
 
@@ -321,7 +321,7 @@ async def test_a_join_of_any_does_not_count_skipped_steps(app: Holdfast) -> None
         assert (await run.result())["race"] == ["late"]
 
 
-async def test_k_of_n_begin_with_the_kth(app: Holdfast) -> None:
+async def test_k_of_n_begin_with_the_kth(app: Stepfast) -> None:
     """W27."""
     gates = {name: Gate() for name in ("one", "two", "three")}
     dag = app.dag("dag")
@@ -344,7 +344,7 @@ async def test_k_of_n_begin_with_the_kth(app: Holdfast) -> None:
         assert (await run.result())["quorum"] == ["one", "three"]
 
 
-async def test_a_join_that_can_no_longer_be_met_is_skipped(app: Holdfast) -> None:
+async def test_a_join_that_can_no_longer_be_met_is_skipped(app: Stepfast) -> None:
     """Rule 43: as soon as that is clear, with what hangs on it."""
     gate = Gate()
     dag = app.dag("dag")
@@ -369,7 +369,7 @@ async def test_a_join_that_can_no_longer_be_met_is_skipped(app: Holdfast) -> Non
 # -- catch -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_caught_error_leads_to_its_step_instead_of_failing(app: Holdfast, calls: Calls) -> None:
+async def test_a_caught_error_leads_to_its_step_instead_of_failing(app: Stepfast, calls: Calls) -> None:
     """W24."""
     dag = app.dag("dag")
 
@@ -388,7 +388,7 @@ async def test_a_caught_error_leads_to_its_step_instead_of_failing(app: Holdfast
     assert calls == {"pay": 2}
 
 
-async def test_the_step_for_an_error_is_skipped_when_there_is_none(app: Holdfast) -> None:
+async def test_the_step_for_an_error_is_skipped_when_there_is_none(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(give, name="pay", catch={ValueError: "tell"})
     dag.declare(give, name="ship", after=["pay"])
@@ -398,7 +398,7 @@ async def test_the_step_for_an_error_is_skipped_when_there_is_none(app: Holdfast
     assert await run.result() == {"pay": "pay", "ship": "ship"}
 
 
-async def test_another_error_fails_the_run(app: Holdfast) -> None:
+async def test_another_error_fails_the_run(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(no, name="pay", catch={ValueError: "tell"})
     dag.declare(give, name="tell")
@@ -409,7 +409,7 @@ async def test_another_error_fails_the_run(app: Holdfast) -> None:
     assert await how(run) == {"pay": "failed", "tell": "skipped"}
 
 
-async def test_errors_of_several_types_lead_to_several_steps(app: Holdfast) -> None:
+async def test_errors_of_several_types_lead_to_several_steps(app: Stepfast) -> None:
     """W23: a base class catches its children; the first that fits is taken."""
     dag = app.dag("dag")
     errors: dict[str, Exception] = {"key": KeyError("k"), "value": ValueError("v"), "index": IndexError("i")}
@@ -429,7 +429,7 @@ async def test_errors_of_several_types_lead_to_several_steps(app: Holdfast) -> N
     }
 
 
-async def test_the_error_of_a_checkpoint_is_caught_by_its_type(app: Holdfast) -> None:
+async def test_the_error_of_a_checkpoint_is_caught_by_its_type(app: Stepfast) -> None:
     """What the step raises is a StepFailed, which says of what type its error was."""
     dag = app.dag("dag")
 
@@ -443,7 +443,7 @@ async def test_the_error_of_a_checkpoint_is_caught_by_its_type(app: Holdfast) ->
     assert await run.result() == {"tell": "tell"}
 
 
-async def test_a_target_can_be_named_by_its_function(app: Holdfast) -> None:
+async def test_a_target_can_be_named_by_its_function(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step(name="tell them")
@@ -459,7 +459,7 @@ async def test_a_target_can_be_named_by_its_function(app: Holdfast) -> None:
     assert await run.result() == {"tell them": "told"}
 
 
-async def test_the_target_can_also_be_what_comes_next(app: Holdfast) -> None:
+async def test_the_target_can_also_be_what_comes_next(app: Stepfast) -> None:
     """In either case it is done once."""
     dag = app.dag("dag")
 
@@ -475,7 +475,7 @@ async def test_the_target_can_also_be_what_comes_next(app: Holdfast) -> None:
     assert (await bad.result(), await good.result()) == ({"close": []}, {"pay": 1, "close": ["pay"]})
 
 
-async def test_two_ways_meet_again_after_a_caught_error(app: Holdfast) -> None:
+async def test_two_ways_meet_again_after_a_caught_error(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step(catch={NonRetryableError: "by invoice"})
@@ -491,7 +491,7 @@ async def test_two_ways_meet_again_after_a_caught_error(app: Holdfast) -> None:
     assert [(await run.result())["ship"] for run in runs] == [["by invoice"], ["by_card"]]
 
 
-async def test_what_a_caught_step_recorded_is_undone_before_its_target_begins(app: Holdfast) -> None:
+async def test_what_a_caught_step_recorded_is_undone_before_its_target_begins(app: Stepfast) -> None:
     log: list[str] = []
     dag = app.dag("dag")
 
@@ -507,7 +507,7 @@ async def test_what_a_caught_step_recorded_is_undone_before_its_target_begins(ap
     assert await run.result() == {"tell": None}
 
 
-async def test_a_caught_error_is_told_of_its_step(app: Holdfast) -> None:
+async def test_a_caught_error_is_told_of_its_step(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(no, name="pay", catch={NonRetryableError: "tell"})
     dag.declare(give, name="tell")
@@ -518,7 +518,7 @@ async def test_a_caught_error_is_told_of_its_step(app: Holdfast) -> None:
     assert info.error is not None and info.error.message == "pay cannot"
 
 
-async def test_the_target_of_a_caught_error_may_fail_itself(app: Holdfast) -> None:
+async def test_the_target_of_a_caught_error_may_fail_itself(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(no, name="pay", catch={NonRetryableError: "tell"})
     dag.declare(no, name="tell")
@@ -528,7 +528,7 @@ async def test_the_target_of_a_caught_error_may_fail_itself(app: Holdfast) -> No
         await run.result()
 
 
-async def test_a_timeout_can_be_caught(app: Holdfast) -> None:
+async def test_a_timeout_can_be_caught(app: Stepfast) -> None:
     dag = app.dag("dag")
     gate = Gate()
 
@@ -544,7 +544,7 @@ async def test_a_timeout_can_be_caught(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_step_that_errors_lead_to_and_that_comes_after_others_is_done_either_way(
-    app: Holdfast, broken: bool
+    app: Stepfast, broken: bool
 ) -> None:
     dag = app.dag("dag")
 
@@ -589,7 +589,7 @@ async def test_conditions_joins_and_catches_together(make_app: MakeApp, moment: 
     assert (await run.result())["end"] == ["root", "repair", "done"]
 
 
-async def test_a_skip_survives_a_worker_that_stops(app: Holdfast, calls: Calls) -> None:
+async def test_a_skip_survives_a_worker_that_stops(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")
 
@@ -607,7 +607,7 @@ async def test_a_skip_survives_a_worker_that_stops(app: Holdfast, calls: Calls) 
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError])
-async def test_several_errors_can_lead_to_one_step(app: Holdfast, error: type[Exception]) -> None:
+async def test_several_errors_can_lead_to_one_step(app: Stepfast, error: type[Exception]) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=0, catch={(ValueError, OSError): "instead", KeyError: "other"})

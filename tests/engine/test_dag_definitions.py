@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
     GraphError,
-    Holdfast,
     NonRetryableError,
     RunFailed,
+    Stepfast,
     step,
 )
 from tests.engine.conftest import MakeApp
@@ -29,7 +29,7 @@ async def work(ctx: Any) -> str:
 
 
 @pytest.fixture
-async def rows(app: Holdfast) -> AsyncIterator[Rows]:
+async def rows(app: Stepfast) -> AsyncIterator[Rows]:
     rows = Rows(await app.store(), app.namespace, app.url.text)
     yield rows
     await rows.close()
@@ -43,7 +43,7 @@ async def written(rows: Rows) -> int:
 # -- what is wrong -------------------------------------------------------------------------------------------------
 
 
-async def test_all_problems_are_reported_together_and_by_name(app: Holdfast) -> None:
+async def test_all_problems_are_reported_together_and_by_name(app: Stepfast) -> None:
     """W40."""
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["nowhere"])
@@ -77,7 +77,7 @@ async def test_all_problems_are_reported_together_and_by_name(app: Holdfast) -> 
         ({"root": [], "a": ["root", "b"], "b": ["a"], "leaf": ["b"]}, {"a → b → a", "b → a → b"}),
     ],
 )
-async def test_a_circle_is_refused_with_its_path(app: Holdfast, edges: dict[str, list[str]], path: set[str]) -> None:
+async def test_a_circle_is_refused_with_its_path(app: Stepfast, edges: dict[str, list[str]], path: set[str]) -> None:
     """S5."""
     dag = app.dag("dag")
     for name, after in edges.items():
@@ -88,14 +88,14 @@ async def test_a_circle_is_refused_with_its_path(app: Holdfast, edges: dict[str,
     assert problem.removeprefix("the steps wait for each other in a circle: ") in path
 
 
-async def test_a_step_after_itself_is_refused(app: Holdfast) -> None:
+async def test_a_step_after_itself_is_refused(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["a"])
     with pytest.raises(GraphError, match="step 'a' comes after itself"):
         dag.graph
 
 
-async def test_a_circle_by_way_of_an_error_is_refused(app: Holdfast) -> None:
+async def test_a_circle_by_way_of_an_error_is_refused(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a")
     dag.declare(work, name="b", after=["a"], catch={ValueError: "a"})
@@ -103,19 +103,19 @@ async def test_a_circle_by_way_of_an_error_is_refused(app: Holdfast) -> None:
         dag.graph
 
 
-async def test_a_dag_without_steps_is_refused(app: Holdfast) -> None:
+async def test_a_dag_without_steps_is_refused(app: Stepfast) -> None:
     with pytest.raises(GraphError, match="it has no steps"):
         await app.start(app.dag("empty"))
 
 
-async def test_a_dependency_that_is_a_function_nobody_declared_is_unknown(app: Holdfast) -> None:
+async def test_a_dependency_that_is_a_function_nobody_declared_is_unknown(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a", after=[NonRetryableError])
     with pytest.raises(GraphError, match="comes after 'NonRetryableError', which does not exist"):
         dag.graph
 
 
-async def test_a_bad_graph_is_refused_at_the_start_before_anything_is_written(app: Holdfast, rows: Rows) -> None:
+async def test_a_bad_graph_is_refused_at_the_start_before_anything_is_written(app: Stepfast, rows: Rows) -> None:
     """R12, R13."""
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["nowhere"])
@@ -125,7 +125,7 @@ async def test_a_bad_graph_is_refused_at_the_start_before_anything_is_written(ap
     assert await written(rows) == 0
 
 
-async def test_a_bad_graph_stops_a_worker_from_starting(app: Holdfast, rows: Rows) -> None:
+async def test_a_bad_graph_stops_a_worker_from_starting(app: Stepfast, rows: Rows) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["nowhere"])
 
@@ -139,7 +139,7 @@ async def test_a_bad_graph_stops_a_worker_from_starting(app: Holdfast, rows: Row
     assert await rows.fetch("SELECT 1 FROM [workers]") == []
 
 
-async def test_a_graph_that_was_spoilt_later_stops_the_next_worker(app: Holdfast) -> None:
+async def test_a_graph_that_was_spoilt_later_stops_the_next_worker(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a")
     await app.drain()
@@ -148,7 +148,7 @@ async def test_a_graph_that_was_spoilt_later_stops_the_next_worker(app: Holdfast
         await app.drain()
 
 
-async def test_a_step_that_is_added_later_belongs_to_runs_from_then_on(app: Holdfast) -> None:
+async def test_a_step_that_is_added_later_belongs_to_runs_from_then_on(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a")
     first = await app.start(dag)
@@ -161,7 +161,7 @@ async def test_a_step_that_is_added_later_belongs_to_runs_from_then_on(app: Hold
 # -- what is refused at once -----------------------------------------------------------------------------------------
 
 
-async def test_dependencies_as_one_string_are_refused(app: Holdfast) -> None:
+async def test_dependencies_as_one_string_are_refused(app: Stepfast) -> None:
     """It would be taken for a list of letters."""
     dag = app.dag("dag")
     with pytest.raises(ConfigurationError, match="after must be a list of steps, not the string 'ab'"):
@@ -203,7 +203,7 @@ async def test_dependencies_as_one_string_are_refused(app: Holdfast) -> None:
     ],
 )
 async def test_options_that_make_no_sense_are_refused_where_they_stand(
-    app: Holdfast, options: dict[str, Any], said: str
+    app: Stepfast, options: dict[str, Any], said: str
 ) -> None:
     dag = app.dag("dag")
     with pytest.raises(ConfigurationError, match=said):
@@ -211,7 +211,7 @@ async def test_options_that_make_no_sense_are_refused_where_they_stand(
     assert dag.steps == {}
 
 
-async def test_the_words_say_which_step_of_which_dag(app: Holdfast) -> None:
+async def test_the_words_say_which_step_of_which_dag(app: Stepfast) -> None:
     dag = app.dag("order")
     with pytest.raises(ConfigurationError, match=r"^step 'pay' of dag 'order': catch takes .* not 'ValueError'"):
         dag.declare(work, name="pay", catch={"ValueError": "x"})  # type: ignore[dict-item]
@@ -219,7 +219,7 @@ async def test_the_words_say_which_step_of_which_dag(app: Holdfast) -> None:
         dag.approval("ok", after=None)  # type: ignore[arg-type]
 
 
-async def test_conditions_and_undos_of_which_nothing_is_known_are_taken_at_their_word(app: Holdfast) -> None:
+async def test_conditions_and_undos_of_which_nothing_is_known_are_taken_at_their_word(app: Stepfast) -> None:
     """Some functions written in C do not say what they take; others take more than they need."""
     dag = app.dag("dag")
     dag.declare(work, name="a", when=bool, compensate=lambda ctx, loud=False: None)
@@ -228,7 +228,7 @@ async def test_conditions_and_undos_of_which_nothing_is_known_are_taken_at_their
     assert await run.result() == {"a": "a"}
 
 
-async def test_a_step_must_take_the_context_alone(app: Holdfast) -> None:
+async def test_a_step_must_take_the_context_alone(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     def two(ctx: Any, order: Any) -> None: ...
@@ -241,14 +241,14 @@ async def test_a_step_must_take_the_context_alone(app: Holdfast) -> None:
         dag.step(none)
 
 
-async def test_a_step_must_be_a_function(app: Holdfast) -> None:
+async def test_a_step_must_be_a_function(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="must be a function"):
         app.dag("dag").declare("work", name="a")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("called", ["app.start", "app.start_many", "run.signal"])
 async def test_the_body_of_a_step_does_nothing_that_a_replay_would_repeat(
-    app: Holdfast, calls: Calls, called: str
+    app: Stepfast, calls: Calls, called: str
 ) -> None:
     @app.task
     async def other() -> None:
@@ -274,7 +274,7 @@ async def test_the_body_of_a_step_does_nothing_that_a_replay_would_repeat(
     assert calls == {"work": 1}
 
 
-async def test_a_step_starts_runs_by_its_context_or_in_a_step_of_its_own(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_starts_runs_by_its_context_or_in_a_step_of_its_own(app: Stepfast, calls: Calls) -> None:
     @app.task
     async def other() -> None:
         calls.hit("other")
@@ -295,7 +295,7 @@ async def test_a_step_starts_runs_by_its_context_or_in_a_step_of_its_own(app: Ho
     assert calls == {"other": 2}
 
 
-async def test_a_function_declared_with_step_brings_its_options(app: Holdfast, calls: Calls) -> None:
+async def test_a_function_declared_with_step_brings_its_options(app: Stepfast, calls: Calls) -> None:
     quick = Backoff(base=0.001, jitter=False)
 
     @step(retries=2, backoff=quick, timeout=30, compensate=lambda ctx: calls.hit("undo"))
@@ -319,7 +319,7 @@ async def test_a_function_declared_with_step_brings_its_options(app: Holdfast, c
     assert calls == {"flaky": 3, "undo": 1}
 
 
-async def test_what_the_dag_says_of_a_step_goes_before_what_the_function_brings(app: Holdfast) -> None:
+async def test_what_the_dag_says_of_a_step_goes_before_what_the_function_brings(app: Stepfast) -> None:
     def undo(ctx: Any) -> None: ...
 
     @step(name="named", retries=2, timeout=30, compensate=undo)
@@ -334,7 +334,7 @@ async def test_what_the_dag_says_of_a_step_goes_before_what_the_function_brings(
 
 
 async def test_a_worker_tells_of_a_dag_once_and_not_of_every_step(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="a")
@@ -343,19 +343,19 @@ async def test_a_worker_tells_of_a_dag_once_and_not_of_every_step(
     @app.task
     async def other() -> None: ...
 
-    with caplog.at_level(logging.INFO, "holdfast"):
+    with caplog.at_level(logging.INFO, "stepfast"):
         await app.drain()
     [line] = [record.getMessage() for record in caplog.records if " started: " in record.getMessage()]
     assert line.endswith(" started: dag, other")
 
 
-async def test_two_dags_of_one_name_are_refused(app: Holdfast) -> None:
+async def test_two_dags_of_one_name_are_refused(app: Stepfast) -> None:
     app.dag("dag")
     with pytest.raises(ConfigurationError, match="already a dag named 'dag'"):
         app.dag("dag")
 
 
-async def test_a_declared_function_stays_a_function(app: Holdfast) -> None:
+async def test_a_declared_function_stays_a_function(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step(after=["b"])
@@ -389,7 +389,7 @@ async def test_a_definition_is_stored_once_however_often_it_is_declared(make_app
     assert found == [(dag.graph.version,)] == [((await run.info()).version,)]
 
 
-async def test_the_version_is_that_of_the_graph_not_of_the_code(app: Holdfast, make_app: MakeApp) -> None:
+async def test_the_version_is_that_of_the_graph_not_of_the_code(app: Stepfast, make_app: MakeApp) -> None:
     """R13: a content hash."""
     one, same, other = app.dag("one"), make_app().dag("one"), make_app().dag("one")
     one.declare(work, name="a")
@@ -411,7 +411,7 @@ async def test_both_versions_are_kept(make_app: MakeApp) -> None:
     await rows.close()
 
 
-async def test_a_dag_is_drawn_for_documents(app: Holdfast) -> None:
+async def test_a_dag_is_drawn_for_documents(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(work, name="pay", catch={ValueError: "tell"})
     dag.declare(work, name="tell")
@@ -430,7 +430,7 @@ async def test_a_dag_is_drawn_for_documents(app: Holdfast) -> None:
     ]
 
 
-async def test_a_drawing_says_how_many_a_step_waits_for(app: Holdfast) -> None:
+async def test_a_drawing_says_how_many_a_step_waits_for(app: Stepfast) -> None:
     dag = app.dag("dag")
     for name in "abc":
         dag.declare(work, name=name)
@@ -451,7 +451,7 @@ SPEC = {
 }
 
 
-async def test_a_graph_can_come_as_data(app: Holdfast) -> None:
+async def test_a_graph_can_come_as_data(app: Stepfast) -> None:
     """Seed 004's shape."""
     log: list[str] = []
 
@@ -473,7 +473,7 @@ async def test_a_graph_can_come_as_data(app: Holdfast) -> None:
     assert (nodes["reserve"].retries, nodes["charge"].timeout, nodes["ship"].after) == (2, 10, ("charge",))
 
 
-async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Holdfast) -> None:
+async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Stepfast) -> None:
     """S, broken there: a step missing from the graph hung the run."""
     dag = app.dag_from_spec("dag", {"steps": {"a": {}, "b": {}}, "dag": {}}, {"a": work, "b": work})
     run = await app.start(dag)
@@ -481,7 +481,7 @@ async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Holdfast) ->
     assert await run.result() == {"a": "a", "b": "b"}
 
 
-async def test_the_number_of_retries_goes_by_other_names_too(app: Holdfast) -> None:
+async def test_the_number_of_retries_goes_by_other_names_too(app: Stepfast) -> None:
     steps: dict[str, dict[str, int]] = {"a": {"max_retries": 1}, "b": {"maxRetries": 2}, "c": {}}
     dag = app.dag_from_spec("dag", {"steps": steps}, dict.fromkeys(steps, work))
     run = await app.start(dag)
@@ -489,7 +489,7 @@ async def test_the_number_of_retries_goes_by_other_names_too(app: Holdfast) -> N
     assert list(await steps_of(run)) == ["a", "b", "c"]
 
 
-async def test_what_is_wrong_with_data_is_reported_together(app: Holdfast) -> None:
+async def test_what_is_wrong_with_data_is_reported_together(app: Stepfast) -> None:
     """S3–S5, R13: a mismatch of steps, graph and handlers is refused at definition time."""
     spec = {
         "steps": {"a": {"retry": 3}, "b": {}, "c": 7, "d": {}},
@@ -511,38 +511,38 @@ async def test_what_is_wrong_with_data_is_reported_together(app: Holdfast) -> No
     assert "order" not in app.workflows
 
 
-async def test_options_in_data_that_make_no_sense_are_reported_by_name(app: Holdfast) -> None:
+async def test_options_in_data_that_make_no_sense_are_reported_by_name(app: Stepfast) -> None:
     spec = {"steps": {"a": {"retries": -1}, "b": {"timeout": "soon"}, "c": {}}}
     with pytest.raises(GraphError) as caught:
         app.dag_from_spec("dag", spec, {"a": work, "b": work, "c": "work"})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["step 'a'", "step 'b'", "step 'c'"]
 
 
-async def test_a_circle_in_data_is_reported_with_its_path(app: Holdfast) -> None:
+async def test_a_circle_in_data_is_reported_with_its_path(app: Stepfast) -> None:
     spec = {"steps": {"a": {}, "b": {}}, "dag": {"a": ["b"], "b": ["a"]}}
     with pytest.raises(GraphError, match=r"a → b → a|b → a → b"):
         app.dag_from_spec("dag", spec, {"a": work, "b": work})
 
 
 @pytest.mark.parametrize("spec", [{}, {"steps": ["a"]}, {"steps": {"a": {}}, "dag": ["a"]}])
-async def test_data_of_another_shape_is_refused(app: Holdfast, spec: dict[str, Any]) -> None:
+async def test_data_of_another_shape_is_refused(app: Stepfast, spec: dict[str, Any]) -> None:
     with pytest.raises(GraphError, match='"steps" and "dag"'):
         app.dag_from_spec("dag", spec, {"a": work})
 
 
 @pytest.mark.parametrize("spec", [None, "steps", ["a"]])
-async def test_data_that_is_no_mapping_is_refused(app: Holdfast, spec: Any) -> None:
+async def test_data_that_is_no_mapping_is_refused(app: Stepfast, spec: Any) -> None:
     with pytest.raises(GraphError, match='a specification is a mapping with "steps" and "dag", not '):
         app.dag_from_spec("dag", spec, {"a": work})
 
 
 @pytest.mark.parametrize("handlers", [None, [work]])
-async def test_handlers_that_are_no_mapping_are_refused(app: Holdfast, handlers: Any) -> None:
+async def test_handlers_that_are_no_mapping_are_refused(app: Stepfast, handlers: Any) -> None:
     with pytest.raises(GraphError, match="the handlers must be a mapping of step names to functions, not "):
         app.dag_from_spec("dag", {"steps": {"a": {}}}, handlers)
 
 
-async def test_wrong_parts_in_data_are_reported_by_the_name_of_their_step(app: Holdfast) -> None:
+async def test_wrong_parts_in_data_are_reported_by_the_name_of_their_step(app: Stepfast) -> None:
     handlers = {"a": work, "b": {"run": work, "compensate": lambda: None}, "c": {"run": work, "when": lambda: True}}
     with pytest.raises(GraphError) as caught:
         app.dag_from_spec("dag", {"steps": {"a": {}, "b": {}, "c": {}}, "dag": {"a": [3]}}, handlers)
@@ -553,7 +553,7 @@ async def test_wrong_parts_in_data_are_reported_by_the_name_of_their_step(app: H
     ]
 
 
-async def test_a_workflow_with_the_name_of_a_step_is_refused(app: Holdfast) -> None:
+async def test_a_workflow_with_the_name_of_a_step_is_refused(app: Stepfast) -> None:
     app.dag("dag").declare(work, name="a")
 
     @app.task(name="dag/a")
@@ -563,7 +563,7 @@ async def test_a_workflow_with_the_name_of_a_step_is_refused(app: Holdfast) -> N
         await app.drain()
 
 
-async def test_the_log_of_a_dag_run_is_that_of_its_steps(app: Holdfast) -> None:
+async def test_the_log_of_a_dag_run_is_that_of_its_steps(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     async def checked(ctx: Any) -> int:
@@ -576,7 +576,7 @@ async def test_the_log_of_a_dag_run_is_that_of_its_steps(app: Holdfast) -> None:
     assert [(call.branch, call.name) for call in await run.activity()] == [("a", "count"), ("b", "count")]
 
 
-async def test_values_that_a_step_sets_are_kept_with_the_step(app: Holdfast) -> None:
+async def test_values_that_a_step_sets_are_kept_with_the_step(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     InvalidState,
     NonRetryableError,
     RetryLater,
     RunCancelled,
     RunFailed,
     Settings,
+    Stepfast,
     cancelled,
     step,
 )
-from holdfast.engine.dag import Dag
+from stepfast.engine.dag import Dag
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
@@ -62,7 +62,7 @@ class Saga:
             await self.gates[ctx.step_name].passing()
         raise NonRetryableError(f"{ctx.step_name} broke")
 
-    def build(self, app: Holdfast, *edges: str, name: str = "saga", **options: Any) -> Dag:
+    def build(self, app: Stepfast, *edges: str, name: str = "saga", **options: Any) -> Dag:
         """``"c < a b"``: c after a and b; a step with "!" fails. All can be undone."""
         dag = app.dag(name, **options)
         for edge in edges:
@@ -96,7 +96,7 @@ async def ended(run: Any) -> bool:
 # -- undoing in reverse --------------------------------------------------------------------------------------------
 
 
-async def test_completed_steps_are_undone_in_reverse(app: Holdfast, saga: Saga) -> None:
+async def test_completed_steps_are_undone_in_reverse(app: Stepfast, saga: Saga) -> None:
     """S16, S22."""
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
     await app.drain()
@@ -105,7 +105,7 @@ async def test_completed_steps_are_undone_in_reverse(app: Holdfast, saga: Saga) 
     assert await undos_of(run) == [("undo", "compensated")] * 3
 
 
-async def test_the_result_of_an_undone_run_is_the_error_of_its_step(app: Holdfast, saga: Saga) -> None:
+async def test_the_result_of_an_undone_run_is_the_error_of_its_step(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a", "b! < a"))
     await app.drain()
     with pytest.raises(RunFailed, match="step 'b' failed: NonRetryableError: b broke") as failed:
@@ -117,7 +117,7 @@ async def test_the_result_of_an_undone_run_is_the_error_of_its_step(app: Holdfas
     assert (await steps_of(run))["b"].error is not None
 
 
-async def test_an_undo_is_given_what_its_step_returned_and_saw(app: Holdfast) -> None:
+async def test_an_undo_is_given_what_its_step_returned_and_saw(app: Stepfast) -> None:
     seen: list[Any] = []
     dag = app.dag("dag")
 
@@ -138,7 +138,7 @@ async def test_an_undo_is_given_what_its_step_returned_and_saw(app: Holdfast) ->
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_an_empty_output_is_undone_as_itself(app: Holdfast, value: Any) -> None:
+async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
     """R4."""
     seen: list[Any] = []
     dag = app.dag("dag")
@@ -153,7 +153,7 @@ async def fails(ctx: Any) -> None:
     raise NonRetryableError("no")
 
 
-async def test_steps_without_an_undo_are_passed_over(app: Holdfast, saga: Saga) -> None:
+async def test_steps_without_an_undo_are_passed_over(app: Stepfast, saga: Saga) -> None:
     """S17."""
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
@@ -166,7 +166,7 @@ async def test_steps_without_an_undo_are_passed_over(app: Holdfast, saga: Saga) 
     assert await run.status() == "compensated"
 
 
-async def test_the_failed_step_is_not_undone(app: Holdfast, saga: Saga) -> None:
+async def test_the_failed_step_is_not_undone(app: Stepfast, saga: Saga) -> None:
     """S, broken there: its own compensation ran too."""
     run = await app.start(saga.build(app, "a!"))
     await app.drain()
@@ -174,7 +174,7 @@ async def test_the_failed_step_is_not_undone(app: Holdfast, saga: Saga) -> None:
     assert await run.status() == "failed"
 
 
-async def test_skipped_steps_are_not_undone(app: Holdfast, saga: Saga) -> None:
+async def test_skipped_steps_are_not_undone(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo, when=lambda ctx: False)
     dag.declare(saga.do, name="b", compensate=saga.undo)
@@ -184,7 +184,7 @@ async def test_skipped_steps_are_not_undone(app: Holdfast, saga: Saga) -> None:
     assert saga.undone == ["b"]
 
 
-async def test_a_run_with_nothing_to_undo_ends_failed(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_with_nothing_to_undo_ends_failed(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a")
     dag.declare(saga.fail, name="b", after=["a"], compensate=saga.undo)
@@ -194,7 +194,7 @@ async def test_a_run_with_nothing_to_undo_ends_failed(app: Holdfast, saga: Saga)
     assert saga.undone == []
 
 
-async def test_undos_run_in_parallel_where_the_graph_allows(app: Holdfast, saga: Saga) -> None:
+async def test_undos_run_in_parallel_where_the_graph_allows(app: Stepfast, saga: Saga) -> None:
     """Both sides of a diamond are at their gates at once; the root waits for both."""
     left, right = saga.gate("undo left"), saga.gate("undo right")
     run = await app.start(saga.build(app, "root", "left < root", "right < root", "end! < left right"))
@@ -213,7 +213,7 @@ async def undone(run: Any, count: int) -> bool:
     return len(await undos_of(run)) >= count
 
 
-async def test_a_step_is_undone_after_what_came_after_it_by_way_of_a_skipped_one(app: Holdfast, saga: Saga) -> None:
+async def test_a_step_is_undone_after_what_came_after_it_by_way_of_a_skipped_one(app: Stepfast, saga: Saga) -> None:
     """S22: reverse topological order, also where the step between was not done."""
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
@@ -232,7 +232,7 @@ async def test_a_step_is_undone_after_what_came_after_it_by_way_of_a_skipped_one
     assert saga.undone[0] == "c" and sorted(saga.undone) == ["a", "b", "c"]
 
 
-async def test_a_step_is_undone_after_what_a_caught_error_led_to(app: Holdfast, saga: Saga) -> None:
+async def test_a_step_is_undone_after_what_a_caught_error_led_to(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
     dag.declare(saga.fail, name="b", after=["a"], catch={NonRetryableError: "c"})
@@ -243,7 +243,7 @@ async def test_a_step_is_undone_after_what_a_caught_error_led_to(app: Holdfast, 
     assert saga.log == ["a", "b", "c", "d", "undo c", "undo a"]
 
 
-async def test_a_run_with_a_caught_error_that_ends_well_is_not_undone(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_with_a_caught_error_that_ends_well_is_not_undone(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
     dag.declare(saga.fail, name="b", after=["a"], catch={NonRetryableError: "c"})
@@ -256,7 +256,7 @@ async def test_a_run_with_a_caught_error_that_ends_well_is_not_undone(app: Holdf
 # -- the others, when a step is exhausted --------------------------------------------------------------------------
 
 
-async def test_a_sibling_at_work_is_settled_before_anything_is_undone(app: Holdfast, saga: Saga) -> None:
+async def test_a_sibling_at_work_is_settled_before_anything_is_undone(app: Stepfast, saga: Saga) -> None:
     """R11, S, broken there: and being completed, it is undone too."""
     sibling, broken = saga.gate("sibling"), saga.gate("broken")
     run = await app.start(saga.build(app, "root", "sibling < root", "broken! < root"))
@@ -276,7 +276,7 @@ async def is_step(run: Any, name: str, status: str) -> bool:
     return (await how(run))[name] == status
 
 
-async def test_a_sibling_is_cancelled_between_two_of_its_checkpoints(app: Holdfast, saga: Saga, calls: Calls) -> None:
+async def test_a_sibling_is_cancelled_between_two_of_its_checkpoints(app: Stepfast, saga: Saga, calls: Calls) -> None:
     """R16: at a step boundary. What it recorded itself is undone by itself."""
     gate, broken = Gate(), saga.gate("broken")
     dag = app.dag("dag")
@@ -302,11 +302,11 @@ async def test_a_sibling_is_cancelled_between_two_of_its_checkpoints(app: Holdfa
     assert saga.log == ["broken", "undo inner"]
 
 
-async def asked(app: Holdfast, run: Any, name: str) -> bool:
+async def asked(app: Stepfast, run: Any, name: str) -> bool:
     return (await app.get(await row_of(run, name)).info()).asked == "cancel"
 
 
-async def test_a_sibling_that_fails_meanwhile_is_not_tried_again(app: Holdfast, saga: Saga, calls: Calls) -> None:
+async def test_a_sibling_that_fails_meanwhile_is_not_tried_again(app: Stepfast, saga: Saga, calls: Calls) -> None:
     gate, broken = Gate(), saga.gate("broken")
     dag = app.dag("dag")
 
@@ -331,7 +331,7 @@ async def test_a_sibling_that_fails_meanwhile_is_not_tried_again(app: Holdfast, 
         await run.result()
 
 
-async def test_a_sibling_that_is_stuck_is_given_up_at_its_timeout(app: Holdfast, saga: Saga) -> None:
+async def test_a_sibling_that_is_stuck_is_given_up_at_its_timeout(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="root", compensate=saga.undo)
     stuck = Gate()
@@ -349,7 +349,7 @@ async def test_a_sibling_that_is_stuck_is_given_up_at_its_timeout(app: Holdfast,
     assert (await how(run))["sibling"] in ("cancelled", "failed")
 
 
-async def test_a_sibling_that_waits_for_its_next_try_ends(app: Holdfast, saga: Saga) -> None:
+async def test_a_sibling_that_waits_for_its_next_try_ends(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=1)
@@ -367,7 +367,7 @@ async def test_a_sibling_that_waits_for_its_next_try_ends(app: Holdfast, saga: S
     assert await how(run) == {"later": "cancelled", "broken": "failed"}
 
 
-async def has_tried(app: Holdfast, run: Any, name: str) -> bool:
+async def has_tried(app: Stepfast, run: Any, name: str) -> bool:
     info = await app.get(await row_of(run, name)).info()
     return info.attempt == 2 and info.worker is None
 
@@ -384,7 +384,7 @@ async def test_steps_that_have_not_begun_never_do(make_app: MakeApp, saga: Saga)
     assert await run.status() == "failed"
 
 
-async def test_a_join_of_any_that_has_begun_is_undone_before_both_its_sides(app: Holdfast, saga: Saga) -> None:
+async def test_a_join_of_any_that_has_begun_is_undone_before_both_its_sides(app: Stepfast, saga: Saga) -> None:
     slow = saga.gate("slow")
     dag = app.dag("dag")
     dag.declare(saga.do, name="quick", compensate=saga.undo)
@@ -400,7 +400,7 @@ async def test_a_join_of_any_that_has_begun_is_undone_before_both_its_sides(app:
     assert saga.undone[0] == "race" and sorted(saga.undone) == ["quick", "race", "slow"]
 
 
-async def test_of_two_steps_that_fail_the_first_is_named(app: Holdfast, saga: Saga) -> None:
+async def test_of_two_steps_that_fail_the_first_is_named(app: Stepfast, saga: Saga) -> None:
     first, second = saga.gate("first"), saga.gate("second")
     run = await app.start(saga.build(app, "second!", "first!"))
     async with app.worker():
@@ -413,7 +413,7 @@ async def test_of_two_steps_that_fail_the_first_is_named(app: Holdfast, saga: Sa
             await run.result()
 
 
-async def test_what_a_failed_step_recorded_is_undone_by_itself_and_first(app: Holdfast, saga: Saga) -> None:
+async def test_what_a_failed_step_recorded_is_undone_by_itself_and_first(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
 
@@ -433,7 +433,7 @@ async def test_what_a_failed_step_recorded_is_undone_by_itself_and_first(app: Ho
 # -- undos that fail -----------------------------------------------------------------------------------------------
 
 
-async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Holdfast, saga: Saga) -> None:
+async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, saga: Saga) -> None:
     """R11: the end tells it from a clean undo, and lists what failed."""
     saga.broken = {"b", "a"}
     run = await app.start(saga.build(app, "zero", "a < zero", "b < a", "c < b", "d! < c"))
@@ -452,7 +452,7 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Holdfast, s
     assert "'a'" in failed.value.message and "a cannot be undone" in failed.value.message
 
 
-async def test_an_undo_is_retried_by_its_own_policy(app: Holdfast, saga: Saga, calls: Calls) -> None:
+async def test_an_undo_is_retried_by_its_own_policy(app: Stepfast, saga: Saga, calls: Calls) -> None:
     """R11."""
 
     @step(retries=4, backoff=QUICK)
@@ -549,7 +549,7 @@ async def test_an_undo_that_only_another_worker_has_is_left_to_it(make_app: Make
     assert await run.status() == "compensated"
 
 
-async def given_back(app: Holdfast, run_id: str) -> bool:
+async def given_back(app: Stepfast, run_id: str) -> bool:
     """The first claim was that of the finish, the second that of the undoing; a third was in vain."""
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
@@ -561,7 +561,7 @@ async def given_back(app: Holdfast, run_id: str) -> bool:
 # -- crashes -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interrupted_undoing_goes_on_where_it_was(app: Holdfast, saga: Saga) -> None:
+async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, saga: Saga) -> None:
     """R11: what was undone is not undone again."""
     gate = saga.gate("undo b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
@@ -576,7 +576,7 @@ async def test_an_interrupted_undoing_goes_on_where_it_was(app: Holdfast, saga: 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
-    app: Holdfast, saga: Saga, written: bool
+    app: Stepfast, saga: Saga, written: bool
 ) -> None:
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
     await crash_at(app, outcome_of("undo", "undo"), written=written)
@@ -588,7 +588,7 @@ async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("end", ["failed", "compensating", "compensated"])
 async def test_a_crash_at_any_turn_of_a_failure_undoes_everything_once(
-    app: Holdfast, saga: Saga, end: str, written: bool
+    app: Stepfast, saga: Saga, end: str, written: bool
 ) -> None:
     run = await app.start(saga.build(app, "a", "b < a", "c! < b"))
     await crash_at(app, end_of(end), written=written)
@@ -597,7 +597,7 @@ async def test_a_crash_at_any_turn_of_a_failure_undoes_everything_once(
     assert await run.status() == "compensated"
 
 
-async def test_no_undo_is_called_twice_when_others_beside_it_are_interrupted(app: Holdfast, saga: Saga) -> None:
+async def test_no_undo_is_called_twice_when_others_beside_it_are_interrupted(app: Stepfast, saga: Saga) -> None:
     """Parallel undos have records of their own, whatever their order was."""
     gate = saga.gate("undo left")
     run = await app.start(saga.build(app, "root", "left < root", "right < root", "end! < left right"))
@@ -614,7 +614,7 @@ async def test_no_undo_is_called_twice_when_others_beside_it_are_interrupted(app
 # -- cancel, deadline, dead letters ----------------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_cancelled_before_it_begins_does_nothing(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_that_is_cancelled_before_it_begins_does_nothing(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a", "b < a"))
     await run.cancel()
     await app.drain()
@@ -625,7 +625,7 @@ async def test_a_run_that_is_cancelled_before_it_begins_does_nothing(app: Holdfa
     assert set((await how(run)).values()) == {"skipped"}
 
 
-async def test_a_cancelled_run_finishes_its_step_and_undoes_it(app: Holdfast, saga: Saga) -> None:
+async def test_a_cancelled_run_finishes_its_step_and_undoes_it(app: Stepfast, saga: Saga) -> None:
     gate = saga.gate("b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b"))
     async with app.worker():
@@ -640,14 +640,14 @@ async def test_a_cancelled_run_finishes_its_step_and_undoes_it(app: Holdfast, sa
     await run.cancel()  # once more changes nothing
 
 
-async def test_a_run_that_has_ended_cannot_be_cancelled(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_that_has_ended_cannot_be_cancelled(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a"))
     await app.drain()
     with pytest.raises(InvalidState, match="completed"):
         await run.cancel()
 
 
-async def test_a_run_that_is_being_undone_cannot_be_cancelled(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_that_is_being_undone_cannot_be_cancelled(app: Stepfast, saga: Saga) -> None:
     gate = saga.gate("undo a")
     run = await app.start(saga.build(app, "a", "b! < a"))
     async with app.worker():
@@ -659,7 +659,7 @@ async def test_a_run_that_is_being_undone_cannot_be_cancelled(app: Holdfast, sag
             await run.result()
 
 
-async def test_a_dag_is_cancelled_with_its_parent_and_undone(app: Holdfast, saga: Saga) -> None:
+async def test_a_dag_is_cancelled_with_its_parent_and_undone(app: Stepfast, saga: Saga) -> None:
     dag = saga.build(app, "a", "b < a")
     gate = saga.gate("b")
 
@@ -681,7 +681,7 @@ async def test_a_dag_is_cancelled_with_its_parent_and_undone(app: Holdfast, saga
     assert (await run.status(), await child.status()) == ("cancelled", "compensated")
 
 
-async def test_a_late_run_is_ended_and_undone(app: Holdfast, saga: Saga) -> None:
+async def test_a_late_run_is_ended_and_undone(app: Stepfast, saga: Saga) -> None:
     dag = saga.build(app, "a", "b < a", deadline=3600)
     dag.approval("ok", after=["b"])
     run = await app.start(dag)
@@ -696,7 +696,7 @@ async def test_a_late_run_is_ended_and_undone(app: Holdfast, saga: Saga) -> None
     assert failed.value.reason == "deadline"
 
 
-async def pass_deadline(app: Holdfast, run_id: str) -> None:
+async def pass_deadline(app: Stepfast, run_id: str) -> None:
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
         await rows.make_due(run_id)
@@ -704,7 +704,7 @@ async def pass_deadline(app: Holdfast, run_id: str) -> None:
         await rows.close()
 
 
-async def test_a_late_run_waits_for_the_step_at_work_and_undoes_it_too(app: Holdfast, saga: Saga) -> None:
+async def test_a_late_run_waits_for_the_step_at_work_and_undoes_it_too(app: Stepfast, saga: Saga) -> None:
     """Rule 42: else what it did would never be undone."""
     gate = saga.gate("b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b"), deadline=3600)
@@ -718,7 +718,7 @@ async def test_a_late_run_waits_for_the_step_at_work_and_undoes_it_too(app: Hold
     assert (await run.info()).reason == "deadline"
 
 
-async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a", "b < a"), expires_in=0.01)
     await asyncio.sleep(0.05)
     await app.drain()
@@ -728,7 +728,7 @@ async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Holdfa
 
 
 async def test_a_run_that_was_picked_up_in_time_does_not_expire_with_a_step_that_waits_for_a_slot(
-    app: Holdfast, saga: Saga
+    app: Stepfast, saga: Saga
 ) -> None:
     """R3: the expiry is that of the run."""
     gate = saga.gate("a")
@@ -740,7 +740,7 @@ async def test_a_run_that_was_picked_up_in_time_does_not_expire_with_a_step_that
         assert set(await run.result(timeout=PATIENCE)) == {"a", "b", "c"}
 
 
-async def pass_expiry(app: Holdfast, run_id: str) -> None:
+async def pass_expiry(app: Stepfast, run_id: str) -> None:
     """Let the time pass in which a run is to be picked up."""
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
@@ -778,7 +778,7 @@ async def test_steps_on_other_workers_hear_at_once_that_their_run_fails(make_app
     assert sorted(told) == (["b"] if cause == "failure" else ["a", "b"])
 
 
-async def all_have_looked(app: Holdfast) -> bool:
+async def all_have_looked(app: Stepfast) -> bool:
     """Whether every worker has had a heartbeat since it began."""
     return all(worker.beat_at > worker.started_at for worker in await (await app.store()).workers())
 
@@ -813,7 +813,7 @@ async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(m
     """Rule 28, R7; an error of the deployment is not caught either."""
     gate = Gate()
 
-    def build(app: Holdfast, label: str) -> Dag:
+    def build(app: Stepfast, label: str) -> Dag:
         dag = app.dag("dag")
         dag.declare(saga.do, name="a", compensate=saga.undo)
 
@@ -839,7 +839,7 @@ async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(m
     assert await run.result(timeout=20) == {"a": "a-1", "b": "done"}
 
 
-async def test_the_reason_of_a_run_is_that_of_its_step(app: Holdfast, saga: Saga) -> None:
+async def test_the_reason_of_a_run_is_that_of_its_step(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
 
@@ -866,7 +866,7 @@ async def test_outputs_that_are_large_together_are_no_reason_to_undo_them(make_a
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
 async def test_an_undo_that_fails_within_a_step_is_in_the_list_of_its_run(
-    app: Holdfast, saga: Saga, cancelled: bool
+    app: Stepfast, saga: Saga, cancelled: bool
 ) -> None:
     """R11: the end tells whether all was undone."""
     dag, gate = app.dag("dag"), Gate()
@@ -917,7 +917,7 @@ async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_starte
 ) -> None:
     gate = Gate()
 
-    def build(app: Holdfast, **catch: str) -> Dag:
+    def build(app: Stepfast, **catch: str) -> Dag:
         dag = app.dag("dag")
 
         @dag.step(catch={{"value": ValueError}[kind]: target for kind, target in catch.items()})
@@ -939,7 +939,7 @@ async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_starte
 
 
 async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W36: nobody waits for ever."""
 
@@ -950,7 +950,7 @@ async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
     async def task() -> None:
         raise ValueError("x")
 
-    monkeypatch.setattr("holdfast.worker.executor.retry_delay", broken)
+    monkeypatch.setattr("stepfast.worker.executor.retry_delay", broken)
     run = await app.start(task)
     await app.drain()
     with pytest.raises(RunFailed, match=r"engine.s own ended the run: TypeError"):
@@ -960,7 +960,7 @@ async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
 # -- trying again ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_of_an_undone_run_is_refused_with_a_word_on_what_to_do(app: Holdfast, saga: Saga) -> None:
+async def test_a_retry_of_an_undone_run_is_refused_with_a_word_on_what_to_do(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a", "b! < a"))
     await app.drain()
     before = await how(run)
@@ -971,7 +971,7 @@ async def test_a_retry_of_an_undone_run_is_refused_with_a_word_on_what_to_do(app
     assert saga.log.count("b") == 1
 
 
-async def test_a_failed_run_is_started_anew_with_the_same_input(app: Holdfast, saga: Saga, calls: Calls) -> None:
+async def test_a_failed_run_is_started_anew_with_the_same_input(app: Stepfast, saga: Saga, calls: Calls) -> None:
     dag = app.dag("dag", deadline=7200)
 
     @dag.step(compensate=saga.undo)
@@ -997,7 +997,7 @@ async def test_a_failed_run_is_started_anew_with_the_same_input(app: Holdfast, s
     assert (info.origin, info.tags, info.priority, info.input) == (first.id, ["vip"], 3, {"order": 7})
 
 
-async def test_a_cancelled_run_is_started_anew(app: Holdfast, saga: Saga) -> None:
+async def test_a_cancelled_run_is_started_anew(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a"))
     await run.cancel()
     await app.drain()
@@ -1006,7 +1006,7 @@ async def test_a_cancelled_run_is_started_anew(app: Holdfast, saga: Saga) -> Non
     assert await again.result() == {"a": "a-1"}
 
 
-async def test_a_run_that_goes_on_is_not_started_anew(app: Holdfast, saga: Saga) -> None:
+async def test_a_run_that_goes_on_is_not_started_anew(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a"))
     with pytest.raises(InvalidState, match="running"):
         await run.retry(from_start=True)
@@ -1041,7 +1041,7 @@ async def test_one_worker_undoes_what_several_did(make_app: MakeApp, saga: Saga)
     assert sorted(saga.undone) == sorted(4 * ["root", *(f"s{n}" for n in range(6))])
 
 
-async def test_many_runs_fail_and_succeed_side_by_side(app: Holdfast, saga: Saga) -> None:
+async def test_many_runs_fail_and_succeed_side_by_side(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, InvalidState, NonRetryableError, RunCancelled, RunFailed, Settings
-from holdfast.engine.dag import Dag
-from holdfast.run import Run
+from stepfast import Backoff, Context, InvalidState, NonRetryableError, RunCancelled, RunFailed, Settings, Stepfast
+from stepfast.engine.dag import Dag
+from stepfast.run import Run
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.dags import how, make_step_due, row_of, steps_of, undos_of
@@ -17,7 +17,7 @@ from tests.support.engine import PATIENCE, Calls, Gate, eventually
 QUICK = Backoff(base=0.001, jitter=False)
 
 
-def chain(app: Holdfast, calls: Calls, *broken: str, **options: Any) -> Dag:
+def chain(app: Stepfast, calls: Calls, *broken: str, **options: Any) -> Dag:
     """a → b → c, and aside; those that are broken fail the first time."""
     dag = app.dag("dag", **options)
 
@@ -44,7 +44,7 @@ async def has_ended(run: Run[Any]) -> bool:
 # -- retry -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_failed_run_goes_on_with_the_step_that_failed(app: Holdfast, calls: Calls) -> None:
+async def test_a_failed_run_goes_on_with_the_step_that_failed(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, "b"))
     await app.drain()
     assert (await run.status(), (await how(run))["c"]) == ("failed", "skipped")
@@ -57,7 +57,7 @@ async def test_a_failed_run_goes_on_with_the_step_that_failed(app: Holdfast, cal
     assert (info.status, info.reason, info.error) == ("completed", None, None)
 
 
-async def test_workers_take_up_a_retried_run_by_themselves(app: Holdfast, calls: Calls) -> None:
+async def test_workers_take_up_a_retried_run_by_themselves(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, "a", "aside"))
     async with app.worker():
         await eventually(lambda: has_ended(run))
@@ -67,7 +67,7 @@ async def test_workers_take_up_a_retried_run_by_themselves(app: Holdfast, calls:
     assert set(await run.result()) == {"a", "aside", "b", "c"}
 
 
-async def test_a_step_that_is_tried_again_has_all_its_tries_and_keeps_its_records(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_is_tried_again_has_all_its_tries_and_keeps_its_records(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=QUICK)
@@ -86,7 +86,7 @@ async def test_a_step_that_is_tried_again_has_all_its_tries_and_keeps_its_record
     assert calls == {"open": 1, "fetch": 4}
 
 
-async def test_a_failed_record_of_the_step_itself_is_made_anew(app: Holdfast, calls: Calls) -> None:
+async def test_a_failed_record_of_the_step_itself_is_made_anew(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     def flaky() -> str:
@@ -107,7 +107,7 @@ async def test_a_failed_record_of_the_step_itself_is_made_anew(app: Holdfast, ca
     assert calls == {"before": 1, "inner": 2}
 
 
-async def test_a_cancelled_run_goes_on_where_it_was(app: Holdfast, calls: Calls) -> None:
+async def test_a_cancelled_run_goes_on_where_it_was(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls)
     dag.approval("ok", after=["c"])
     run = await app.start(dag)
@@ -125,7 +125,7 @@ async def test_a_cancelled_run_goes_on_where_it_was(app: Holdfast, calls: Calls)
     assert calls["c"] == 1
 
 
-async def test_an_approval_that_was_refused_is_asked_for_again(app: Holdfast, calls: Calls) -> None:
+async def test_an_approval_that_was_refused_is_asked_for_again(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.approval("ok")
     run = await app.start(dag)
@@ -157,7 +157,7 @@ async def test_an_approval_that_came_too_late_has_its_time_again(make_app: MakeA
     assert await run.result() == {"ok": True}
 
 
-async def test_a_run_that_goes_on_is_not_retried(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_that_goes_on_is_not_retried(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, "b"))
     with pytest.raises(InvalidState, match="is running; only failed or cancelled"):
         await run.retry()
@@ -170,7 +170,7 @@ async def test_a_run_that_goes_on_is_not_retried(app: Holdfast, calls: Calls) ->
         await run.retry()
 
 
-async def test_a_run_of_which_a_step_undid_what_it_had_done_is_not_retried(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_of_which_a_step_undid_what_it_had_done_is_not_retried(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=0)
@@ -186,7 +186,7 @@ async def test_a_run_of_which_a_step_undid_what_it_had_done_is_not_retried(app: 
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "pause", "resume"])
-async def test_what_is_asked_of_a_step_names_its_dag_run(app: Holdfast, calls: Calls, verb: str) -> None:
+async def test_what_is_asked_of_a_step_names_its_dag_run(app: Stepfast, calls: Calls, verb: str) -> None:
     run = await app.start(chain(app, calls, "a"))
     await app.drain()
     step = app.get(await row_of(run, "a"))
@@ -196,7 +196,7 @@ async def test_what_is_asked_of_a_step_names_its_dag_run(app: Holdfast, calls: C
         await step.retry(from_start=True)
 
 
-async def test_a_dag_run_that_failed_its_parent_is_retried_with_it(app: Holdfast, calls: Calls) -> None:
+async def test_a_dag_run_that_failed_its_parent_is_retried_with_it(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls, "b")
 
     @app.workflow(max_attempts=1)
@@ -212,7 +212,7 @@ async def test_a_dag_run_that_failed_its_parent_is_retried_with_it(app: Holdfast
     assert calls["a"] == 1
 
 
-async def test_a_run_that_was_retried_and_fails_later_is_undone(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_that_was_retried_and_fails_later_is_undone(app: Stepfast, calls: Calls) -> None:
     """What was done before the retry, and after it."""
     undone: list[str] = []
     dag = app.dag("dag")
@@ -237,7 +237,7 @@ async def test_a_run_that_was_retried_and_fails_later_is_undone(app: Holdfast, c
 # -- pause and resume ------------------------------------------------------------------------------------------------
 
 
-async def test_a_paused_run_does_nothing_until_it_is_resumed(app: Holdfast, calls: Calls) -> None:
+async def test_a_paused_run_does_nothing_until_it_is_resumed(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls))
     await run.pause()
     await app.drain()
@@ -248,7 +248,7 @@ async def test_a_paused_run_does_nothing_until_it_is_resumed(app: Holdfast, call
     assert set(await run.result()) == {"a", "aside", "b", "c"}
 
 
-async def test_a_step_under_way_finishes_and_what_comes_after_it_is_held(app: Holdfast) -> None:
+async def test_a_step_under_way_finishes_and_what_comes_after_it_is_held(app: Stepfast) -> None:
     gate, dag = Gate(), app.dag("dag")
 
     @dag.step
@@ -272,7 +272,7 @@ async def test_a_step_under_way_finishes_and_what_comes_after_it_is_held(app: Ho
         assert await run.result(timeout=PATIENCE) == {"a": "done", "b": "done"}
 
 
-async def test_a_step_with_steps_of_its_own_is_held_between_them(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_with_steps_of_its_own_is_held_between_them(app: Stepfast, calls: Calls) -> None:
     gate, dag = Gate(), app.dag("dag")
 
     @dag.step
@@ -321,7 +321,7 @@ async def test_a_sleep_in_a_step_is_made_neither_shorter_nor_longer(make_app: Ma
     assert await run.result() == {"nap": 1}
 
 
-async def test_an_answer_to_an_approval_of_a_paused_run_is_kept(app: Holdfast) -> None:
+async def test_an_answer_to_an_approval_of_a_paused_run_is_kept(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.approval("ok")
     run = await app.start(dag)
@@ -335,7 +335,7 @@ async def test_an_answer_to_an_approval_of_a_paused_run_is_kept(app: Holdfast) -
     assert await run.result() == {"ok": "yes"}
 
 
-async def test_a_paused_run_can_be_cancelled_and_is_undone(app: Holdfast) -> None:
+async def test_a_paused_run_can_be_cancelled_and_is_undone(app: Stepfast) -> None:
     undone: list[str] = []
     dag = app.dag("dag")
     dag.declare(lambda ctx: 1, name="a", compensate=lambda ctx: undone.append("a"))
@@ -348,7 +348,7 @@ async def test_a_paused_run_can_be_cancelled_and_is_undone(app: Holdfast) -> Non
     assert (await run.status(), undone) == ("compensated", ["a"])
 
 
-async def test_a_deadline_ends_a_paused_run(app: Holdfast, calls: Calls) -> None:
+async def test_a_deadline_ends_a_paused_run(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, deadline=3600))
     await run.pause()
     row = await (await app.store()).run(run.id)
@@ -365,7 +365,7 @@ async def test_a_deadline_ends_a_paused_run(app: Holdfast, calls: Calls) -> None
     assert (failed.value.reason, calls) == ("deadline", {})
 
 
-async def test_a_run_that_is_undone_is_not_paused(app: Holdfast) -> None:
+async def test_a_run_that_is_undone_is_not_paused(app: Stepfast) -> None:
     gate, dag = Gate(), app.dag("dag")
 
     async def undo(ctx: Any) -> None:
@@ -387,13 +387,13 @@ async def test_a_run_that_is_undone_is_not_paused(app: Holdfast) -> None:
         await eventually(lambda: has_ended(run))
 
 
-async def test_only_a_paused_run_is_resumed(app: Holdfast, calls: Calls) -> None:
+async def test_only_a_paused_run_is_resumed(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls))
     with pytest.raises(InvalidState, match="only a paused run can be resumed"):
         await run.resume()
 
 
-async def test_a_step_has_had_as_many_attempts_as_it_was_called(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_has_had_as_many_attempts_as_it_was_called(app: Stepfast, calls: Calls) -> None:
     """Also if its run was cancelled between two of them."""
     dag = app.dag("dag")
 
@@ -445,7 +445,7 @@ async def test_a_step_that_waits_undoes_what_it_did_before_its_run_is_undone(mak
     assert error is not None and error.message == "no"
 
 
-async def test_a_step_that_waits_in_a_cancelled_run_undoes_what_it_did(app: Holdfast) -> None:
+async def test_a_step_that_waits_in_a_cancelled_run_undoes_what_it_did(app: Stepfast) -> None:
     log = list[str]()
     dag = app.dag("dag")
 

@@ -11,17 +11,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import (
+from stepfast import (
     AttemptTimeout,
     Backoff,
     ChildFailed,
     Context,
-    Holdfast,
     NonRetryableError,
     RetryLater,
     RunFailed,
     RunNotFound,
     Settings,
+    Stepfast,
 )
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
@@ -50,7 +50,7 @@ def returning(value: Any) -> Callable[[Any], Any]:
 # -- order and parallel steps --------------------------------------------------------------------------------------
 
 
-async def test_steps_run_in_the_order_of_their_edges_whatever_the_order_of_declaration(app: Holdfast) -> None:
+async def test_steps_run_in_the_order_of_their_edges_whatever_the_order_of_declaration(app: Stepfast) -> None:
     """S11."""
     log: list[str] = []
     line = app.dag("line")
@@ -62,7 +62,7 @@ async def test_steps_run_in_the_order_of_their_edges_whatever_the_order_of_decla
     assert await run.status() == "completed"
 
 
-async def test_the_result_maps_each_step_to_its_output(app: Holdfast) -> None:
+async def test_the_result_maps_each_step_to_its_output(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step
@@ -78,7 +78,7 @@ async def test_the_result_maps_each_step_to_its_output(app: Holdfast) -> None:
     assert await run.result() == {"one": 1, "two as one": [2]}
 
 
-async def test_roots_run_in_parallel(app: Holdfast) -> None:
+async def test_roots_run_in_parallel(app: Stepfast) -> None:
     """S13: neither could reach its gate if it waited for the other."""
     gates = {"left": Gate(), "right": Gate()}
     dag = app.dag("dag")
@@ -100,7 +100,7 @@ async def test_roots_run_in_parallel(app: Holdfast) -> None:
         await run.result()
 
 
-async def test_leaves_run_in_parallel_in_threads_too(app: Holdfast) -> None:
+async def test_leaves_run_in_parallel_in_threads_too(app: Stepfast) -> None:
     """S14."""
     gates = [ThreadGate(), ThreadGate()]
     dag = app.dag("dag")
@@ -116,7 +116,7 @@ async def test_leaves_run_in_parallel_in_threads_too(app: Holdfast) -> None:
         await run.result()
 
 
-async def test_a_join_waits_for_the_slowest(app: Holdfast, calls: Calls) -> None:
+async def test_a_join_waits_for_the_slowest(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")
 
@@ -173,7 +173,7 @@ def pass_through(gate: Gate) -> Callable[[Any], Any]:
     return passing
 
 
-async def test_a_wide_graph_executes_every_step_once(app: Holdfast, calls: Calls) -> None:
+async def test_a_wide_graph_executes_every_step_once(app: Stepfast, calls: Calls) -> None:
     """R1."""
 
     def work(number: int) -> int:
@@ -192,7 +192,7 @@ async def test_a_wide_graph_executes_every_step_once(app: Holdfast, calls: Calls
     assert set(calls.values()) == {1} and len(calls) == 120
 
 
-async def test_a_long_chain_comes_to_its_end(app: Holdfast) -> None:
+async def test_a_long_chain_comes_to_its_end(app: Stepfast) -> None:
     def one_more_than(before: str) -> Callable[[Any], Any]:
         return lambda ctx: ctx.outputs[before] + 1
 
@@ -208,7 +208,7 @@ async def test_a_long_chain_comes_to_its_end(app: Holdfast) -> None:
 # -- what a step sees ----------------------------------------------------------------------------------------------
 
 
-async def test_a_step_sees_the_input_and_the_outputs_of_all_steps_before_it(app: Holdfast) -> None:
+async def test_a_step_sees_the_input_and_the_outputs_of_all_steps_before_it(app: Stepfast) -> None:
     """S12: not only of those it names itself."""
     dag = app.dag("dag")
     seen: dict[str, Any] = {}
@@ -230,7 +230,7 @@ async def test_a_step_sees_the_input_and_the_outputs_of_all_steps_before_it(app:
     assert seen == {"first": {"n": 2}, "second": 3}
 
 
-async def test_a_step_knows_its_name_its_run_and_its_attempt(app: Holdfast) -> None:
+async def test_a_step_knows_its_name_its_run_and_its_attempt(app: Stepfast) -> None:
     dag = app.dag("dag")
     seen: list[Any] = []
 
@@ -246,7 +246,7 @@ async def test_a_step_knows_its_name_its_run_and_its_attempt(app: Holdfast) -> N
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-async def test_an_empty_output_arrives_as_itself(app: Holdfast, value: Any) -> None:
+async def test_an_empty_output_arrives_as_itself(app: Stepfast, value: Any) -> None:
     """R4; S, broken there."""
     dag = app.dag("dag")
     seen: list[Any] = []
@@ -264,7 +264,7 @@ async def test_an_empty_output_arrives_as_itself(app: Holdfast, value: Any) -> N
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_an_empty_input_arrives_as_itself(app: Holdfast, value: Any) -> None:
+async def test_an_empty_input_arrives_as_itself(app: Stepfast, value: Any) -> None:
     dag = app.dag("dag")
     seen: list[Any] = []
     dag.declare(lambda ctx: seen.append(ctx.input), name="look")
@@ -273,7 +273,7 @@ async def test_an_empty_input_arrives_as_itself(app: Holdfast, value: Any) -> No
     assert seen == [value] and type(seen[0]) is type(value)
 
 
-async def test_the_output_of_a_step_that_does_not_come_before_is_refused_by_name(app: Holdfast) -> None:
+async def test_the_output_of_a_step_that_does_not_come_before_is_refused_by_name(app: Stepfast) -> None:
     """W28: also if it happens to be done already; else the order of two workers would decide."""
     dag = app.dag("dag")
     said: list[str] = []
@@ -301,7 +301,7 @@ async def test_the_output_of_a_step_that_does_not_come_before_is_refused_by_name
     ]
 
 
-async def test_a_missing_output_can_have_a_default(app: Holdfast) -> None:
+async def test_a_missing_output_can_have_a_default(app: Stepfast) -> None:
     """W28."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="maybe", when=lambda ctx: False)
@@ -316,7 +316,7 @@ async def test_a_missing_output_can_have_a_default(app: Holdfast) -> None:
     assert (await run.result())["join"] == ["no", 2]
 
 
-async def test_plain_functions_are_steps_too(app: Holdfast) -> None:
+async def test_plain_functions_are_steps_too(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step
@@ -332,7 +332,7 @@ async def test_plain_functions_are_steps_too(app: Holdfast) -> None:
     assert await run.result() == {"double": 40, "add": 41}
 
 
-async def test_a_typed_output_is_stored_as_json(app: Holdfast) -> None:
+async def test_a_typed_output_is_stored_as_json(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step
@@ -348,7 +348,7 @@ async def test_a_typed_output_is_stored_as_json(app: Holdfast) -> None:
     assert await run.result() == {"give": [1, 2], "take": [1, 2]}
 
 
-async def test_an_output_that_is_no_json_fails_the_step_by_name(app: Holdfast) -> None:
+async def test_an_output_that_is_no_json_fails_the_step_by_name(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: object(), name="odd", retries=0)
     run = await app.start(dag)
@@ -360,7 +360,7 @@ async def test_an_output_that_is_no_json_fails_the_step_by_name(app: Holdfast) -
 # -- retries, timeouts, backoff --------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_fails_twice_is_retried_alone(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_fails_twice_is_retried_alone(app: Stepfast, calls: Calls) -> None:
     """S15: the others are not done again."""
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("before"), name="before")
@@ -383,7 +383,7 @@ async def test_a_step_that_fails_twice_is_retried_alone(app: Holdfast, calls: Ca
     }
 
 
-async def test_a_step_without_retries_is_called_once(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_without_retries_is_called_once(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=0)
@@ -411,7 +411,7 @@ async def test_a_step_that_says_nothing_is_retried_as_the_settings_say(make_app:
     assert calls == {"broken": 2}
 
 
-async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Holdfast, calls: Calls) -> None:
+async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=5)
@@ -426,7 +426,7 @@ async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Hol
         await run.result()
 
 
-async def test_a_backoff_is_waited_for_without_a_slot(app: Holdfast, calls: Calls) -> None:
+async def test_a_backoff_is_waited_for_without_a_slot(app: Stepfast, calls: Calls) -> None:
     """S, broken there: computed, not honoured. The next attempt is not before its time."""
     dag = app.dag("dag")
 
@@ -449,7 +449,7 @@ async def test_a_backoff_is_waited_for_without_a_slot(app: Holdfast, calls: Call
     assert await run.result() == {"shaky": 2}
 
 
-async def test_a_step_can_say_when_it_is_to_be_tried_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_can_say_when_it_is_to_be_tried_again(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=1)
@@ -466,7 +466,7 @@ async def test_a_step_can_say_when_it_is_to_be_tried_again(app: Holdfast, calls:
     assert await run.result() == {"shaky": 2}
 
 
-async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(timeout=1, retries=1, backoff=QUICK)
@@ -481,7 +481,7 @@ async def test_a_step_that_takes_too_long_is_stopped_and_tried_again(app: Holdfa
     assert calls == {"slow": 2}
 
 
-async def test_a_step_that_always_takes_too_long_fails_the_run(app: Holdfast) -> None:
+async def test_a_step_that_always_takes_too_long_fails_the_run(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step(timeout=0.05, retries=0)
@@ -496,7 +496,7 @@ async def test_a_step_that_always_takes_too_long_fails_the_run(app: Holdfast) ->
 
 
 async def test_a_step_whose_time_is_up_before_it_knows_its_graph_is_ended_all_the_same(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker does not leave before the end is in the journal."""
     dag = app.dag("dag")
@@ -518,7 +518,7 @@ async def test_a_step_whose_time_is_up_before_it_knows_its_graph_is_ended_all_th
         await run.result(timeout=20)
 
 
-async def test_the_failed_tries_of_a_step_are_in_its_log(app: Holdfast, calls: Calls) -> None:
+async def test_the_failed_tries_of_a_step_are_in_its_log(app: Stepfast, calls: Calls) -> None:
     """R16."""
     dag = app.dag("dag")
 
@@ -537,7 +537,7 @@ async def test_the_failed_tries_of_a_step_are_in_its_log(app: Holdfast, calls: C
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Stepfast, calls: Calls, kind: str) -> None:
     """R9: count the calls."""
     dag = app.dag("dag")
 
@@ -561,7 +561,7 @@ async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Holdfast
     assert calls == {"pay": 2, "first": 1, "second": 2}
 
 
-async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Holdfast, calls: Calls) -> None:
+async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=QUICK)
@@ -577,7 +577,7 @@ async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Holdfast, 
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
-async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Holdfast, calls: Calls, written: bool) -> None:
+async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Stepfast, calls: Calls, written: bool) -> None:
     """R9, rule 41: its dependents are released once."""
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("root"), name="root")
@@ -591,7 +591,7 @@ async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Holdfast,
     assert calls == {"root": 1 if written else 2, "left": 1, "right": 1, "join": 1}
 
 
-async def test_a_crash_when_the_run_ends_repeats_no_step(app: Holdfast, calls: Calls) -> None:
+async def test_a_crash_when_the_run_ends_repeats_no_step(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("only"), name="only")
     run = await app.start(dag)
@@ -603,7 +603,7 @@ async def test_a_crash_when_the_run_ends_repeats_no_step(app: Holdfast, calls: C
     assert calls == {"only": 1}
 
 
-async def test_a_worker_that_stops_gives_its_step_back(app: Holdfast, calls: Calls) -> None:
+async def test_a_worker_that_stops_gives_its_step_back(app: Stepfast, calls: Calls) -> None:
     """R14: no attempt used."""
     gate = Gate()
     dag = app.dag("dag")
@@ -667,7 +667,7 @@ async def test_a_step_can_call_a_child(make_app: MakeApp, moment: float) -> None
     assert await run.result() == {"work": 42}
 
 
-async def test_a_step_cannot_go_on_as_another_run(app: Holdfast) -> None:
+async def test_a_step_cannot_go_on_as_another_run(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step(retries=0)
@@ -755,7 +755,7 @@ async def test_a_dag_can_be_started_by_name_without_its_code(make_app: MakeApp) 
     assert await run.result() == {"one": 2, "two": 3}
 
 
-async def test_a_dag_that_nobody_knows_cannot_be_started_by_name(app: Holdfast) -> None:
+async def test_a_dag_that_nobody_knows_cannot_be_started_by_name(app: Stepfast) -> None:
     with pytest.raises(Exception, match="nowhere"):
         await app.start("nowhere")
 
@@ -780,7 +780,7 @@ async def test_a_run_that_is_ahead_of_its_definition_waits_for_it(make_app: Make
     await rows.close()
 
 
-async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_siblings(app: Holdfast) -> None:
+async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_siblings(app: Stepfast) -> None:
     """They ask together for what they are to see."""
     gate = Gate()
     dag = app.dag("dag")
@@ -806,7 +806,7 @@ async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_sibling
 # -- starting -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_start_gives_an_id_and_a_row_for_each_step(app: Holdfast) -> None:
+async def test_a_start_gives_an_id_and_a_row_for_each_step(app: Stepfast) -> None:
     """S6–S9."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
@@ -819,7 +819,7 @@ async def test_a_start_gives_an_id_and_a_row_for_each_step(app: Holdfast) -> Non
     assert [found.id for found in await app.runs()] == [run.id]
 
 
-async def test_an_unknown_run_is_an_error(app: Holdfast) -> None:
+async def test_an_unknown_run_is_an_error(app: Stepfast) -> None:
     """S10."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
@@ -828,7 +828,7 @@ async def test_an_unknown_run_is_an_error(app: Holdfast) -> None:
         await app.get(run.id[:-4] + "0000").steps()
 
 
-async def test_a_second_start_with_the_key_gives_the_first_run(app: Holdfast, calls: Calls) -> None:
+async def test_a_second_start_with_the_key_gives_the_first_run(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("a"), name="a")
     first = await app.start(dag, key="k")
@@ -839,7 +839,7 @@ async def test_a_second_start_with_the_key_gives_the_first_run(app: Holdfast, ca
     assert calls == {"a": 1}
 
 
-async def test_many_starts_in_one_call(app: Holdfast) -> None:
+async def test_many_starts_in_one_call(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input, name="a")
     dag.declare(lambda ctx: ctx.outputs["a"] * 2, name="b", after=["a"])
@@ -848,7 +848,7 @@ async def test_many_starts_in_one_call(app: Holdfast) -> None:
     assert [await run.result() for run in runs] == [{"a": n, "b": 2 * n} for n in range(25)]
 
 
-async def test_many_starts_with_a_key_twice_start_one(app: Holdfast, calls: Calls) -> None:
+async def test_many_starts_with_a_key_twice_start_one(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit(str(ctx.input)), name="a")
     runs = await app.start_many(dag, [1, 2, 3], keys=["x", "x", "y"])
@@ -857,7 +857,7 @@ async def test_many_starts_with_a_key_twice_start_one(app: Holdfast, calls: Call
     assert calls == {"1": 1, "3": 1}
 
 
-async def test_a_delayed_start_delays_the_first_steps(app: Holdfast) -> None:
+async def test_a_delayed_start_delays_the_first_steps(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
     run = await app.start(dag, delay=3600)
@@ -868,7 +868,7 @@ async def test_a_delayed_start_delays_the_first_steps(app: Holdfast) -> None:
     assert await run.result() == {"a": 1}
 
 
-async def test_a_start_in_a_queue_of_its_own_takes_its_steps_along(app: Holdfast) -> None:
+async def test_a_start_in_a_queue_of_its_own_takes_its_steps_along(app: Stepfast) -> None:
     dag = app.dag("dag", queue="usual")
     dag.declare(returning(1), name="a")
     dag.declare(returning(1), name="b", after=["a"])
@@ -879,7 +879,7 @@ async def test_a_start_in_a_queue_of_its_own_takes_its_steps_along(app: Holdfast
     assert await run.status() == "completed"
 
 
-async def test_start_options_that_speak_of_attempts_do_not_touch_the_steps(app: Holdfast, calls: Calls) -> None:
+async def test_start_options_that_speak_of_attempts_do_not_touch_the_steps(app: Stepfast, calls: Calls) -> None:
     """Retries are each step's own."""
     dag = app.dag("dag")
 
@@ -894,7 +894,7 @@ async def test_start_options_that_speak_of_attempts_do_not_touch_the_steps(app: 
     assert await run.result() == {"shaky": 1}
 
 
-async def test_several_runs_of_one_dag_do_not_meet(app: Holdfast) -> None:
+async def test_several_runs_of_one_dag_do_not_meet(app: Stepfast) -> None:
     dag = app.dag("dag")
 
     @dag.step
@@ -910,7 +910,7 @@ async def test_several_runs_of_one_dag_do_not_meet(app: Holdfast) -> None:
     assert [(await run.result())["same"] for run in runs] == [True] * 10
 
 
-async def test_a_start_joins_the_transaction_of_its_caller(app: Holdfast) -> None:
+async def test_a_start_joins_the_transaction_of_its_caller(app: Stepfast) -> None:
     """R12: the run with all its steps, or nothing."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
@@ -929,7 +929,7 @@ async def test_a_start_joins_the_transaction_of_its_caller(app: Holdfast) -> Non
 
 
 @asynccontextmanager
-async def transaction(app: Holdfast) -> AsyncIterator[Any]:
+async def transaction(app: Stepfast) -> AsyncIterator[Any]:
     """A transaction of the application's own."""
     if app.url.kind == "sqlite":
         database = sqlite3.connect(app.url.text.removeprefix("sqlite:///"))
@@ -947,7 +947,7 @@ async def transaction(app: Holdfast) -> AsyncIterator[Any]:
         await connection.close()
 
 
-async def test_code_without_an_event_loop_starts_dags_too(app: Holdfast) -> None:
+async def test_code_without_an_event_loop_starts_dags_too(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input + 1, name="a")
 
@@ -978,7 +978,7 @@ async def test_a_workflow_calls_a_dag(make_app: MakeApp, moment: float) -> None:
     assert await run.result() == {"a": 2, "b": 3}
 
 
-async def test_a_workflow_starts_a_dag_by_name_and_asks_later(app: Holdfast) -> None:
+async def test_a_workflow_starts_a_dag_by_name_and_asks_later(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input, name="a")
 
@@ -992,7 +992,7 @@ async def test_a_workflow_starts_a_dag_by_name_and_asks_later(app: Holdfast) -> 
     assert await run.result() == [{"a": 0}, {"a": 1}, {"a": 2}]
 
 
-async def test_a_dag_that_fails_as_a_child_is_told_to_its_parent(app: Holdfast) -> None:
+async def test_a_dag_that_fails_as_a_child_is_told_to_its_parent(app: Stepfast) -> None:
     dag = app.dag("dag")
     undone: list[str] = []
 
@@ -1017,7 +1017,7 @@ async def test_a_dag_that_fails_as_a_child_is_told_to_its_parent(app: Holdfast) 
     assert undone == ["a"]
 
 
-async def test_a_dag_started_with_a_key_inside_a_step_is_one_run(app: Holdfast, calls: Calls) -> None:
+async def test_a_dag_started_with_a_key_inside_a_step_is_one_run(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("a"), name="a")
 
@@ -1035,7 +1035,7 @@ async def test_a_dag_started_with_a_key_inside_a_step_is_one_run(app: Holdfast, 
     assert await app.get(first).result() == {"a": 1}
 
 
-async def test_a_step_calls_another_dag(app: Holdfast) -> None:
+async def test_a_step_calls_another_dag(app: Stepfast) -> None:
     inner, outer = app.dag("inner"), app.dag("outer")
     inner.declare(lambda ctx: ctx.input * 2, name="double")
 

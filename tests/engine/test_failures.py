@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     InvalidState,
     NonRetryableError,
     RunFailed,
     RunNotFound,
     StepFailed,
+    Stepfast,
     SyncContext,
 )
 from tests.support.engine import Calls, Gate, eventually, interrupt
@@ -38,7 +38,7 @@ def facts(error: StepFailed) -> tuple[Any, ...]:
     return type(error), str(error), error.step, error.error_type, error.message, error.traceback, error.args
 
 
-async def test_a_failed_step_raises_alike_live_and_replayed(app: Holdfast, calls: Calls) -> None:
+async def test_a_failed_step_raises_alike_live_and_replayed(app: Stepfast, calls: Calls) -> None:
     """Rule 14: decided when it is recorded, with type name, message and traceback text."""
     gate = Gate()
     seen: list[tuple[Any, ...]] = []
@@ -70,7 +70,7 @@ async def test_a_failed_step_raises_alike_live_and_replayed(app: Holdfast, calls
     assert "raise OwnError(7)" in trace
 
 
-async def test_an_exhausted_step_is_a_recorded_failure(app: Holdfast, calls: Calls) -> None:
+async def test_an_exhausted_step_is_a_recorded_failure(app: Stepfast, calls: Calls) -> None:
     """Rule 15: a workflow that caught it replays the same way, and goes on."""
     gate = Gate()
 
@@ -100,7 +100,7 @@ async def test_an_exhausted_step_is_a_recorded_failure(app: Holdfast, calls: Cal
     assert [s.status for s in await run.steps()] == ["completed", "failed", "completed", "completed"]
 
 
-async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Holdfast) -> None:
+async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Stepfast) -> None:
     """W16, Q33."""
 
     @app.workflow(max_attempts=1)
@@ -137,7 +137,7 @@ def fail_with(error: BaseException) -> None:
     ],
     ids=["nul", "surrogate", "long", "empty", "unspeakable", "two arguments", "exit", "cancelled", "stop"],
 )
-async def test_any_error_can_be_kept(app: Holdfast, error: BaseException, message: str) -> None:
+async def test_any_error_can_be_kept(app: Stepfast, error: BaseException, message: str) -> None:
     """R6: whatever a handler raises, its run ends with a reason, and the worker goes on."""
 
     @app.workflow(max_attempts=1)
@@ -159,7 +159,7 @@ async def test_any_error_can_be_kept(app: Holdfast, error: BaseException, messag
 @pytest.mark.parametrize("timeout", [None, 5.0])
 @pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), KeyError("k")], ids=repr)
 async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
-    app: Holdfast, calls: Calls, error: BaseException, timeout: float | None
+    app: Stepfast, calls: Calls, error: BaseException, timeout: float | None
 ) -> None:
     """R6: also within a task of its own, where SystemExit would end the event loop."""
 
@@ -178,7 +178,7 @@ async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize("kind", ["task", "workflow"])
-async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(app: Holdfast, kind: str) -> None:
+async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(app: Stepfast, kind: str) -> None:
     """R6: the loop survives any handler error."""
 
     @app.task(max_attempts=1)
@@ -202,7 +202,7 @@ async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(ap
 # -- what a new attempt forgets --------------------------------------------------------------------------------
 
 
-async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Stepfast, calls: Calls) -> None:
     """Rule 15, D31, Q32."""
 
     async def work(name: str) -> str:
@@ -220,7 +220,7 @@ async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Holdfast, call
     assert calls == {"a": 1, "b": 3, "c": 1}
 
 
-async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Holdfast, calls: Calls) -> None:
+async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Stepfast, calls: Calls) -> None:
     """Rule 15: what was recorded after the error was raised belongs to the attempt that failed."""
 
     async def pay() -> str:
@@ -246,7 +246,7 @@ async def test_a_cleanup_step_after_the_error_is_made_anew_too(app: Holdfast, ca
 
 
 @pytest.mark.parametrize("how", ["from", "while handling", "in a group"])
-async def test_an_error_made_of_a_failed_step_forgets_that_step(app: Holdfast, calls: Calls, how: str) -> None:
+async def test_an_error_made_of_a_failed_step_forgets_that_step(app: Stepfast, calls: Calls, how: str) -> None:
     """Rule 15: the record whose error ended the attempt, also where the code raised its own instead."""
 
     async def pay() -> str:
@@ -271,7 +271,7 @@ async def test_an_error_made_of_a_failed_step_forgets_that_step(app: Holdfast, c
     assert calls["pay"] == 2
 
 
-async def test_a_caught_failure_is_not_forgotten_by_a_later_error(app: Holdfast, calls: Calls) -> None:
+async def test_a_caught_failure_is_not_forgotten_by_a_later_error(app: Stepfast, calls: Calls) -> None:
     """Rule 15: only the failed record whose error ended the attempt."""
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
@@ -290,7 +290,7 @@ async def test_a_caught_failure_is_not_forgotten_by_a_later_error(app: Holdfast,
     assert calls == {"optional": 1, "body": 2}
 
 
-async def test_steps_completed_in_parallel_are_kept(app: Holdfast, calls: Calls) -> None:
+async def test_steps_completed_in_parallel_are_kept(app: Stepfast, calls: Calls) -> None:
     """Rule 15: one of three fails after the others were recorded."""
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
@@ -312,7 +312,7 @@ async def test_steps_completed_in_parallel_are_kept(app: Holdfast, calls: Calls)
     assert calls == {"a": 1, "b": 2, "c": 1}
 
 
-async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(app: Holdfast, calls: Calls) -> None:
+async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(app: Stepfast, calls: Calls) -> None:
     """Rule 20: gather leaves them running; the next attempt has them to itself."""
     hold = asyncio.Event()
 
@@ -340,7 +340,7 @@ async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(ap
     assert sorted(str(s.output) for s in await run.steps()) == ["call 2", "ok"]
 
 
-async def test_an_operators_retry_forgets_the_same(app: Holdfast, calls: Calls) -> None:
+async def test_an_operators_retry_forgets_the_same(app: Stepfast, calls: Calls) -> None:
     """Rule 15, D12: the failed step and its cleanup are made anew, the rest is kept; a new budget of attempts."""
 
     async def pay() -> str:
@@ -368,7 +368,7 @@ async def test_an_operators_retry_forgets_the_same(app: Holdfast, calls: Calls) 
     assert (await run.info()).error is None
 
 
-async def test_a_failed_step_in_a_plain_def_workflow(app: Holdfast, calls: Calls) -> None:
+async def test_a_failed_step_in_a_plain_def_workflow(app: Stepfast, calls: Calls) -> None:
     """Rules 14 and 30."""
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
@@ -386,7 +386,7 @@ async def test_a_failed_step_in_a_plain_def_workflow(app: Holdfast, calls: Calls
     assert calls["needed"] == 2
 
 
-async def test_only_what_ended_badly_can_be_retried(app: Holdfast) -> None:
+async def test_only_what_ended_badly_can_be_retried(app: Stepfast) -> None:
     """Terminal states change only by an operator's retry, and only failed or cancelled ones."""
 
     @app.task

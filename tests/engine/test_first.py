@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import ChildFailed, Context, Holdfast, NonRetryableError, RunCancelled, RunFailed, Settings, StepFailed
-from holdfast.engine.call import Race
+from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunFailed, Settings, StepFailed, Stepfast
+from stepfast.engine.call import Race
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, dying_worker, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
@@ -25,11 +25,11 @@ HOUR = timedelta(hours=1)
 Body = Callable[[Context], Awaitable[Any]]
 
 
-async def is_waiting(app: Holdfast, run_id: str) -> bool:
+async def is_waiting(app: Stepfast, run_id: str) -> bool:
     return await app.get(run_id).status() == "waiting"
 
 
-async def kinds(app: Holdfast, run_id: str) -> dict[str, str]:
+async def kinds(app: Stepfast, run_id: str) -> dict[str, str]:
     """Name of each record → its status."""
     return {s.name: s.status for s in await app.get(run_id).steps()}
 
@@ -69,7 +69,7 @@ async def test_a_sleep_beats_a_signal_that_does_not_come(make_app: MakeApp, mome
         assert await run.result(timeout=20) == ["late", None]
 
 
-async def test_a_step_beats_another(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_beats_another(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     async def slow() -> str:
@@ -91,7 +91,7 @@ async def test_a_step_beats_another(app: Holdfast, calls: Calls) -> None:
     assert await kinds(app, run.id) == {"quick": "completed", "slow": "cancelled", "first": "completed"}
 
 
-async def test_a_branch_may_race(app: Holdfast) -> None:
+async def test_a_branch_may_race(app: Stepfast) -> None:
     """A line of several steps, against a clock."""
 
     async def work(ctx: Context, name: str) -> list[str]:
@@ -106,7 +106,7 @@ async def test_a_branch_may_race(app: Holdfast) -> None:
     assert await run.result() == ["work", ["w0", "w1", "w2"]]
 
 
-async def test_children_and_maps_may_race(app: Holdfast) -> None:
+async def test_children_and_maps_may_race(app: Stepfast) -> None:
     gate = Gate()
 
     @app.task
@@ -129,7 +129,7 @@ async def test_children_and_maps_may_race(app: Holdfast) -> None:
         assert await app.get(child.id).result(timeout=20) == "slow"  # given up, not ended
 
 
-async def test_a_race_within_a_race(app: Holdfast) -> None:
+async def test_a_race_within_a_race(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
         inner = ctx.first(a=ctx.wait_signal("never"), b=ctx.step("quick", lambda: 1))
@@ -141,7 +141,7 @@ async def test_a_race_within_a_race(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_an_empty_value_wins_as_itself(app: Holdfast, value: Any) -> None:
+async def test_an_empty_value_wins_as_itself(app: Stepfast, value: Any) -> None:
     """R4: live and replayed."""
     gate = Gate()
 
@@ -159,7 +159,7 @@ async def test_an_empty_value_wins_as_itself(app: Holdfast, value: Any) -> None:
     assert await run.result() == ["a", value]
 
 
-async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Holdfast, calls: Calls) -> None:
+async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Stepfast, calls: Calls) -> None:
     """Both steps end in the same turn of the loop; whoever is recorded as the winner stays it."""
     gate = Gate()
     both = asyncio.Barrier(2)
@@ -185,7 +185,7 @@ async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Holdfast
     assert calls == {"a": 1, "b": 1}
 
 
-async def test_two_signals_at_the_same_time_lose_neither(app: Holdfast) -> None:
+async def test_two_signals_at_the_same_time_lose_neither(app: Stepfast) -> None:
     """One wins, the other stays in the mailbox."""
 
     @app.workflow
@@ -223,7 +223,7 @@ async def test_a_signal_that_lost_stays_in_the_mailbox(make_app: MakeApp, moment
         assert await run.result(timeout=20) == ["quick", 1, "later"]
 
 
-async def test_a_loser_is_stopped_before_the_code_goes_on(app: Holdfast, calls: Calls) -> None:
+async def test_a_loser_is_stopped_before_the_code_goes_on(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     async def slow() -> None:
@@ -242,7 +242,7 @@ async def test_a_loser_is_stopped_before_the_code_goes_on(app: Holdfast, calls: 
     assert await run.result() == 1
 
 
-async def test_the_child_of_a_loser_may_still_be_asked(app: Holdfast) -> None:
+async def test_the_child_of_a_loser_may_still_be_asked(app: Stepfast) -> None:
     """A race over a handle gives up the asking, not the child."""
     gate = Gate()
 
@@ -296,7 +296,7 @@ async def test_a_branch_that_loses_after_some_steps_replays_as_lost(make_app: Ma
     assert await run.result() == ["late", None, "after"]
 
 
-async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Holdfast) -> None:
+async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Stepfast) -> None:
     gate = Gate()
 
     async def item(ctx: Context, n: int) -> None:
@@ -318,7 +318,7 @@ async def test_a_map_that_loses_after_some_steps_replays_as_lost(app: Holdfast) 
     assert await run.result() == ["late", None]
 
 
-async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Holdfast) -> None:
+async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Stepfast) -> None:
     """It was stopped by the race, and could not await them any more."""
 
     async def work(ctx: Context) -> None:
@@ -336,7 +336,7 @@ async def test_calls_a_losing_branch_had_not_awaited_are_no_misuse(app: Holdfast
 
 
 async def test_a_loser_does_not_go_on_though_it_was_stopped_while_a_step_was_being_recorded(
-    app: Holdfast, calls: Calls
+    app: Stepfast, calls: Calls
 ) -> None:
     """That step is too late to be stopped; the one after it is not."""
     enough = asyncio.Event()
@@ -358,7 +358,7 @@ async def test_a_loser_does_not_go_on_though_it_was_stopped_while_a_step_was_bei
 
 
 @pytest.mark.parametrize("call", ["sleep", "signal", "child", "step", "gather", "map"])
-async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call(app: Holdfast, call: str) -> None:
+async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call(app: Stepfast, call: str) -> None:
     """Rule 19: the record that is under way stays; what comes after it within the timeout is given up."""
     held = HeldReply(await app.store(), "flush")
     limits: list[asyncio.Timeout] = []
@@ -403,7 +403,7 @@ async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call
 # -- errors --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_runner_that_fails_first_wins_with_its_error(app: Holdfast, calls: Calls) -> None:
+async def test_a_runner_that_fails_first_wins_with_its_error(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     def broken() -> None:
@@ -427,7 +427,7 @@ async def test_a_runner_that_fails_first_wins_with_its_error(app: Holdfast, call
     assert calls == {"broken": 1}
 
 
-async def test_a_new_attempt_runs_a_race_again_that_ended_by_an_error(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_runs_a_race_again_that_ended_by_an_error(app: Stepfast, calls: Calls) -> None:
     """Rule 15: the failed record is made anew, and with it what came of it: the verdict of the race."""
 
     def flaky() -> str:
@@ -448,7 +448,7 @@ async def test_a_new_attempt_runs_a_race_again_that_ended_by_an_error(app: Holdf
     assert calls == {"before": 1, "flaky": 2}
 
 
-async def test_a_failing_child_wins_with_an_error_that_names_it(app: Holdfast) -> None:
+async def test_a_failing_child_wins_with_an_error_that_names_it(app: Stepfast) -> None:
     @app.task(max_attempts=1)
     async def broken() -> None:
         raise ValueError("no")
@@ -466,7 +466,7 @@ async def test_a_failing_child_wins_with_an_error_that_names_it(app: Holdfast) -
         assert await run.result(timeout=20) == "broken"
 
 
-async def test_a_race_needs_runners(app: Holdfast) -> None:
+async def test_a_race_needs_runners(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.first()
@@ -477,7 +477,7 @@ async def test_a_race_needs_runners(app: Holdfast) -> None:
         await run.result()
 
 
-async def test_a_race_takes_calls_of_the_context_only(app: Holdfast) -> None:
+async def test_a_race_takes_calls_of_the_context_only(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.first(a=asyncio.sleep(0), b=ctx.sleep(1))  # type: ignore[arg-type]
@@ -539,7 +539,7 @@ def signal_first(ctx: Context) -> Any:
 @pytest.mark.parametrize("where", ["other", "first"])
 @pytest.mark.parametrize("race", [step_first, branch_first, sleep_first, signal_first])
 async def test_a_crash_around_the_verdict_leaves_the_same_winner(
-    app: Holdfast, race: Callable[[Context], Any], where: str, written: bool
+    app: Stepfast, race: Callable[[Context], Any], where: str, written: bool
 ) -> None:
     """Between the record of the winner, that of the loser, and that of the race."""
 
@@ -575,7 +575,7 @@ async def test_a_crash_when_a_signal_wins_takes_it_once(make_app: MakeApp, momen
     assert await run.result() == ["paid", 1, 2]
 
 
-async def test_a_race_goes_on_after_an_interruption(app: Holdfast, calls: Calls) -> None:
+async def test_a_race_goes_on_after_an_interruption(app: Stepfast, calls: Calls) -> None:
     """Nobody had won: all run again from what they have recorded."""
     gate = Gate()
 
@@ -599,7 +599,7 @@ async def test_a_race_goes_on_after_an_interruption(app: Holdfast, calls: Calls)
 # -- cancelling and undoing ----------------------------------------------------------------------------------------
 
 
-async def test_a_race_is_cancelled_with_its_run(app: Holdfast) -> None:
+async def test_a_race_is_cancelled_with_its_run(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(HOUR))
@@ -611,7 +611,7 @@ async def test_a_race_is_cancelled_with_its_run(app: Holdfast) -> None:
             await run.result(timeout=20)
 
 
-async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Holdfast, calls: Calls) -> None:
+async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Stepfast, calls: Calls) -> None:
     """Rule 19: with a step under way the run stays in memory, and its own timeouts run."""
     gate = Gate()
 
@@ -633,7 +633,7 @@ async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Holdfast, calls
     assert calls["given up"] == 2
 
 
-async def test_a_step_that_won_is_undone_though_the_verdict_was_never_recorded(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_won_is_undone_though_the_verdict_was_never_recorded(app: Stepfast, calls: Calls) -> None:
     """R11: cancelled while it was in flight; it is completed first, and then undone."""
     gate = Gate()
 
@@ -658,12 +658,12 @@ async def test_a_step_that_won_is_undone_though_the_verdict_was_never_recorded(a
     assert calls == {"undo receipt": 1}
 
 
-async def was_asked(app: Holdfast, run_id: str) -> bool:
+async def was_asked(app: Stepfast, run_id: str) -> bool:
     return (await app.get(run_id).info()).asked == "cancel"
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-async def test_what_a_loser_had_completed_is_undone_too(app: Holdfast, calls: Calls, interrupted: bool) -> None:
+async def test_what_a_loser_had_completed_is_undone_too(app: Stepfast, calls: Calls, interrupted: bool) -> None:
     """R11: it lost, but its step was done."""
     gate = Gate()
 
@@ -743,7 +743,7 @@ async def test_a_signal_is_for_whoever_wins_all_its_races(make_app: MakeApp, mom
 # -- many ----------------------------------------------------------------------------------------------------------
 
 
-async def work_of_replaying(app: Holdfast, name: str, races: int) -> int:
+async def work_of_replaying(app: Stepfast, name: str, races: int) -> int:
     """How many functions of the engine are called when a run of so many decided races is replayed."""
     gate = Gate()
 
@@ -767,7 +767,7 @@ async def work_of_replaying(app: Holdfast, name: str, races: int) -> int:
     counted: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and "/holdfast/engine/" in frame.f_code.co_filename:
+        if event == "call" and "/stepfast/engine/" in frame.f_code.co_filename:
             counted["calls"] += 1
 
     sys.setprofile(count)
@@ -779,6 +779,6 @@ async def work_of_replaying(app: Holdfast, name: str, races: int) -> int:
     return counted["calls"]
 
 
-async def test_a_replay_grows_with_the_races_lost_not_with_their_square(app: Holdfast) -> None:
+async def test_a_replay_grows_with_the_races_lost_not_with_their_square(app: Stepfast) -> None:
     few, many = [await work_of_replaying(app, f"order of {races}", races) for races in (20, 100)]
     assert many < 8 * few

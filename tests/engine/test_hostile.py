@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ChildFailed,
     Context,
-    Holdfast,
     RetryLater,
     Run,
     RunCancelled,
     RunFailed,
     Settings,
     SignalTimeout,
+    Stepfast,
     SyncContext,
     WaitTimeout,
 )
@@ -39,7 +39,7 @@ Helped = Callable[[Run[Any]], Awaitable[None]]
 # -- the workflows ------------------------------------------------------------------------------------------------
 
 
-def register(app: Holdfast, calls: Calls) -> None:
+def register(app: Stepfast, calls: Calls) -> None:
     """One of each kind."""
 
     @app.task(name="double")
@@ -206,7 +206,7 @@ KINDS: dict[str, tuple[Any, Helped, Any]] = {
 
 
 @pytest.fixture
-async def apps(make_app: MakeApp, calls: Calls) -> list[Holdfast]:
+async def apps(make_app: MakeApp, calls: Calls) -> list[Stepfast]:
     """Two that work, and one that starts and asks; none hears of another."""
     made = [make_app(settings=HOSTILE) for _ in range(3)]
     for app in made:
@@ -216,7 +216,7 @@ async def apps(make_app: MakeApp, calls: Calls) -> list[Holdfast]:
 
 
 @asynccontextmanager
-async def workers(apps: list[Holdfast]) -> AsyncIterator[None]:
+async def workers(apps: list[Stepfast]) -> AsyncIterator[None]:
     async with apps[0].worker(concurrency=3), apps[1].worker(concurrency=3):
         yield
 
@@ -240,7 +240,7 @@ async def test_a_workflow_of_each_kind_gives_the_same_result(make_app: MakeApp, 
             assert await run.result(timeout=LONG) == expected
 
 
-async def test_undos_are_run_in_reverse_once_each(apps: list[Holdfast], calls: Calls) -> None:
+async def test_undos_are_run_in_reverse_once_each(apps: list[Stepfast], calls: Calls) -> None:
     async with workers(apps):
         run = await apps[2].start("undoes")
         with pytest.raises(RunFailed, match="ZeroDivisionError"):
@@ -250,7 +250,7 @@ async def test_undos_are_run_in_reverse_once_each(apps: list[Holdfast], calls: C
     assert [name for name in calls if name.startswith("undo")] == ["undo b", "undo a"]
 
 
-async def test_pause_resume_and_cancel_are_heard(apps: list[Holdfast]) -> None:
+async def test_pause_resume_and_cancel_are_heard(apps: list[Stepfast]) -> None:
     async with workers(apps):
         run = await apps[2].start("endless")
         await _until(run, "waiting", "running")
@@ -272,7 +272,7 @@ async def _until(run: Run[Any], *statuses: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_transaction_is_committed_once(apps: list[Holdfast], url: str) -> None:
+async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -> None:
     """Promise 4."""
     postgres = url.startswith("postgres")
 
@@ -307,7 +307,7 @@ async def test_a_transaction_is_committed_once(apps: list[Holdfast], url: str) -
 
 @pytest.mark.parametrize("life", ["steady workers", "workers that come and go"])
 @pytest.mark.timeout(120)
-async def test_all_kinds_at_once_give_the_same_results(apps: list[Holdfast], life: str) -> None:
+async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], life: str) -> None:
     """Four of each, over two workers with three slots each."""
     outside = apps[2]
 
@@ -334,7 +334,7 @@ async def test_all_kinds_at_once_give_the_same_results(apps: list[Holdfast], lif
     assert counted == {kind: 16 if kind == "continues" else 4 for kind in KINDS}
 
 
-async def _come_and_go(apps: list[Holdfast]) -> None:
+async def _come_and_go(apps: list[Stepfast]) -> None:
     """One worker after the other, each stopped in the middle of whatever it does."""
     for turn in itertools.count():
         async with apps[0].worker(concurrency=3, grace=0):

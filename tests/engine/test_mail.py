@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, DatabaseUnavailable, Holdfast, RunCancelled, RunFailed, Settings
-from holdfast.engine.inbox import Inbox
-from holdfast.model.records import Mail, Mailbox
+from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, Stepfast
+from stepfast.engine.inbox import Inbox
+from stepfast.model.records import Mail, Mailbox
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, reached
@@ -173,7 +173,7 @@ async def test_looking_rides_out_an_outage(make_app: MakeApp) -> None:
     assert len(failures) == 3
 
 
-async def test_an_error_of_the_engine_fails_the_run_and_says_so(app: Holdfast) -> None:
+async def test_an_error_of_the_engine_fails_the_run_and_says_so(app: Stepfast) -> None:
     """W36: it neither hangs nor keeps its slot, and the worker goes on."""
 
     async def broken(_call: Callable[..., Awaitable[Any]], *_args: Any) -> Any:
@@ -196,7 +196,7 @@ async def test_an_error_of_the_engine_fails_the_run_and_says_so(app: Holdfast) -
         assert await (await app.start(other)).result(timeout=PATIENCE) == "well"
 
 
-async def test_an_answer_that_comes_when_the_run_has_left_is_harmless(app: Holdfast) -> None:
+async def test_an_answer_that_comes_when_the_run_has_left_is_harmless(app: Stepfast) -> None:
     """The run is cancelled while the mailman is under way."""
     held = HeldReply(await app.store(), "mail")
 
@@ -255,12 +255,12 @@ async def test_a_sender_elsewhere_is_heard_by_a_run_in_memory(make_app: MakeApp)
         assert await run.result(timeout=PATIENCE) == 5
 
 
-async def _hearing(app: Holdfast) -> None:
+async def _hearing(app: Stepfast) -> None:
     store = await app.store()
     await eventually(lambda: store.can_wake or store.dialect != "postgres")
 
 
-async def _taken(app: Holdfast, run: Any, number: int) -> bool:
+async def _taken(app: Stepfast, run: Any, number: int) -> bool:
     return await count(app, "mailbox", run) == 0 and await count(app, "steps", run) >= number
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Context, ContextMisuse, Holdfast, RunFailed, Settings, SyncContext
+from stepfast import ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
 from tests.support.engine import Calls
 
 
@@ -15,7 +15,7 @@ async def work(number: int = 0) -> int:
     return number
 
 
-async def failure(app: Holdfast) -> RunFailed:
+async def failure(app: Stepfast) -> RunFailed:
     """How the run of the workflow "order" fails: for good, at its first attempt."""
     run = await app.start("order")
     await app.drain()
@@ -25,7 +25,7 @@ async def failure(app: Holdfast) -> RunFailed:
     return caught.value
 
 
-async def test_a_context_called_from_another_task_is_refused(app: Holdfast) -> None:
+async def test_a_context_called_from_another_task_is_refused(app: Stepfast) -> None:
     """Rule 18: at once, naming ctx.branch; no retry can help."""
 
     @app.workflow
@@ -41,7 +41,7 @@ async def test_a_context_called_from_another_task_is_refused(app: Holdfast) -> N
     assert error.reason == "code"
 
 
-async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: Holdfast) -> None:
+async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: Stepfast) -> None:
     """Rule 18: the position was taken in the workflow itself."""
 
     @app.workflow
@@ -59,7 +59,7 @@ async def test_steps_called_in_the_workflow_may_be_awaited_in_other_tasks(app: H
     assert await run.result() == [0, 1, 2]
 
 
-async def test_a_context_called_from_another_thread_is_refused(app: Holdfast) -> None:
+async def test_a_context_called_from_another_thread_is_refused(app: Stepfast) -> None:
     """Rule 18, for blocking code."""
     refused: list[str] = []
 
@@ -79,7 +79,7 @@ async def test_a_context_called_from_another_thread_is_refused(app: Holdfast) ->
     assert len(refused) == 1 and "ctx.branch" in refused[0]
 
 
-async def test_a_step_left_unawaited_fails_the_run_by_name(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_left_unawaited_fails_the_run_by_name(app: Stepfast, calls: Calls) -> None:
     """Rule 18."""
 
     @app.workflow
@@ -93,7 +93,7 @@ async def test_a_step_left_unawaited_fails_the_run_by_name(app: Holdfast, calls:
     assert calls["forgotten"] == 0
 
 
-async def test_a_step_awaited_twice_is_refused_by_name(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_awaited_twice_is_refused_by_name(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         call = ctx.step("twice", lambda: calls.hit("twice"))
@@ -105,7 +105,7 @@ async def test_a_step_awaited_twice_is_refused_by_name(app: Holdfast, calls: Cal
     assert calls["twice"] == 1
 
 
-async def test_a_call_that_races_with_itself_is_refused_by_name(app: Holdfast, calls: Calls) -> None:
+async def test_a_call_that_races_with_itself_is_refused_by_name(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         call = ctx.step("twice", lambda: calls.hit("twice"))
@@ -118,7 +118,7 @@ async def test_a_call_that_races_with_itself_is_refused_by_name(app: Holdfast, c
 
 
 @pytest.mark.parametrize("way", ["branch", "map"])
-async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Holdfast, way: str) -> None:
+async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Stepfast, way: str) -> None:
     def plain(ctx: Context, number: int) -> int:
         return number
 
@@ -131,7 +131,7 @@ async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Holdfast, wa
     assert "'plain'" in error.message and "async def" in error.message
 
 
-async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: Holdfast) -> None:
+async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: Stepfast) -> None:
     async def item(ctx: Context, number: int) -> int:
         return await ctx.step(work, number)
 
@@ -144,7 +144,7 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: H
     assert await run.result() == [1, 2]
 
 
-async def test_a_step_inside_a_step_is_refused(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_inside_a_step_is_refused(app: Stepfast, calls: Calls) -> None:
     """A step is one piece of work with one record."""
 
     @app.workflow
@@ -159,7 +159,7 @@ async def test_a_step_inside_a_step_is_refused(app: Holdfast, calls: Calls) -> N
     assert calls["inner"] == 0
 
 
-async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     def order(ctx: SyncContext) -> None:
         def outer() -> None:
@@ -173,7 +173,7 @@ async def test_a_step_inside_a_step_of_a_plain_def_workflow_is_refused(app: Hold
 
 
 @pytest.mark.parametrize("verb", ["start", "start_many"])
-async def test_starting_in_the_body_of_a_workflow_is_refused(app: Holdfast, verb: str) -> None:
+async def test_starting_in_the_body_of_a_workflow_is_refused(app: Stepfast, verb: str) -> None:
     """Rule 21: every replay would start another; the message names ctx.start. Nothing is started."""
 
     @app.task
@@ -188,7 +188,7 @@ async def test_starting_in_the_body_of_a_workflow_is_refused(app: Holdfast, verb
     assert await app.runs(workflow=mail) == []
 
 
-async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Holdfast) -> None:
+async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Stepfast) -> None:
     """Rule 21, through the face without an event loop."""
 
     @app.task
@@ -203,7 +203,7 @@ async def test_starting_in_the_body_of_a_plain_def_workflow_is_refused(app: Hold
     assert await app.runs(workflow=mail) == []
 
 
-async def test_starting_inside_a_step_or_a_task_is_allowed(app: Holdfast) -> None:
+async def test_starting_inside_a_step_or_a_task_is_allowed(app: Stepfast) -> None:
     """Rule 21: a step is recorded, and a task has no replay."""
 
     @app.task
@@ -227,7 +227,7 @@ async def test_starting_inside_a_step_or_a_task_is_allowed(app: Holdfast) -> Non
     assert await app.get(await other.result()).result() == "task"
 
 
-async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: Holdfast) -> None:
+async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: Stepfast) -> None:
     """Rule 20."""
     kept: list[Context] = []
 
@@ -268,11 +268,11 @@ async def test_a_run_has_a_limit_of_records_and_says_so(make_app: Any) -> None:
 )
 def test_a_function_that_cannot_be_a_workflow_is_refused_when_registered(declare: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"context|one value"):
-        declare(Holdfast("sqlite://"))
+        declare(Stepfast("sqlite://"))
 
 
 def test_two_workflows_of_one_name_are_refused() -> None:
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
 
     @app.task(name="mail")
     async def one() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast import Context, Holdfast, NonDeterminismError, RunFailed
+from stepfast import Context, NonDeterminismError, RunFailed, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
@@ -19,7 +19,7 @@ async def work() -> str:
     return "done"
 
 
-def register(app: Holdfast, body: Body, **options: int) -> None:
+def register(app: Stepfast, body: Body, **options: int) -> None:
     """The code of the workflow "order" in one application; another application has other code under that name."""
     app.workflow(name="order", **options)(body)
 
@@ -53,7 +53,7 @@ class Scene:
         self.gate.open()
         return run.id
 
-    def changed(self, body: Body) -> Holdfast:
+    def changed(self, body: Body) -> Stepfast:
         app = self.make_app()
         register(app, body, max_attempts=5)
         return app

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, ConfigurationError, Context, Holdfast, RunFailed, SyncContext, step
+from stepfast import Backoff, ConfigurationError, Context, RunFailed, Stepfast, SyncContext, step
 from tests.support.engine import Calls
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
 
-async def test_options_hold_for_one_call_only(app: Holdfast, calls: Calls) -> None:
+async def test_options_hold_for_one_call_only(app: Stepfast, calls: Calls) -> None:
     """Issue face: ctx.options(name=…, retries=…).step(fn, *args)."""
 
     async def flaky(number: int) -> int:
@@ -37,7 +37,7 @@ async def test_options_hold_for_one_call_only(app: Holdfast, calls: Calls) -> No
     ]
 
 
-async def test_options_of_the_call_go_before_those_of_the_function(app: Holdfast, calls: Calls) -> None:
+async def test_options_of_the_call_go_before_those_of_the_function(app: Stepfast, calls: Calls) -> None:
     """What ctx.options does not say is taken from @step."""
 
     @step(name="own name", retries=5, backoff=AT_ONCE)
@@ -56,7 +56,7 @@ async def test_options_of_the_call_go_before_those_of_the_function(app: Holdfast
     assert [s.name for s in await run.steps()] == ["own name"]
 
 
-async def test_a_label_goes_before_every_other_name(app: Holdfast) -> None:
+async def test_a_label_goes_before_every_other_name(app: Stepfast) -> None:
     @step(name="declared")
     async def work() -> int:
         return 1
@@ -73,7 +73,7 @@ async def test_a_label_goes_before_every_other_name(app: Holdfast) -> None:
     assert [s.name for s in await run.steps()] == ["declared", "optioned", "labelled", "labelled"]
 
 
-async def test_options_work_in_a_plain_def_workflow(app: Holdfast, calls: Calls) -> None:
+async def test_options_work_in_a_plain_def_workflow(app: Stepfast, calls: Calls) -> None:
     def flaky() -> str:
         if calls.hit("flaky") < 2:
             raise ValueError("not yet")
@@ -145,7 +145,7 @@ def test_bad_options_of_a_step_are_refused_where_they_are_written(options: dict[
     ids=repr,
 )
 def test_bad_options_of_a_workflow_are_refused_where_they_are_written(options: dict[str, Any]) -> None:
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
 
     async def order() -> None: ...
 
@@ -154,7 +154,7 @@ def test_bad_options_of_a_workflow_are_refused_where_they_are_written(options: d
 
 
 def test_an_unknown_option_is_refused_by_name() -> None:
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
     with pytest.raises(TypeError, match="retrys"):
         step(retrys=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="attempts"):

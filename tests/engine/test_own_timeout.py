@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from holdfast import Context, Holdfast
+from stepfast import Context, Stepfast
 from tests.support.engine import Calls, Gate, interrupt
 
 
 @pytest.mark.parametrize("how", ["asyncio.timeout", "asyncio.wait_for"])
-async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Holdfast, calls: Calls, how: str) -> None:
+async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast, calls: Calls, how: str) -> None:
     """Rule 19: the step is not called again, and the code takes the same way."""
     gate = Gate()
 
@@ -47,7 +47,7 @@ async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Holdfast
     assert (slow_step.completed_at - slow_step.started_at).total_seconds() >= 0.04
 
 
-async def test_a_step_cancelled_by_a_task_group_replays_so(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_cancelled_by_a_task_group_replays_so(app: Stepfast, calls: Calls) -> None:
     """Rule 19: the sibling of a failed step is cancelled; so it is on replay."""
     gate = Gate()
 
@@ -82,7 +82,7 @@ async def test_a_step_cancelled_by_a_task_group_replays_so(app: Holdfast, calls:
     }
 
 
-async def test_a_step_in_time_is_not_bothered_by_the_timeout_around_it(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_in_time_is_not_bothered_by_the_timeout_around_it(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> str:
         async with asyncio.timeout(30):
@@ -93,7 +93,7 @@ async def test_a_step_in_time_is_not_bothered_by_the_timeout_around_it(app: Hold
     assert await run.result() == "in time"
 
 
-async def test_an_own_timeout_that_nobody_catches_fails_the_attempt(app: Holdfast) -> None:
+async def test_an_own_timeout_that_nobody_catches_fails_the_attempt(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         async with asyncio.timeout(0.02):

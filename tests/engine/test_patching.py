@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, NonRetryableError, RunFailed, Settings, StepFailed, SyncContext
+from stepfast import Backoff, Context, NonRetryableError, RunFailed, Settings, StepFailed, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt, make_due
 
 Body = Callable[[Context], Awaitable[Any]]
 
 
-def register(app: Holdfast, body: Body) -> Holdfast:
+def register(app: Stepfast, body: Body) -> Stepfast:
     app.workflow(name="order", backoff=Backoff(base=600, max=600))(body)
     return app
 
@@ -45,7 +45,7 @@ def with_gate(body: Body, gate: Gate) -> Body:
     return order
 
 
-async def test_a_new_run_takes_the_new_way(app: Holdfast) -> None:
+async def test_a_new_run_takes_the_new_way(app: Stepfast) -> None:
     register(app, patched)
     run = await app.start("order")
     await app.drain()
@@ -81,7 +81,7 @@ async def test_a_run_that_had_not_come_there_takes_the_new_way(make_app: MakeApp
     assert await run.result() == ["a", "checked", "new b"]
 
 
-async def test_the_way_taken_is_taken_again(app: Holdfast, calls: Calls) -> None:
+async def test_the_way_taken_is_taken_again(app: Stepfast, calls: Calls) -> None:
     """Interrupted after the patch, and right behind it."""
     gate = Gate()
 
@@ -144,7 +144,7 @@ async def test_branches_take_their_ways_singly(make_app: MakeApp) -> None:
     assert await run.result() == ["old", "new"]
 
 
-async def test_each_item_of_a_map_takes_its_way(app: Holdfast) -> None:
+async def test_each_item_of_a_map_takes_its_way(app: Stepfast) -> None:
     async def item(ctx: Context, number: int) -> list[Any]:
         return [ctx.patched("p"), await ctx.step("s", lambda: number)]
 
@@ -238,7 +238,7 @@ async def test_a_change_in_two_places_may_be_old_at_the_first_and_new_at_the_sec
     assert await run.result() == [False, True]
 
 
-async def test_a_new_attempt_that_comes_to_the_change_earlier_takes_the_new_way(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_that_comes_to_the_change_earlier_takes_the_new_way(app: Stepfast, calls: Calls) -> None:
     """The first attempt made another call before it; that is forgotten, and the earlier place counts from then on."""
     gate = Gate()
 
@@ -328,7 +328,7 @@ async def test_a_plain_def_is_patched_too(make_app: MakeApp) -> None:
     assert await run.result() == [False, "a", True]
 
 
-async def test_a_patch_is_not_listed_among_the_steps(app: Holdfast) -> None:
+async def test_a_patch_is_not_listed_among_the_steps(app: Stepfast) -> None:
     register(app, patched)
     run = await app.start("order")
     await app.drain()
@@ -361,7 +361,7 @@ async def test_a_run_undone_by_newer_code_goes_the_way_it_went(make_app: MakeApp
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300])
-async def test_a_change_needs_a_name(app: Holdfast, name: str) -> None:
+async def test_a_change_needs_a_name(app: Stepfast, name: str) -> None:
     async def order(ctx: Context) -> None:
         ctx.patched(name)
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     InvalidState,
     RetryLater,
     Run,
@@ -20,9 +19,10 @@ from holdfast import (
     RunFailed,
     RunNotFound,
     Settings,
+    Stepfast,
     SyncContext,
 )
-from holdfast.model.ids import new_id
+from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
@@ -43,7 +43,7 @@ async def asked(run: Run[Any], what: str) -> None:
 # -- before it is executed ----------------------------------------------------------------------------------------
 
 
-async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> int:
         return calls.hit("body")
@@ -59,7 +59,7 @@ async def test_a_run_paused_before_it_is_claimed_is_not_executed(app: Holdfast, 
     assert await run.result(timeout=PATIENCE) == 1
 
 
-async def test_a_delayed_run_is_not_early_after_a_pause(app: Holdfast) -> None:
+async def test_a_delayed_run_is_not_early_after_a_pause(app: Stepfast) -> None:
     """Resume never shortens a wait."""
 
     @app.task
@@ -76,7 +76,7 @@ async def test_a_delayed_run_is_not_early_after_a_pause(app: Holdfast) -> None:
     assert (info.status, info.due_at) == ("queued", due_at)
 
 
-async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Stepfast, calls: Calls) -> None:
     @app.task
     async def work() -> str:
         if calls.hit("work") == 1:
@@ -103,7 +103,7 @@ async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Holdfast, c
 # -- while it waits -----------------------------------------------------------------------------------------------
 
 
-async def test_resume_never_shortens_a_sleep(app: Holdfast) -> None:
+async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
     """W35."""
 
     @app.workflow
@@ -124,7 +124,7 @@ async def test_resume_never_shortens_a_sleep(app: Holdfast) -> None:
         assert (info.status, info.waiting_for, info.due_at) == ("waiting", "time", due_at)
 
 
-async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Holdfast, calls: Calls) -> None:
+async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Stepfast, calls: Calls) -> None:
     """W35: a pause makes it no longer than itself; nothing wakes the run before the operator does."""
 
     @app.workflow
@@ -167,7 +167,7 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
     assert (info.status, info.due_at) == ("waiting", sleep.started_at + timedelta(seconds=1800))
 
 
-async def test_signals_are_collected_during_a_pause(app: Holdfast, calls: Calls) -> None:
+async def test_signals_are_collected_during_a_pause(app: Stepfast, calls: Calls) -> None:
     """Semantics: a run held while it waits collects its wakes and acts on them at resume."""
 
     @app.workflow
@@ -188,7 +188,7 @@ async def test_signals_are_collected_during_a_pause(app: Holdfast, calls: Calls)
     assert await run.result(timeout=PATIENCE) == [1, 2]
 
 
-async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_sleep(app: Holdfast) -> None:
+async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_sleep(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         await ctx.sleep(3600)
@@ -208,7 +208,7 @@ async def test_a_signal_to_a_run_that_sleeps_and_is_paused_does_not_end_the_slee
     assert await run.result(timeout=PATIENCE) == 1
 
 
-async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Holdfast) -> None:
+async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Stepfast) -> None:
     """It was decided once, and is over at resume."""
 
     @app.workflow
@@ -229,7 +229,7 @@ async def test_the_timeout_of_a_signal_goes_on_during_a_pause(app: Holdfast) -> 
     assert await run.result(timeout=PATIENCE) == "late"
 
 
-async def test_the_end_of_a_child_is_collected_during_a_pause(app: Holdfast) -> None:
+async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> None:
     @app.task
     async def child() -> str:
         return "grown up"
@@ -249,7 +249,7 @@ async def test_the_end_of_a_child_is_collected_during_a_pause(app: Holdfast) -> 
     assert await run.result(timeout=PATIENCE) == "grown up"
 
 
-async def test_a_deadline_ends_a_paused_run(app: Holdfast) -> None:
+async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
     """It is wall-clock for the whole run; whoever holds it does not stop the clock."""
 
     @app.workflow(deadline=3600)
@@ -273,7 +273,7 @@ async def test_a_deadline_ends_a_paused_run(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_running_run_is_held_at_the_next_step(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Calls, kind: str) -> None:
     """Issue 4 item 3: the step in flight is finished and recorded; the next is not begun. No attempt is used."""
     gate = ThreadGate()
 
@@ -309,7 +309,7 @@ async def test_a_running_run_is_held_at_the_next_step(app: Holdfast, calls: Call
     assert (info.attempt, info.losses, info.asked) == (1, 0, None)
 
 
-async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: Stepfast, calls: Calls) -> None:
     """A line whose step is done begins no other while its sibling is still executed."""
     quick, slow, another_run = Gate(), Gate(), bystander(app)
 
@@ -343,7 +343,7 @@ async def test_parallel_steps_in_flight_are_all_finished_before_it_is_held(app: 
     assert calls == {"quick": 1, "slow": 1}
 
 
-async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Holdfast, calls: Calls) -> None:
+async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Stepfast, calls: Calls) -> None:
     """The worker knows of the pause, and the step is still in flight, when the operator resumes."""
     gate = Gate()
 
@@ -363,7 +363,7 @@ async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Holdfast, c
     assert gate.arrivals == 1
 
 
-async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailbox(app: Holdfast, calls: Calls) -> None:
+async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailbox(app: Stepfast, calls: Calls) -> None:
     """A branch waits for mail meanwhile, and so the worker has seen that something moved on."""
     gate = Gate()
 
@@ -395,7 +395,7 @@ async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailb
     assert gate.arrivals == 1
 
 
-async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app: Holdfast, calls: Calls) -> None:
+async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app: Stepfast, calls: Calls) -> None:
     """Rule 16: the failed try is recorded, and the next one is made after resume, not before its time."""
     gate = Gate()
 
@@ -425,7 +425,7 @@ async def test_a_step_that_fails_while_a_pause_is_asked_for_keeps_its_retry(app:
     assert calls["flaky"] == 2
 
 
-async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app: Stepfast, calls: Calls) -> None:
     """The next attempt is not begun before resume."""
     gate = Gate()
 
@@ -448,7 +448,7 @@ async def test_a_run_whose_attempt_fails_while_a_pause_is_asked_for_is_held(app:
     assert (await run.info()).attempt == 2
 
 
-async def test_a_task_is_one_piece_of_work_and_finishes(app: Holdfast) -> None:
+async def test_a_task_is_one_piece_of_work_and_finishes(app: Stepfast) -> None:
     """There is no step boundary in it."""
     gate = Gate()
 
@@ -466,7 +466,7 @@ async def test_a_task_is_one_piece_of_work_and_finishes(app: Holdfast) -> None:
     assert gate.arrivals == 1
 
 
-async def test_a_pause_survives_the_death_of_the_worker(app: Holdfast, make_app: MakeApp, calls: Calls) -> None:
+async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
     """Its next owner holds it before the code is called."""
     gate = Gate()
     victim = make_app()
@@ -557,7 +557,7 @@ async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp
 # -- the other verbs ----------------------------------------------------------------------------------------------
 
 
-async def test_cancel_wins_over_pause(app: Holdfast, calls: Calls) -> None:
+async def test_cancel_wins_over_pause(app: Stepfast, calls: Calls) -> None:
     """Both are asked for while a step is in flight, in either order."""
     gate = Gate()
 
@@ -581,7 +581,7 @@ async def test_cancel_wins_over_pause(app: Holdfast, calls: Calls) -> None:
     assert calls == {}
 
 
-async def test_pausing_twice_is_pausing_once(app: Holdfast) -> None:
+async def test_pausing_twice_is_pausing_once(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> str:
         await ctx.sleep(3600)
@@ -598,7 +598,7 @@ async def test_pausing_twice_is_pausing_once(app: Holdfast) -> None:
     assert await run.status() == "waiting"
 
 
-async def test_what_does_not_fit_is_refused(app: Holdfast) -> None:
+async def test_what_does_not_fit_is_refused(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.wait_signal("go")
@@ -621,7 +621,7 @@ async def test_what_does_not_fit_is_refused(app: Holdfast) -> None:
             await verb()
 
 
-async def test_a_paused_run_holds_no_slot(app: Holdfast) -> None:
+async def test_a_paused_run_holds_no_slot(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.sleep(3600)

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import Context, Holdfast, InvalidInput, PayloadError, RunFailed, Settings, StepFailed, step
+from stepfast import Context, InvalidInput, PayloadError, RunFailed, Settings, StepFailed, Stepfast, step
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt
 
@@ -107,7 +107,7 @@ IDS = [str(getattr(kind, "__name__", kind)) + str(number) for number, (kind, _) 
 
 
 @pytest.mark.parametrize(("kind", "value"), TYPED, ids=IDS)
-async def test_typed_values_round_trip_live_and_replayed(app: Holdfast, kind: Any, value: Any) -> None:
+async def test_typed_values_round_trip_live_and_replayed(app: Stepfast, kind: Any, value: Any) -> None:
     """D41, rule 13: as input, result of a step, and result of the run; the annotation decides."""
     gate = Gate()
     seen: list[Any] = []
@@ -142,7 +142,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=[f"{i} {v!r:.20}" for i, v in enumerate(PLAIN)])
-async def test_plain_values_round_trip_exactly(app: Holdfast, calls: Calls, value: Any) -> None:
+async def test_plain_values_round_trip_exactly(app: Stepfast, calls: Calls, value: Any) -> None:
     """R4, S-broken, item 8: None, False, 0 and "" are stored and replayed as themselves; so is every odd one."""
     gate = Gate()
     seen: list[Any] = []
@@ -173,7 +173,7 @@ def exactly(value: Any) -> Any:
     return repr(value)
 
 
-async def test_untyped_values_look_the_same_live_and_replayed(app: Holdfast) -> None:
+async def test_untyped_values_look_the_same_live_and_replayed(app: Stepfast) -> None:
     """Rule 13: without an annotation a tuple is a list and an int key a string, both times."""
     gate = Gate()
     seen: list[Any] = []
@@ -191,7 +191,7 @@ async def test_untyped_values_look_the_same_live_and_replayed(app: Holdfast) -> 
     assert seen == [plain, plain]
 
 
-async def test_the_annotation_of_a_declared_step_decides(app: Holdfast) -> None:
+async def test_the_annotation_of_a_declared_step_decides(app: Stepfast) -> None:
     """Rule 13: also for types that are local to a function."""
 
     @dataclass
@@ -254,7 +254,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("value", "reason", "path"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
 async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
-    app: Holdfast, value: Any, reason: str, path: str
+    app: Stepfast, value: Any, reason: str, path: str
 ) -> None:
     """Item 8, bad input: by name and path, before anything is written."""
 
@@ -271,7 +271,7 @@ async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
 
 @pytest.mark.parametrize(("value", "reason", "path"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
 async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_retried(
-    app: Holdfast, calls: Calls, value: Any, reason: str, path: str
+    app: Stepfast, calls: Calls, value: Any, reason: str, path: str
 ) -> None:
     """Item 7: neither retries of the step nor attempts of the run can help."""
     seen: list[StepFailed] = []
@@ -298,7 +298,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_
     assert (await run.info()).attempt == 1
 
 
-async def test_a_result_of_a_run_that_cannot_be_stored_fails_it_by_name(app: Holdfast, calls: Calls) -> None:
+async def test_a_result_of_a_run_that_cannot_be_stored_fails_it_by_name(app: Stepfast, calls: Calls) -> None:
     @app.task(max_attempts=3)
     async def mail() -> Any:
         calls.hit("mail")
@@ -311,7 +311,7 @@ async def test_a_result_of_a_run_that_cannot_be_stored_fails_it_by_name(app: Hol
     assert calls["mail"] == 1
 
 
-async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Holdfast) -> None:
+async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Stepfast) -> None:
     """Rule 13: what is promised to the caller must be what a replay can read."""
 
     async def wrong() -> int:
@@ -349,7 +349,7 @@ async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("depth", [99, 100])
-async def test_values_within_the_depth_are_kept(app: Holdfast, depth: int) -> None:
+async def test_values_within_the_depth_are_kept(app: Stepfast, depth: int) -> None:
     @app.task
     async def mail(given: Any) -> Any:
         return given
@@ -380,7 +380,7 @@ async def test_values_within_the_depth_are_kept(app: Holdfast, depth: int) -> No
     ids=str,
 )  # fmt: skip
 async def test_an_input_that_does_not_fit_is_refused_with_its_path(
-    app: Holdfast, kind: Any, value: Any, path: str
+    app: Stepfast, kind: Any, value: Any, path: str
 ) -> None:
     """Bad input: before anything is written."""
 
@@ -394,14 +394,14 @@ async def test_an_input_that_does_not_fit_is_refused_with_its_path(
 
 
 def test_an_annotation_that_cannot_be_read_from_json_is_refused_when_registered() -> None:
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
     with pytest.raises(InvalidInput, match="'mail'"):
 
         @app.task
         async def mail(given: dict[int, int] | dict[str, str]) -> None: ...
 
 
-async def test_a_workflow_without_an_input_refuses_one(app: Holdfast) -> None:
+async def test_a_workflow_without_an_input_refuses_one(app: Stepfast) -> None:
     @app.task
     async def tick() -> str:
         return "tock"
@@ -413,7 +413,7 @@ async def test_a_workflow_without_an_input_refuses_one(app: Holdfast) -> None:
     assert await run.result() == "tock"
 
 
-async def test_an_input_with_a_default_may_be_left_out(app: Holdfast) -> None:
+async def test_an_input_with_a_default_may_be_left_out(app: Stepfast) -> None:
     @app.task
     async def greet(name: str | None = None) -> str:
         return f"hello {name}"

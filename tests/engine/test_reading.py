@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
-    Holdfast,
     NonRetryableError,
     RunFailed,
     RunNotFound,
     Settings,
+    Stepfast,
     SyncContext,
     step,
 )
@@ -30,7 +30,7 @@ NOWHERE = "01977777-7777-7777-8777-777777777777"
 # -- one run -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_facts_of_a_completed_run(app: Holdfast) -> None:
+async def test_the_facts_of_a_completed_run(app: Stepfast) -> None:
     """Q28, Q30: start, step, complete."""
 
     @app.workflow
@@ -50,7 +50,7 @@ async def test_the_facts_of_a_completed_run(app: Holdfast) -> None:
     assert info.created_at.tzinfo is UTC
 
 
-async def test_a_running_run_names_its_worker(app: Holdfast) -> None:
+async def test_a_running_run_names_its_worker(app: Stepfast) -> None:
     gate = Gate()
 
     @app.workflow
@@ -65,7 +65,7 @@ async def test_a_running_run_names_its_worker(app: Holdfast) -> None:
         gate.open()
 
 
-async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Holdfast) -> None:
+async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfast) -> None:
     @app.task
     async def mail(name: str) -> str:
         return name
@@ -81,7 +81,7 @@ async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Holdfas
             await question()
 
 
-async def test_a_result_can_be_awaited_before_during_and_after(app: Holdfast) -> None:
+async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) -> None:
     """Q31, Q32: without and with waiting; many may wait for one run."""
     gate = Gate()
 
@@ -118,12 +118,12 @@ async def test_a_result_comes_soon_after_the_end(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", float("nan")], ids=repr)
-async def test_a_bad_timeout_of_result_is_refused(app: Holdfast, timeout: Any) -> None:
+async def test_a_bad_timeout_of_result_is_refused(app: Stepfast, timeout: Any) -> None:
     with pytest.raises(ConfigurationError, match="timeout"):
         await app.get(NOWHERE).result(timeout=timeout)
 
 
-async def test_a_failed_run_raises_what_is_known(app: Holdfast) -> None:
+async def test_a_failed_run_raises_what_is_known(app: Stepfast) -> None:
     """Q33: a failed run raises, again and again."""
 
     @app.task
@@ -146,7 +146,7 @@ async def test_a_failed_run_raises_what_is_known(app: Holdfast) -> None:
 
 
 @pytest.fixture
-async def listed(app: Holdfast) -> Holdfast:
+async def listed(app: Stepfast) -> Stepfast:
     """Twelve runs: mails and orders, some failed, some later, some tagged."""
 
     @app.task(max_attempts=1)
@@ -185,7 +185,7 @@ async def listed(app: Holdfast) -> Holdfast:
     ids=str,
 )
 async def test_runs_are_listed_newest_first_by_filters(
-    listed: Holdfast, filters: dict[str, Any], found: list[int]
+    listed: Stepfast, filters: dict[str, Any], found: list[int]
 ) -> None:
     """W10, W11."""
     assert [info.input for info in await listed.runs(**filters)] == found
@@ -193,7 +193,7 @@ async def test_runs_are_listed_newest_first_by_filters(
 
 @pytest.mark.parametrize("filters", [{}, {"tag": "even"}, {"status": "failed"}, {"workflow": "mail"}], ids=str)
 @pytest.mark.parametrize("by", ["run", "id"])
-async def test_pages_by_keyset_give_each_run_once(listed: Holdfast, filters: dict[str, Any], by: str) -> None:
+async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dict[str, Any], by: str) -> None:
     """W11: also while new runs arrive."""
     whole = [info.id for info in await listed.runs(**filters)]
     paged: list[str] = []
@@ -211,7 +211,7 @@ async def test_pages_by_keyset_give_each_run_once(listed: Holdfast, filters: dic
     [{"status": "done"}, {"limit": 0}, {"limit": 10_001}, {"limit": "5"}, {"after": "x"}, {"limit": 1.5}],
     ids=str,
 )
-async def test_bad_filters_are_refused(app: Holdfast, filters: dict[str, Any]) -> None:
+async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         await app.runs(**filters)
 
@@ -245,7 +245,7 @@ async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) ->
     assert [(s.name, s.status) for s in await run.steps()] == [("quick", "completed"), ("slow", "completed")]
 
 
-async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Holdfast) -> None:
+async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Stepfast) -> None:
     """W5: per run and step; fire and forget, may be awaited all the same."""
     gate = Gate()
 
@@ -272,7 +272,7 @@ async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Holdfast)
         gate.open()
 
 
-async def test_progress_from_a_blocking_step(app: Holdfast) -> None:
+async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
     """W5: from a thread; what no database keeps is spelled out."""
     gate = ThreadGate()
 
@@ -301,7 +301,7 @@ async def test_progress_from_a_blocking_step(app: Holdfast) -> None:
     assert [(s.name, s.status) for s in await run.steps()] == [("work", "completed")]
 
 
-async def test_the_log_tells_every_call_in_start_order(app: Holdfast) -> None:
+async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
     """W6: parameters, result or error, start, duration."""
 
     async def add(a: int, b: int) -> int:
@@ -325,7 +325,7 @@ async def test_the_log_tells_every_call_in_start_order(app: Holdfast) -> None:
     assert all(timedelta(0) <= a.duration < timedelta(seconds=10) for a in log)
 
 
-async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Holdfast) -> None:
+async def test_parameters_that_are_not_json_are_left_out_of_the_log(app: Stepfast) -> None:
     """A log is no reason to fail a step."""
 
     @app.workflow
@@ -363,7 +363,7 @@ async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where
     assert [a.parameters for a in await run.activity()] == [None, None]
 
 
-async def test_a_long_history_is_listed_whole(app: Holdfast) -> None:
+async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
     """Pages of a thousand."""
 
     async def same(number: int) -> int:

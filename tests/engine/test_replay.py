@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, RunFailed, Settings, SyncContext
+from stepfast import Backoff, Context, RunFailed, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
 
 
 @pytest.mark.parametrize("done", range(4))
-async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Holdfast, calls: Calls, done: int) -> None:
+async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, calls: Calls, done: int) -> None:
     """R9, Q34, D37, D38: count the calls."""
     gate = Gate()
 
@@ -37,7 +37,7 @@ async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Holdfast, 
     assert calls == {f"step {n}": 2 if n == done else 1 for n in range(4)}
 
 
-async def test_a_finished_run_is_not_executed_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_finished_run_is_not_executed_again(app: Stepfast, calls: Calls) -> None:
     """D36, promise 5."""
 
     @app.workflow
@@ -51,7 +51,7 @@ async def test_a_finished_run_is_not_executed_again(app: Holdfast, calls: Calls)
     assert calls["order"] == 1
 
 
-async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Holdfast) -> None:
+async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Stepfast) -> None:
     """R8, R14: a worker that stops gives its runs back; resumes are not counted at all."""
     gate = Gate()
     attempts: list[int] = []
@@ -75,7 +75,7 @@ async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls
     """D32, W32: what one application recorded, another replays."""
     gate = Gate()
 
-    def declare(app: Holdfast) -> None:
+    def declare(app: Stepfast) -> None:
         @app.workflow
         async def order(ctx: Context) -> list[str]:
             first = await ctx.step("first", lambda: f"by call {calls.hit('first')}")
@@ -93,7 +93,7 @@ async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls
     assert calls["first"] == 1
 
 
-async def test_a_plain_def_workflow_replays_too(app: Holdfast, calls: Calls) -> None:
+async def test_a_plain_def_workflow_replays_too(app: Stepfast, calls: Calls) -> None:
     """Rule 30, R9."""
     gate = Gate()
 
@@ -151,7 +151,7 @@ async def test_a_history_of_large_records_is_replayed_whole(make_app: MakeApp, c
     assert calls["page"] == 12
 
 
-async def test_parallel_steps_that_were_recorded_are_kept(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: Calls) -> None:
     """R1, R9: of two steps at once one is recorded, the other is interrupted; only that one runs again."""
     gate = Gate()
 
@@ -179,7 +179,7 @@ async def test_parallel_steps_that_were_recorded_are_kept(app: Holdfast, calls: 
     assert calls == {"slow": 2, "quick": 1}
 
 
-async def test_positions_are_taken_when_called_not_when_awaited(app: Holdfast, calls: Calls) -> None:
+async def test_positions_are_taken_when_called_not_when_awaited(app: Stepfast, calls: Calls) -> None:
     """Rule 18: so the order of awaiting is free, also on replay."""
     gate = Gate()
 
@@ -199,7 +199,7 @@ async def test_positions_are_taken_when_called_not_when_awaited(app: Holdfast, c
     assert [(s.position, s.name) for s in await run.steps()] == [(1, "two"), (0, "one"), (2, "passing")]
 
 
-async def test_recorded_steps_are_kept_by_a_new_attempt(app: Holdfast, calls: Calls) -> None:
+async def test_recorded_steps_are_kept_by_a_new_attempt(app: Stepfast, calls: Calls) -> None:
     """D31: an error of the code outside any step; the next attempt replays everything recorded."""
 
     @app.workflow(max_attempts=3, backoff=Backoff(base=0, jitter=False))
@@ -215,7 +215,7 @@ async def test_recorded_steps_are_kept_by_a_new_attempt(app: Holdfast, calls: Ca
     assert calls["once"] == 1
 
 
-async def test_a_workers_stop_is_no_error_that_code_could_swallow(app: Holdfast, calls: Calls) -> None:
+async def test_a_workers_stop_is_no_error_that_code_could_swallow(app: Stepfast, calls: Calls) -> None:
     """Rule 20: what a handler returns or raises after its run was given back is discarded."""
     gate = Gate()
 
@@ -237,7 +237,7 @@ async def test_a_workers_stop_is_no_error_that_code_could_swallow(app: Holdfast,
     assert await run.result() == "right"
 
 
-async def test_after_the_run_is_given_back_every_call_is_refused(app: Holdfast, calls: Calls) -> None:
+async def test_after_the_run_is_given_back_every_call_is_refused(app: Stepfast, calls: Calls) -> None:
     """Rule 20: gather(return_exceptions=True) swallows what a BaseException alone would have told."""
     gate = Gate()
     refusals: list[str] = []
@@ -264,7 +264,7 @@ async def test_after_the_run_is_given_back_every_call_is_refused(app: Holdfast, 
     assert calls["after"] == 1
 
 
-async def test_a_blocking_step_left_behind_records_nothing(app: Holdfast, calls: Calls) -> None:
+async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls: Calls) -> None:
     """D40, rule 1: its thread cannot be stopped, but what it returns later is refused."""
     gate = ThreadGate()
 
@@ -290,7 +290,7 @@ async def test_a_blocking_step_left_behind_records_nothing(app: Holdfast, calls:
     assert [s.output for s in await run.steps()] == ["call 2"]
 
 
-async def test_an_error_ends_the_same_way_on_every_database(app: Holdfast) -> None:
+async def test_an_error_ends_the_same_way_on_every_database(app: Stepfast) -> None:
     """D25, W16, Q33: a handler that raises fails its run, and the caller sees the error."""
 
     @app.workflow(max_attempts=1)

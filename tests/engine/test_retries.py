@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, NonRetryableError, RetryLater, RunFailed, RunInfo, Settings
+from stepfast import Backoff, Context, NonRetryableError, RetryLater, RunFailed, RunInfo, Settings, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, make_due
 
@@ -21,7 +21,7 @@ def wait_of(info: RunInfo, failed_at: Any) -> float:
     return seconds
 
 
-async def last_failure(app: Holdfast, run_id: str) -> Any:
+async def last_failure(app: Stepfast, run_id: str) -> Any:
     log = await app.get(run_id).activity()
     last = max(log, key=lambda call: call.started_at + call.duration)
     assert last.status == "failed"
@@ -32,7 +32,7 @@ async def last_failure(app: Holdfast, run_id: str) -> Any:
 
 
 @pytest.mark.parametrize(("retries", "called"), [(0, 1), (1, 2), (3, 4)])
-async def test_retries_of_a_step_count_as_the_word_says(app: Holdfast, calls: Calls, retries: int, called: int) -> None:
+async def test_retries_of_a_step_count_as_the_word_says(app: Stepfast, calls: Calls, retries: int, called: int) -> None:
     """Q38: retries=3 is at most four calls."""
 
     async def fail() -> None:
@@ -52,7 +52,7 @@ async def test_retries_of_a_step_count_as_the_word_says(app: Holdfast, calls: Ca
 
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize("where", ["declared", "at the start"])
-async def test_max_attempts_counts_as_the_words_say(app: Holdfast, calls: Calls, attempts: int, where: str) -> None:
+async def test_max_attempts_counts_as_the_words_say(app: Stepfast, calls: Calls, attempts: int, where: str) -> None:
     """D11, D12, Q38: max_attempts=3 is at most three calls; what is given at the start wins."""
 
     @app.task(max_attempts=attempts if where == "declared" else 7, backoff=AT_ONCE)
@@ -67,7 +67,7 @@ async def test_max_attempts_counts_as_the_words_say(app: Holdfast, calls: Calls,
     assert (await run.info()).attempt == attempts
 
 
-async def test_the_default_is_three_attempts_and_no_retries_of_steps(app: Holdfast, calls: Calls) -> None:
+async def test_the_default_is_three_attempts_and_no_retries_of_steps(app: Stepfast, calls: Calls) -> None:
     """Semantics, defaults: an error ends the attempt, and the next goes on at that step."""
 
     @app.workflow(backoff=AT_ONCE)
@@ -94,7 +94,7 @@ async def test_defaults_can_be_changed_for_the_whole_application(make_app: MakeA
     assert calls["fail"] == 4
 
 
-async def test_fails_twice_then_succeeds(app: Holdfast, calls: Calls) -> None:
+async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
     """D35, Q36."""
 
     @app.task(backoff=AT_ONCE)
@@ -114,7 +114,7 @@ async def test_fails_twice_then_succeeds(app: Holdfast, calls: Calls) -> None:
     ]
 
 
-async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Stepfast, calls: Calls) -> None:
     """R8: separate counters."""
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
@@ -127,7 +127,7 @@ async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Holdfast, calls
     assert calls["fail"] == 6
 
 
-async def test_every_failed_try_is_journalled_before_the_next(app: Holdfast, calls: Calls) -> None:
+async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, calls: Calls) -> None:
     """Rule 16, W6: and the log tells of each, in start order."""
     seen: list[int] = []
 
@@ -155,7 +155,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Holdfast, cal
     assert all(a.parameters == [run.id] for a in log)
 
 
-async def test_tries_survive_the_worker(app: Holdfast, calls: Calls) -> None:
+async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
     """Rule 16, R8: a step that waited for its retry elsewhere has not forgotten how many it had."""
 
     @app.workflow(max_attempts=1)
@@ -178,7 +178,7 @@ async def test_tries_survive_the_worker(app: Holdfast, calls: Calls) -> None:
 # -- how long ----------------------------------------------------------------------------------------------------
 
 
-async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Holdfast) -> None:
+async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> None:
     """D13, Q43: 1, 2, 4, 8 seconds, as stored; the run is queued with a later time."""
 
     @app.task(max_attempts=5, backoff=Backoff(base=5, jitter=False))
@@ -224,7 +224,7 @@ async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: 
     ids=["exponential", "fixed", "capped"],
 )
 async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
-    app: Holdfast, backoff: Backoff, waits: list[float]
+    app: Stepfast, backoff: Backoff, waits: list[float]
 ) -> None:
     """Q39–Q44, R6: a wait longer than a moment is a pause of the run, due exactly then."""
 
@@ -246,7 +246,7 @@ async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
     assert await run.status() == "failed"
 
 
-async def test_a_retry_is_not_delivered_before_its_time(app: Holdfast, calls: Calls) -> None:
+async def test_a_retry_is_not_delivered_before_its_time(app: Stepfast, calls: Calls) -> None:
     """R6, Q37, D6: however often workers ask; and the wait uses no other budget."""
 
     @app.task
@@ -263,7 +263,7 @@ async def test_a_retry_is_not_delivered_before_its_time(app: Holdfast, calls: Ca
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(minutes=1.5)], ids=["int", "float", "timedelta"])
-async def test_an_error_may_say_when_to_try_again(app: Holdfast, delay: Any) -> None:
+async def test_an_error_may_say_when_to_try_again(app: Stepfast, delay: Any) -> None:
     """Q41: RetryLater, instead of the backoff."""
 
     @app.task
@@ -277,7 +277,7 @@ async def test_an_error_may_say_when_to_try_again(app: Holdfast, delay: Any) -> 
     assert info.error is not None and info.error.message == "come back later"
 
 
-async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Holdfast) -> None:
+async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Stepfast) -> None:
     """Q41."""
 
     async def later() -> None:
@@ -294,7 +294,7 @@ async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Holdfas
     assert 119.99 <= wait_of(info, await last_failure(app, run.id)) < 125
 
 
-async def test_retry_later_of_a_step_without_retries_puts_off_the_run(app: Holdfast) -> None:
+async def test_retry_later_of_a_step_without_retries_puts_off_the_run(app: Stepfast) -> None:
     """Q41: the step's error ends the attempt; the next is when the error said."""
 
     async def later() -> None:
@@ -311,7 +311,7 @@ async def test_retry_later_of_a_step_without_retries_puts_off_the_run(app: Holdf
     assert wait_of(info, await last_failure(app, run.id)) == 120
 
 
-async def test_retry_later_uses_up_a_try_like_any_other_error(app: Holdfast, calls: Calls) -> None:
+async def test_retry_later_uses_up_a_try_like_any_other_error(app: Stepfast, calls: Calls) -> None:
     @app.task(max_attempts=2)
     async def mail() -> None:
         calls.hit("mail")
@@ -337,7 +337,7 @@ class Forbidden(NonRetryableError):
 
 
 @pytest.mark.parametrize("error", [NonRetryableError("no"), Forbidden("no")], ids=["itself", "a subclass"])
-async def test_a_permanent_error_ends_a_run_at_once(app: Holdfast, calls: Calls, error: Exception) -> None:
+async def test_a_permanent_error_ends_a_run_at_once(app: Stepfast, calls: Calls, error: Exception) -> None:
     """D12, Q40."""
 
     @app.task(max_attempts=5, backoff=AT_ONCE)
@@ -353,7 +353,7 @@ async def test_a_permanent_error_ends_a_run_at_once(app: Holdfast, calls: Calls,
     assert caught.value.reason == "code"
 
 
-async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Holdfast, calls: Calls) -> None:
+async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Stepfast, calls: Calls) -> None:
     """Q40: neither retries of the step nor attempts of the run."""
 
     async def pay() -> None:
@@ -370,7 +370,7 @@ async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Holdfa
     assert calls["pay"] == 1
 
 
-async def test_the_worker_goes_on_after_any_handler_error(app: Holdfast) -> None:
+async def test_the_worker_goes_on_after_any_handler_error(app: Stepfast) -> None:
     """R6: one handler error does not end the poll loop."""
 
     @app.task(max_attempts=1)

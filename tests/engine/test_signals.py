@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
     DatabaseUnavailable,
-    Holdfast,
     InvalidState,
     PayloadError,
     RunFailed,
@@ -26,9 +25,10 @@ from holdfast import (
     Settings,
     SignalTimeout,
     StepFailed,
+    Stepfast,
     SyncContext,
 )
-from holdfast.model.ids import new_id
+from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached, wake
@@ -49,7 +49,7 @@ class Order:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_signal_wakes_the_run_that_waits_for_it(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Calls, kind: str) -> None:
     """R10, W33: the slot is free meanwhile; the value is recorded, and what came before is not done again."""
     if kind == "async":
 
@@ -82,7 +82,7 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(app: Holdfast, calls: Ca
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Holdfast) -> None:
+async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Stepfast) -> None:
     """W33, R10."""
 
     @app.workflow
@@ -139,7 +139,7 @@ async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeAp
         assert await run.result(timeout=PATIENCE) == [1, 2]
 
 
-async def test_signals_are_first_in_first_out_per_name(app: Holdfast) -> None:
+async def test_signals_are_first_in_first_out_per_name(app: Stepfast) -> None:
     """W33: those of other names neither help nor hinder."""
 
     @app.workflow
@@ -171,7 +171,7 @@ async def test_two_branches_that_wait_for_one_name_get_one_each(make_app: MakeAp
         assert sorted(await run.result(timeout=PATIENCE)) == [1, 2]
 
 
-async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Holdfast, calls: Calls) -> None:
+async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Stepfast, calls: Calls) -> None:
     """It is kept for whoever will wait for it; the run goes back to its wait."""
 
     @app.workflow
@@ -212,7 +212,7 @@ async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Holdfast, cal
         (Any, {"a": [1, None]}),
     ],
 )
-async def test_a_value_has_its_type_live_and_replayed(app: Holdfast, type_: Any, value: Any) -> None:
+async def test_a_value_has_its_type_live_and_replayed(app: Stepfast, type_: Any, value: Any) -> None:
     """R4, rule 13."""
     gate = Gate()
     seen: list[Any] = []
@@ -232,7 +232,7 @@ async def test_a_value_has_its_type_live_and_replayed(app: Holdfast, type_: Any,
     assert [type(each) for each in seen] == [type(value)] * 2
 
 
-async def test_a_value_of_the_wrong_type_is_a_recorded_failure_and_taken(app: Holdfast) -> None:
+async def test_a_value_of_the_wrong_type_is_a_recorded_failure_and_taken(app: Stepfast) -> None:
     """The code may catch it and wait for a better one; a replay goes the same way."""
     gate = Gate()
     seen: list[str] = []
@@ -258,7 +258,7 @@ async def test_a_value_of_the_wrong_type_is_a_recorded_failure_and_taken(app: Ho
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_a_value_of_the_wrong_type_that_nobody_catches_fails_the_run(app: Holdfast) -> None:
+async def test_a_value_of_the_wrong_type_that_nobody_catches_fails_the_run(app: Stepfast) -> None:
     """At once: no further attempt could make it fit. It names the signal."""
 
     @app.workflow
@@ -273,7 +273,7 @@ async def test_a_value_of_the_wrong_type_that_nobody_catches_fails_the_run(app: 
     assert (await run.info()).attempt == 1
 
 
-async def test_after_a_retry_a_failed_signal_is_waited_for_again(app: Holdfast) -> None:
+async def test_after_a_retry_a_failed_signal_is_waited_for_again(app: Stepfast) -> None:
     """Rule 15: an operator's retry forgets the failed record."""
 
     @app.workflow
@@ -296,7 +296,7 @@ async def test_after_a_retry_a_failed_signal_is_waited_for_again(app: Holdfast) 
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_timeout_can_be_handled(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) -> None:
     """W33: SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came meanwhile."""
     gate = Gate()
 
@@ -335,7 +335,7 @@ async def test_a_timeout_can_be_handled(app: Holdfast, calls: Calls, kind: str) 
     assert calls["late"] == 2
 
 
-async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Holdfast) -> None:
+async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast) -> None:
     """W33: no attempts are burnt on it."""
 
     @app.workflow
@@ -351,7 +351,7 @@ async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Holdfast
     assert (await run.info()).attempt == 1
 
 
-async def test_the_end_of_a_timeout_is_decided_once(app: Holdfast) -> None:
+async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast) -> None:
     """Whoever wakes it in between, with a signal of another name for instance, does not begin it anew."""
 
     @app.workflow
@@ -369,7 +369,7 @@ async def test_the_end_of_a_timeout_is_decided_once(app: Holdfast) -> None:
     assert (info.status, info.due_at) == ("waiting", first)
 
 
-async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Holdfast) -> None:
+async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Stepfast) -> None:
     """One record in the end, and the time that was decided plays no role any more."""
     gate = Gate()
 
@@ -390,7 +390,7 @@ async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Holdfas
     assert await count(app, "steps", run) == 2
 
 
-async def test_a_signal_that_came_in_time_counts_although_nobody_was_there_to_take_it(app: Holdfast) -> None:
+async def test_a_signal_that_came_in_time_counts_although_nobody_was_there_to_take_it(app: Stepfast) -> None:
     """The workers were away when it came, and when the time was up."""
 
     @app.workflow
@@ -405,7 +405,7 @@ async def test_a_signal_that_came_in_time_counts_although_nobody_was_there_to_ta
     assert await run.result(timeout=PATIENCE) == 1
 
 
-async def test_a_signal_that_came_too_late_is_there_for_the_next_wait(app: Holdfast) -> None:
+async def test_a_signal_that_came_too_late_is_there_for_the_next_wait(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         try:
@@ -424,7 +424,7 @@ async def test_a_signal_that_came_too_late_is_there_for_the_next_wait(app: Holdf
 # -- an own timeout, another task ---------------------------------------------------------------------------------
 
 
-async def test_a_wait_given_up_by_the_workflow_replays_so_and_takes_nothing(app: Holdfast, calls: Calls) -> None:
+async def test_a_wait_given_up_by_the_workflow_replays_so_and_takes_nothing(app: Stepfast, calls: Calls) -> None:
     """Rule 19: the signal that comes later is for the next wait."""
     gate = Gate()
 
@@ -450,7 +450,7 @@ async def test_a_wait_given_up_by_the_workflow_replays_so_and_takes_nothing(app:
     assert calls == {"given up": 2}
 
 
-async def test_a_wait_in_another_task_is_refused(app: Holdfast) -> None:
+async def test_a_wait_in_another_task_is_refused(app: Stepfast) -> None:
     """Rule 18."""
 
     @app.workflow
@@ -466,7 +466,7 @@ async def test_a_wait_in_another_task_is_refused(app: Holdfast) -> None:
         await run.result(timeout=PATIENCE)
 
 
-async def test_a_wait_inside_a_step_is_refused(app: Holdfast) -> None:
+async def test_a_wait_inside_a_step_is_refused(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         async def inside() -> None:
@@ -484,7 +484,7 @@ async def test_a_wait_inside_a_step_is_refused(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
-async def test_a_run_that_has_ended_takes_no_signals(app: Holdfast, end: str) -> None:
+async def test_a_run_that_has_ended_takes_no_signals(app: Stepfast, end: str) -> None:
     """Issue 4 item 2: a clear error, and nothing is left behind."""
 
     @app.workflow(max_attempts=1)
@@ -501,13 +501,13 @@ async def test_a_run_that_has_ended_takes_no_signals(app: Holdfast, end: str) ->
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_an_unknown_run_takes_no_signals(app: Holdfast) -> None:
+async def test_an_unknown_run_takes_no_signals(app: Stepfast) -> None:
     unknown = new_id()
     with pytest.raises(RunNotFound, match=unknown):
         await app.signal(unknown, "go", 1)
 
 
-async def test_a_signal_that_cannot_be_sent_is_refused_by_name(app: Holdfast) -> None:
+async def test_a_signal_that_cannot_be_sent_is_refused_by_name(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.wait_signal("go")
@@ -521,7 +521,7 @@ async def test_a_signal_that_cannot_be_sent_is_refused_by_name(app: Holdfast) ->
     assert await count(app, "mailbox", run) == 0
 
 
-async def test_a_wait_that_makes_no_sense_is_refused(app: Holdfast) -> None:
+async def test_a_wait_that_makes_no_sense_is_refused(app: Stepfast) -> None:
     refused: list[str] = []
 
     @app.workflow
@@ -543,7 +543,7 @@ async def test_a_wait_that_makes_no_sense_is_refused(app: Holdfast) -> None:
     assert await run.steps() == []
 
 
-async def test_signals_can_be_sent_without_an_event_loop(app: Holdfast) -> None:
+async def test_signals_can_be_sent_without_an_event_loop(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
         return [await ctx.wait_signal("go"), await ctx.wait_signal("go")]
@@ -594,7 +594,7 @@ async def test_a_signal_is_taken_once_although_the_worker_dies_taking_it(
     assert await heir.get(run.id).result(timeout=PATIENCE) == ["first", "second"]
 
 
-async def test_a_signal_is_taken_once_although_the_reply_of_its_commit_is_lost(app: Holdfast) -> None:
+async def test_a_signal_is_taken_once_although_the_reply_of_its_commit_is_lost(app: Stepfast) -> None:
     """Rule 7: the entry is written again, and matches what it wrote before."""
 
     @app.workflow
@@ -619,7 +619,7 @@ async def test_a_signal_is_taken_once_although_the_reply_of_its_commit_is_lost(a
     assert lost
 
 
-async def test_a_signal_whose_sender_heard_no_reply_is_there_once(app: Holdfast) -> None:
+async def test_a_signal_whose_sender_heard_no_reply_is_there_once(app: Stepfast) -> None:
     """Rule 7: the sender asks again with the same id."""
     tries: list[int] = []
 
@@ -814,7 +814,7 @@ async def test_calls_gathered_by_asyncio_all_begin_before_the_run_is_released(ma
 # -- what follows from them ---------------------------------------------------------------------------------------
 
 
-async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Holdfast, calls: Calls) -> None:
+async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Stepfast, calls: Calls) -> None:
     """R8, R10: it is a record like any other."""
 
     @app.workflow(backoff=Backoff(base=0, jitter=False))
@@ -835,7 +835,7 @@ async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Holdfast,
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_what_a_signal_says_decides_which_steps_are_run(app: Holdfast, calls: Calls, approved: bool) -> None:
+async def test_what_a_signal_says_decides_which_steps_are_run(app: Stepfast, calls: Calls, approved: bool) -> None:
     """Q50: the same way is taken on every replay."""
     gate = Gate()
 

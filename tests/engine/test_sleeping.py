@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, ConfigurationError, Context, Holdfast, RunFailed, Settings, SyncContext
-from holdfast.engine.execution import Execution
+from stepfast import Backoff, ConfigurationError, Context, RunFailed, Settings, Stepfast, SyncContext
+from stepfast.engine.execution import Execution
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, bystander, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
@@ -23,7 +23,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_sleep_frees_the_slot_and_wakes_in_time(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_sleep_frees_the_slot_and_wakes_in_time(app: Stepfast, calls: Calls, kind: str) -> None:
     """R10, W34: a worker with one slot does other work meanwhile; what came before the sleep is not done again."""
     if kind == "async":
 
@@ -60,7 +60,7 @@ async def test_a_sleep_frees_the_slot_and_wakes_in_time(app: Holdfast, calls: Ca
     assert (info.attempt, info.losses) == (1, 0)
 
 
-async def test_a_sleep_within_a_moment_stays_in_memory(app: Holdfast, calls: Calls) -> None:
+async def test_a_sleep_within_a_moment_stays_in_memory(app: Stepfast, calls: Calls) -> None:
     """Semantics, defaults: no replay, no new claim."""
 
     @app.workflow
@@ -90,7 +90,7 @@ async def test_sleepers_wake_by_themselves(make_app: MakeApp, calls: Calls, mome
         assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(20))
 
 
-async def test_a_sleep_is_listed_while_it_lasts_and_when_it_is_over(app: Holdfast) -> None:
+async def test_a_sleep_is_listed_while_it_lasts_and_when_it_is_over(app: Stepfast) -> None:
     """W34: one record, which says when it ends."""
     gate = Gate()
 
@@ -113,7 +113,7 @@ async def test_a_sleep_is_listed_while_it_lasts_and_when_it_is_over(app: Holdfas
 # -- decided once -------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Holdfast, calls: Calls) -> None:
+async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Stepfast, calls: Calls) -> None:
     """The time to wake is decided once; a replay does not decide it anew."""
 
     @app.workflow
@@ -133,7 +133,7 @@ async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Holdfas
     assert await count(app, "steps", run) == 1
 
 
-async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Holdfast, make_app: MakeApp) -> None:
+async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Stepfast, make_app: MakeApp) -> None:
     """The sleep was kept in memory when its worker died; the next one goes by the record."""
     patient = make_app(settings=Settings(moment=3600))
     began = asyncio.Event()
@@ -157,7 +157,7 @@ async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Holdfast,
     assert await due(run) == datetime.fromtimestamp(recorded_at / 1000, UTC) + timedelta(seconds=1800)
 
 
-async def test_a_new_attempt_does_not_sleep_again(app: Holdfast, calls: Calls) -> None:
+async def test_a_new_attempt_does_not_sleep_again(app: Stepfast, calls: Calls) -> None:
     """R8: the sleep is over, only what came after it failed."""
 
     @app.workflow(backoff=AT_ONCE)
@@ -178,7 +178,7 @@ async def test_a_new_attempt_does_not_sleep_again(app: Holdfast, calls: Calls) -
     assert (await run.info()).attempt == 3
 
 
-async def test_a_sleep_under_way_goes_on_over_attempts(app: Holdfast, calls: Calls) -> None:
+async def test_a_sleep_under_way_goes_on_over_attempts(app: Stepfast, calls: Calls) -> None:
     """The attempt fails beside the sleep: the next one wakes when the first would have."""
 
     @app.workflow(backoff=AT_ONCE)
@@ -199,7 +199,7 @@ async def test_a_sleep_under_way_goes_on_over_attempts(app: Holdfast, calls: Cal
     assert info.due_at == sleep.started_at + timedelta(seconds=3600)
 
 
-async def test_the_time_after_a_sleep_is_at_least_when_it_ended(app: Holdfast) -> None:
+async def test_the_time_after_a_sleep_is_at_least_when_it_ended(app: Stepfast) -> None:
     """Rule 17: and the same on every replay."""
     seen: list[datetime] = []
     gate = Gate()
@@ -223,7 +223,7 @@ async def test_the_time_after_a_sleep_is_at_least_when_it_ended(app: Holdfast) -
 # -- until a point in time ----------------------------------------------------------------------------------------
 
 
-async def test_sleep_until_wakes_at_the_time_given(app: Holdfast) -> None:
+async def test_sleep_until_wakes_at_the_time_given(app: Stepfast) -> None:
     when = (datetime.now(UTC) + DAY).replace(microsecond=123_000)
 
     @app.workflow
@@ -251,7 +251,7 @@ async def test_a_time_that_has_passed_is_not_waited_for(make_app: MakeApp, calls
 
 
 @pytest.mark.parametrize("sleep", [-1, timedelta(days=-1), True, "soon", float("inf"), 1e12])
-async def test_a_span_that_makes_no_sense_is_refused(app: Holdfast, sleep: Any) -> None:
+async def test_a_span_that_makes_no_sense_is_refused(app: Stepfast, sleep: Any) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
         with pytest.raises(ConfigurationError, match=r"ctx\.sleep"):
@@ -262,7 +262,7 @@ async def test_a_span_that_makes_no_sense_is_refused(app: Holdfast, sleep: Any) 
     await run.result(timeout=PATIENCE)
 
 
-async def test_a_time_without_a_zone_is_refused(app: Holdfast) -> None:
+async def test_a_time_without_a_zone_is_refused(app: Stepfast) -> None:
     """The worker's zone is nobody's business."""
 
     @app.workflow(max_attempts=1)
@@ -278,7 +278,7 @@ async def test_a_time_without_a_zone_is_refused(app: Holdfast) -> None:
 # -- deadlines and timeouts ---------------------------------------------------------------------------------------
 
 
-async def test_a_deadline_ends_a_sleep(app: Holdfast, calls: Calls) -> None:
+async def test_a_deadline_ends_a_sleep(app: Stepfast, calls: Calls) -> None:
     """Waits count for the deadline; the code is not woken to be told."""
 
     @app.workflow(deadline=timedelta(hours=1))
@@ -296,7 +296,7 @@ async def test_a_deadline_ends_a_sleep(app: Holdfast, calls: Calls) -> None:
     assert calls["body"] == 1
 
 
-async def test_the_timeout_of_an_attempt_does_not_count_sleeps(app: Holdfast) -> None:
+async def test_the_timeout_of_an_attempt_does_not_count_sleeps(app: Stepfast) -> None:
     """Semantics: it bounds stretches of execution, waits excluded; here the sleep stays in memory."""
 
     @app.workflow(timeout=0.3, max_attempts=1)
@@ -312,7 +312,7 @@ async def test_the_timeout_of_an_attempt_does_not_count_sleeps(app: Holdfast) ->
 # -- an own timeout, another task, a closed context ---------------------------------------------------------------
 
 
-async def test_a_sleep_given_up_by_the_workflow_replays_as_given_up(app: Holdfast, calls: Calls) -> None:
+async def test_a_sleep_given_up_by_the_workflow_replays_as_given_up(app: Stepfast, calls: Calls) -> None:
     """Rule 19: the code's own timeout around a sleep in memory; the record says cancelled."""
     gate = Gate()
 
@@ -338,7 +338,7 @@ async def test_a_sleep_given_up_by_the_workflow_replays_as_given_up(app: Holdfas
     assert calls == {"given up": 2}
 
 
-async def test_a_sleep_called_from_another_task_is_refused(app: Holdfast) -> None:
+async def test_a_sleep_called_from_another_task_is_refused(app: Stepfast) -> None:
     """Rule 18."""
 
     @app.workflow
@@ -355,7 +355,7 @@ async def test_a_sleep_called_from_another_task_is_refused(app: Holdfast) -> Non
     assert (await run.info()).attempt == 1
 
 
-async def test_a_sleep_that_nobody_awaits_fails_the_run_by_name(app: Holdfast) -> None:
+async def test_a_sleep_that_nobody_awaits_fails_the_run_by_name(app: Stepfast) -> None:
     """Rule 18."""
 
     @app.workflow
@@ -368,7 +368,7 @@ async def test_a_sleep_that_nobody_awaits_fails_the_run_by_name(app: Holdfast) -
         await run.result(timeout=PATIENCE)
 
 
-async def test_a_released_context_refuses_whatever_is_still_asked_of_it(app: Holdfast, calls: Calls) -> None:
+async def test_a_released_context_refuses_whatever_is_still_asked_of_it(app: Stepfast, calls: Calls) -> None:
     """Rule 20: code that swallows the end of its attempt changes nothing by it."""
 
     @app.workflow
@@ -395,7 +395,7 @@ async def test_a_released_context_refuses_whatever_is_still_asked_of_it(app: Hol
     assert calls == {"swallowed": 1, "refused": 3}
 
 
-async def test_gathering_with_errors_as_results_does_not_swallow_a_release(app: Holdfast, calls: Calls) -> None:
+async def test_gathering_with_errors_as_results_does_not_swallow_a_release(app: Stepfast, calls: Calls) -> None:
     """Rule 20: ``gather(return_exceptions=True)`` takes any exception for a result."""
 
     @app.workflow
@@ -457,7 +457,7 @@ async def test_a_run_stays_in_memory_while_a_branch_is_busy(make_app: MakeApp, c
 
 
 @pytest.mark.parametrize("order", [(7200, 3600, 1800), (1800, 3600, 7200)])
-async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Holdfast, order: tuple[int, ...]) -> None:
+async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Stepfast, order: tuple[int, ...]) -> None:
     """Rule 24: a branch that sleeps on must not hide another whose time has come, whichever is replayed first."""
     woken: list[int] = []
 
@@ -478,7 +478,7 @@ async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Holdfas
     await run.result(timeout=PATIENCE)
 
 
-async def test_a_thousand_sleepers_hold_nothing(app: Holdfast) -> None:
+async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
     """Issue 4 item 1: no slots and no memory, and others are not held up."""
 
     @app.workflow
@@ -559,7 +559,7 @@ async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: Make
         assert 200 <= await read() - before < 50_000
 
 
-async def test_a_time_that_could_not_be_shown_is_refused(app: Holdfast) -> None:
+async def test_a_time_that_could_not_be_shown_is_refused(app: Stepfast) -> None:
     """``datetime.max`` rounds up to the year 10000."""
     never = datetime.max.replace(tzinfo=UTC)
 

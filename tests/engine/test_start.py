@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Context, Holdfast, HoldfastError, InvalidInput, UnknownWorkflow
+from stepfast import ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 
@@ -21,7 +21,7 @@ class Order:
     lines: list[str] | None = None
 
 
-def declare(app: Holdfast) -> None:
+def declare(app: Stepfast) -> None:
     @app.workflow(queue="checkouts", deadline=3600)
     async def checkout(ctx: Context, order: Order) -> str:
         return order.id
@@ -31,7 +31,7 @@ def declare(app: Holdfast) -> None:
         return "tock"
 
 
-async def test_a_start_stores_what_it_was_given(app: Holdfast) -> None:
+async def test_a_start_stores_what_it_was_given(app: Stepfast) -> None:
     """D1, D2, Q27: name, input, queue, priority, time, attempts, tags."""
     declare(app)
     at = datetime.now(UTC) + timedelta(hours=2)
@@ -50,7 +50,7 @@ async def test_a_start_stores_what_it_was_given(app: Holdfast) -> None:
     assert (info.ready, info.worker, info.started_at, info.output, info.error) == (False, None, None, None, None)
 
 
-async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Holdfast) -> None:
+async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Stepfast) -> None:
     """Q26: the workflow's own queue and deadline."""
     declare(app)
     info = await (await app.start("checkout", Order("o-1", 5))).info()
@@ -59,7 +59,7 @@ async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Ho
     assert (await (await app.start("tick")).info()).queue == "tick"
 
 
-async def test_higher_priority_runs_first_then_the_oldest(app: Holdfast) -> None:
+async def test_higher_priority_runs_first_then_the_oldest(app: Stepfast) -> None:
     """D3, D7."""
     order: list[str] = []
 
@@ -73,7 +73,7 @@ async def test_higher_priority_runs_first_then_the_oldest(app: Holdfast) -> None
     assert order == ["b", "d", "a", "c", "e"]
 
 
-async def test_nothing_runs_before_its_time(app: Holdfast, calls: Calls) -> None:
+async def test_nothing_runs_before_its_time(app: Stepfast, calls: Calls) -> None:
     """D6, Q2."""
 
     @app.task
@@ -95,7 +95,7 @@ async def test_nothing_runs_before_its_time(app: Holdfast, calls: Calls) -> None
 # -- keys ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_is_the_same_run_never_a_second_one(app: Holdfast, calls: Calls) -> None:
+async def test_the_same_key_is_the_same_run_never_a_second_one(app: Stepfast, calls: Calls) -> None:
     """Rule 35: also after it has ended; another workflow may use the same key."""
 
     @app.task
@@ -125,7 +125,7 @@ async def test_many_starts_with_one_key_at_once_make_one_run(make_app: MakeApp) 
     assert len(await apps[0].runs()) == 1
 
 
-async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Holdfast) -> None:
+async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Stepfast) -> None:
     """Q6: one call; each has its own input."""
     declare(app)
     runs = await app.start_many("checkout", [Order(str(n), n) for n in range(50)], priority=3, tags=["batch"])
@@ -135,7 +135,7 @@ async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Holdfast
     assert await app.start_many("checkout", []) == []
 
 
-async def test_start_many_is_all_or_none(app: Holdfast) -> None:
+async def test_start_many_is_all_or_none(app: Stepfast) -> None:
     """Q6, R12."""
     declare(app)
     with pytest.raises(InvalidInput, match="cents"):
@@ -143,7 +143,7 @@ async def test_start_many_is_all_or_none(app: Holdfast) -> None:
     assert await app.runs() == []
 
 
-async def test_start_many_with_keys_finds_those_that_exist(app: Holdfast) -> None:
+async def test_start_many_with_keys_finds_those_that_exist(app: Stepfast) -> None:
     """Rule 35."""
     declare(app)
     known = await app.start("checkout", Order("known", 0), key="b")
@@ -261,7 +261,7 @@ async def test_bad_options_are_refused_by_name_before_anything_is_written(
     options: dict[str, Any],
 ) -> None:
     """Bad input. Checked before any database sees it, so one will do."""
-    app = Holdfast("sqlite://")
+    app = Stepfast("sqlite://")
     declare(app)
     name = next(iter(options)).removesuffix("_in").replace("tags", "tag")
     with pytest.raises(ConfigurationError, match=name):
@@ -273,7 +273,7 @@ async def test_bad_options_are_refused_by_name_before_anything_is_written(
     await app.close()
 
 
-async def test_bad_arguments_of_start_are_refused(app: Holdfast, make_app: MakeApp) -> None:
+async def test_bad_arguments_of_start_are_refused(app: Stepfast, make_app: MakeApp) -> None:
     """Bad input."""
     declare(app)
     with pytest.raises(ConfigurationError, match="2 inputs and 1 keys"):
@@ -294,5 +294,5 @@ async def test_bad_arguments_of_start_are_refused(app: Holdfast, make_app: MakeA
 
 @pytest.mark.parametrize("run_id", ["", "x", "12345678-1234-5678-1234-56781234567", None, 5], ids=repr)
 def test_what_is_no_run_id_is_refused(run_id: Any) -> None:
-    with pytest.raises(HoldfastError, match="not a run id"):
-        Holdfast("sqlite://").get(run_id)
+    with pytest.raises(StepfastError, match="not a run id"):
+        Stepfast("sqlite://").get(run_id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, RunFailed, step
+from stepfast import Context, RunFailed, Stepfast, step
 from tests.support.engine import Calls
 
 
@@ -32,11 +32,11 @@ class Adder:
         return number + self.amount
 
 
-async def names(app: Holdfast, run_id: str) -> list[str]:
+async def names(app: Stepfast, run_id: str) -> list[str]:
     return [step.name for step in await app.get(run_id).steps()]
 
 
-async def test_a_step_is_named_after_its_function(app: Holdfast) -> None:
+async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
     """D30, D36: one record per step, with its result."""
 
     @app.workflow
@@ -71,7 +71,7 @@ async def test_a_step_is_named_after_its_function(app: Holdfast) -> None:
     ids=["async", "def", "lambda", "lambda-of-coroutine", "partial", "partial-def", "method", "object", "step",
          "step-def", "builtin"],
 )  # fmt: skip
-async def test_a_label_goes_with_any_callable(app: Holdfast, function: Any, args: tuple[Any, ...], result: int) -> None:
+async def test_a_label_goes_with_any_callable(app: Stepfast, function: Any, args: tuple[Any, ...], result: int) -> None:
     """Issue face: a label and any callable, sync or async, also a lambda."""
 
     @app.workflow
@@ -89,7 +89,7 @@ async def test_a_label_goes_with_any_callable(app: Holdfast, function: Any, args
     [(functools.partial(double, 5), "double"), (Adder(1).add, "add"), (functools.partial(Adder(1), 3), "Adder")],
     ids=["partial", "method", "object"],
 )
-async def test_partials_methods_and_objects_have_names_too(app: Holdfast, function: Any, name: str) -> None:
+async def test_partials_methods_and_objects_have_names_too(app: Stepfast, function: Any, name: str) -> None:
     """D30."""
 
     @app.workflow
@@ -101,7 +101,7 @@ async def test_partials_methods_and_objects_have_names_too(app: Holdfast, functi
     assert await names(app, run.id) == [name]
 
 
-async def test_keyword_arguments_belong_to_the_function(app: Holdfast) -> None:
+async def test_keyword_arguments_belong_to_the_function(app: Stepfast) -> None:
     """Issue face: even those that are called like options."""
 
     async def send(to: str, *, name: str, retries: int, timeout: float) -> list[Any]:
@@ -117,7 +117,7 @@ async def test_keyword_arguments_belong_to_the_function(app: Holdfast) -> None:
     assert await names(app, run.id) == ["send"]
 
 
-async def test_a_blocking_step_runs_in_a_thread(app: Holdfast) -> None:
+async def test_a_blocking_step_runs_in_a_thread(app: Stepfast) -> None:
     """A ``def`` must not block the event loop; it sees the context variables of the workflow."""
     loop_thread = threading.get_ident()
 
@@ -133,7 +133,7 @@ async def test_a_blocking_step_runs_in_a_thread(app: Holdfast) -> None:
     assert await run.result() is False
 
 
-async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Holdfast, calls: Calls) -> None:
+async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfast, calls: Calls) -> None:
     """R1: two parallel steps must not evict each other."""
     meet = asyncio.Barrier(20)
 
@@ -153,7 +153,7 @@ async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Holdfas
     assert sorted(s.position for s in await run.steps()) == list(range(20))
 
 
-async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Holdfast) -> None:
+async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Stepfast) -> None:
     """R7: the same step in a loop does not return the first answer each time."""
 
     @app.workflow
@@ -166,7 +166,7 @@ async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Holdfa
     assert [s.output for s in await run.steps()] == [0, 2, 4, 6, 8]
 
 
-async def test_each_step_is_recorded_before_the_next_begins(app: Holdfast) -> None:
+async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> None:
     """Promise 3."""
     seen: list[list[str]] = []
 
@@ -196,7 +196,7 @@ async def test_each_step_is_recorded_before_the_next_begins(app: Holdfast) -> No
     ],
     ids=["lambda", "label-alone", "number", "label-number", "long", "nul", "empty"],
 )
-async def test_a_step_that_cannot_be_named_or_called_is_refused(app: Holdfast, misuse: Any, sentence: str) -> None:
+async def test_a_step_that_cannot_be_named_or_called_is_refused(app: Stepfast, misuse: Any, sentence: str) -> None:
     """Bad input: refused at the call, with a sentence, and nothing is recorded."""
 
     @app.workflow(max_attempts=1)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
-    Holdfast,
     RetryLater,
     RunFailed,
     StepFailed,
+    Stepfast,
     SyncContext,
     cancelled,
 )
@@ -40,7 +40,7 @@ async def deaf(release: asyncio.Event) -> None:
 # -- of a step ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_step_that_takes_too_long_fails_by_name(app: Holdfast) -> None:
+async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast) -> None:
     """D27: and the workflow may catch it."""
 
     @app.workflow
@@ -56,7 +56,7 @@ async def test_a_step_that_takes_too_long_fails_by_name(app: Holdfast) -> None:
     assert await run.result() == "step 'for_ever' took longer than its timeout of 0.05 s"
 
 
-async def test_every_try_of_a_step_has_the_whole_timeout(app: Holdfast, calls: Calls) -> None:
+async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: Calls) -> None:
     async def slow_once() -> str:
         if calls.hit("slow") < 3:
             await for_ever()
@@ -72,7 +72,7 @@ async def test_every_try_of_a_step_has_the_whole_timeout(app: Holdfast, calls: C
     assert calls["slow"] == 3
 
 
-async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Holdfast) -> None:
+async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Stepfast) -> None:
     """D28, D29: what it does later is not recorded."""
     release = asyncio.Event()
 
@@ -91,8 +91,8 @@ async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: H
     assert [s.status for s in await run.steps()] == ["failed"]
 
 
-async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Holdfast) -> None:
-    """D29: its thread learns of it by holdfast.cancelled(), while the run goes on; what it returns is discarded."""
+async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> None:
+    """D29: its thread learns of it by stepfast.cancelled(), while the run goes on; what it returns is discarded."""
     gate, meanwhile = ThreadGate(), Gate()
     told: list[bool] = []
 
@@ -125,7 +125,7 @@ async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Holdfast) -> N
 
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
-async def test_an_attempt_that_takes_too_long_is_ended(app: Holdfast, where: str) -> None:
+async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str) -> None:
     """D27: reason timeout, also where the timeout was given at the start."""
 
     @app.task(max_attempts=1, timeout=SHORT if where == "declared" else 3600)
@@ -140,7 +140,7 @@ async def test_an_attempt_that_takes_too_long_is_ended(app: Holdfast, where: str
     assert caught.value.error_type is not None and caught.value.error_type.endswith("AttemptTimeout")
 
 
-async def test_a_timed_out_attempt_is_followed_by_the_next(app: Holdfast, calls: Calls) -> None:
+async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls: Calls) -> None:
     """D27: it counts as an attempt; recorded steps are kept."""
 
     @app.workflow(max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
@@ -156,7 +156,7 @@ async def test_a_timed_out_attempt_is_followed_by_the_next(app: Holdfast, calls:
     assert calls["first"] == 1
 
 
-async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Holdfast, calls: Calls) -> None:
+async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Stepfast, calls: Calls) -> None:
     """D28, D29, R2: the next attempt has the slot; the late one is refused everything, whatever it returns."""
     release = asyncio.Event()
     refusals: list[str] = []
@@ -185,8 +185,8 @@ async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(ap
 
 
 @pytest.mark.parametrize("kind", ["task", "workflow"])
-async def test_a_blocking_handler_loses_its_slot_and_its_run(app: Holdfast, calls: Calls, kind: str) -> None:
-    """D29, rule 1: a thread cannot be stopped; it is told by holdfast.cancelled(), and refused everything."""
+async def test_a_blocking_handler_loses_its_slot_and_its_run(app: Stepfast, calls: Calls, kind: str) -> None:
+    """D29, rule 1: a thread cannot be stopped; it is told by stepfast.cancelled(), and refused everything."""
     gate = ThreadGate()
     seen: list[Any] = []
 
@@ -221,7 +221,7 @@ async def test_a_blocking_handler_loses_its_slot_and_its_run(app: Holdfast, call
     assert await run.steps() == []
 
 
-async def test_a_thread_that_waits_for_a_step_is_released_by_the_timeout(app: Holdfast, calls: Calls) -> None:
+async def test_a_thread_that_waits_for_a_step_is_released_by_the_timeout(app: Stepfast, calls: Calls) -> None:
     """Rule 30: the step of a plain def workflow does not run on after its attempt has ended."""
     ended: list[str] = []
 
@@ -247,7 +247,7 @@ async def test_a_thread_that_waits_for_a_step_is_released_by_the_timeout(app: Ho
     assert ended == ["step", "AttemptEnded"]
 
 
-async def test_waits_do_not_count_for_the_timeout(app: Holdfast, calls: Calls) -> None:
+async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -> None:
     """Semantics: the timeout bounds one stretch of execution, waits excluded."""
 
     async def flaky() -> str:
@@ -268,7 +268,7 @@ async def test_waits_do_not_count_for_the_timeout(app: Holdfast, calls: Calls) -
 
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
-async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Holdfast, calls: Calls, where: str) -> None:
+async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls: Calls, where: str) -> None:
     """Semantics: wall-clock for the whole run; no further attempt."""
 
     @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.3 if where == "declared" else None)
@@ -287,7 +287,7 @@ async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Holdfast, calls
     assert abs((info.deadline - info.created_at).total_seconds() - 0.3) < 0.001
 
 
-async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Holdfast) -> None:
+async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Stepfast) -> None:
     """Semantics: waits included."""
 
     @app.workflow
@@ -307,7 +307,7 @@ async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: 
             await delayed.result(timeout=PATIENCE)
 
 
-async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Holdfast, calls: Calls) -> None:
+async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, calls: Calls) -> None:
     """D22, D23."""
 
     @app.task
@@ -328,7 +328,7 @@ async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Holdfast, ca
     assert calls["mail"] == 0
 
 
-async def test_expiry_counts_only_until_the_first_pick_up(app: Holdfast, calls: Calls) -> None:
+async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: Calls) -> None:
     """R3: retries of a run that was picked up in time are not killed by it."""
 
     @app.task(backoff=Backoff(base=0.5, jitter=False))
@@ -342,7 +342,7 @@ async def test_expiry_counts_only_until_the_first_pick_up(app: Holdfast, calls: 
     assert await run.result() == "sent"
 
 
-async def test_expiry_counts_from_the_moment_the_run_is_due(app: Holdfast) -> None:
+async def test_expiry_counts_from_the_moment_the_run_is_due(app: Stepfast) -> None:
     """Semantics: a delayed run does not expire before its time has come."""
 
     @app.task

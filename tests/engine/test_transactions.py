@@ -11,17 +11,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     Context,
     ContextMisuse,
     DatabaseUnavailable,
-    Holdfast,
     LeaseLost,
     NonRetryableError,
     RunCancelled,
     RunFailed,
     StepFailed,
+    Stepfast,
     SyncContext,
 )
 from tests.engine.conftest import MakeApp
@@ -37,7 +37,7 @@ only_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 class Accounts:
     """A table of the user's own, and functions that write to it in a transaction."""
 
-    def __init__(self, app: Holdfast, calls: Calls) -> None:
+    def __init__(self, app: Stepfast, calls: Calls) -> None:
         self.app = app
         self.calls = calls
         self.fails = 0
@@ -76,13 +76,13 @@ class Accounts:
 
 
 @pytest.fixture
-async def accounts(app: Holdfast, calls: Calls) -> Accounts:
+async def accounts(app: Stepfast, calls: Calls) -> Accounts:
     accounts = Accounts(app, calls)
     await accounts.create()
     return accounts
 
 
-async def test_rows_and_record_are_committed_together(app: Holdfast, accounts: Accounts) -> None:
+async def test_rows_and_record_are_committed_together(app: Stepfast, accounts: Accounts) -> None:
     """Issue 4 item 7: seen from outside, there is never one without the other."""
     gate = Gate()
 
@@ -100,7 +100,7 @@ async def test_rows_and_record_are_committed_together(app: Holdfast, accounts: A
         assert (step.status, step.output) == ("completed", "a is written")
 
 
-async def test_a_plain_def_workflow_has_transactions_too(app: Holdfast, accounts: Accounts) -> None:
+async def test_a_plain_def_workflow_has_transactions_too(app: Stepfast, accounts: Accounts) -> None:
     @app.workflow
     def order(ctx: SyncContext) -> str:
         result: str = ctx.transaction(accounts.write, "a")
@@ -112,7 +112,7 @@ async def test_a_plain_def_workflow_has_transactions_too(app: Holdfast, accounts
     assert await accounts.names() == ["a"]
 
 
-async def test_a_recorded_transaction_is_not_called_again(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_a_recorded_transaction_is_not_called_again(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     """Promise 4: exactly once."""
     gate = Gate()
 
@@ -131,7 +131,7 @@ async def test_a_recorded_transaction_is_not_called_again(app: Holdfast, account
     assert await accounts.names() == ["a", "b"]
 
 
-async def test_what_the_function_raises_rolls_back_and_is_tried_again(app: Holdfast, accounts: Accounts) -> None:
+async def test_what_the_function_raises_rolls_back_and_is_tried_again(app: Stepfast, accounts: Accounts) -> None:
     """By the retries of the step, as any."""
     accounts.fails = 2
 
@@ -148,7 +148,7 @@ async def test_what_the_function_raises_rolls_back_and_is_tried_again(app: Holdf
     assert step.attempts == 3
 
 
-async def test_an_exhausted_transaction_is_a_recorded_failure(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_an_exhausted_transaction_is_a_recorded_failure(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     """Rule 15: nothing of its rows is left, and the code that caught it replays so."""
     accounts.fails = 99
     gate = Gate()
@@ -171,7 +171,7 @@ async def test_an_exhausted_transaction_is_a_recorded_failure(app: Holdfast, acc
     assert await accounts.names() == []
 
 
-async def test_a_new_attempt_makes_the_failed_transaction_anew(app: Holdfast, accounts: Accounts) -> None:
+async def test_a_new_attempt_makes_the_failed_transaction_anew(app: Stepfast, accounts: Accounts) -> None:
     accounts.fails = 1
 
     @app.workflow(backoff=Backoff(base=600, max=600))
@@ -188,7 +188,7 @@ async def test_a_new_attempt_makes_the_failed_transaction_anew(app: Holdfast, ac
     assert await accounts.names() == ["a"]
 
 
-async def test_a_worker_that_dies_after_the_commit_leaves_both(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_a_worker_that_dies_after_the_commit_leaves_both(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     """Between the commit of the transaction and the next record."""
 
     @app.workflow
@@ -205,7 +205,7 @@ async def test_a_worker_that_dies_after_the_commit_leaves_both(app: Holdfast, ac
     assert await accounts.names() == ["a"]
 
 
-async def test_a_reply_lost_after_the_commit_finds_the_record(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_a_reply_lost_after_the_commit_finds_the_record(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     """Rule 7: it looks for its record before it calls again."""
     lost = False
 
@@ -232,7 +232,7 @@ async def test_a_reply_lost_after_the_commit_finds_the_record(app: Holdfast, acc
 
 
 async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
-    make_app: MakeApp, app: Holdfast, accounts: Accounts, calls: Calls
+    make_app: MakeApp, app: Stepfast, accounts: Accounts, calls: Calls
 ) -> None:
     """R2, rule 29: the fence comes after the function, before the commit."""
     answered = asyncio.Event()
@@ -257,7 +257,7 @@ async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
         assert await accounts.names() == []
 
 
-async def test_transactions_in_branches_are_each_done_once(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_transactions_in_branches_are_each_done_once(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     async def item(ctx: Context, number: int) -> Any:
         return await ctx.transaction(accounts.write, f"{number:02}")
 
@@ -273,7 +273,7 @@ async def test_transactions_in_branches_are_each_done_once(app: Holdfast, accoun
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_empty_results_are_recorded_as_themselves(app: Holdfast, value: Any) -> None:
+async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: Any) -> None:
     """R4."""
     gate = Gate()
 
@@ -294,7 +294,7 @@ async def test_empty_results_are_recorded_as_themselves(app: Holdfast, value: An
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "learnt from the row"])
-async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Holdfast, accounts: Accounts, heard: bool) -> None:
+async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Stepfast, accounts: Accounts, heard: bool) -> None:
     """Rule 27: it is recorded, and no step begins after it."""
 
     async def cancel_first(call: Callable[..., Any], *args: Any) -> Any:
@@ -322,7 +322,7 @@ async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Holdfast, ac
     assert [s.kind for s in await run.steps()] == ["transaction"]
 
 
-async def test_a_transaction_takes_no_second_question(app: Holdfast, accounts: Accounts) -> None:
+async def test_a_transaction_takes_no_second_question(app: Stepfast, accounts: Accounts) -> None:
     """What operators ask of the run comes back with the commit."""
     looks = Counted(await app.store(), "run")
 
@@ -336,7 +336,7 @@ async def test_a_transaction_takes_no_second_question(app: Holdfast, accounts: A
     assert looks.calls == []
 
 
-async def test_the_name_and_the_label_are_as_for_a_step(app: Holdfast, accounts: Accounts) -> None:
+async def test_the_name_and_the_label_are_as_for_a_step(app: Stepfast, accounts: Accounts) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.transaction("open account", accounts.write, "a")
@@ -350,7 +350,7 @@ async def test_the_name_and_the_label_are_as_for_a_step(app: Holdfast, accounts:
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-async def refusal(app: Holdfast, function: Callable[..., Any]) -> RunFailed:
+async def refusal(app: Stepfast, function: Callable[..., Any]) -> RunFailed:
     """How a run ends whose transaction calls this function."""
 
     @app.workflow
@@ -368,7 +368,7 @@ async def refusal(app: Holdfast, function: Callable[..., Any]) -> RunFailed:
 
 @only_postgres
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-async def test_a_function_must_not_end_the_transaction(app: Holdfast, accounts: Accounts, end: str) -> None:
+async def test_a_function_must_not_end_the_transaction(app: Stepfast, accounts: Accounts, end: str) -> None:
     """Rule 29: detected, and refused."""
 
     async def function(connection: asyncpg.Connection) -> None:
@@ -382,7 +382,7 @@ async def test_a_function_must_not_end_the_transaction(app: Holdfast, accounts: 
 
 @only_sqlite
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_a_function_must_not_end_the_transaction_on_sqlite(app: Holdfast, accounts: Accounts, end: str) -> None:
+async def test_a_function_must_not_end_the_transaction_on_sqlite(app: Stepfast, accounts: Accounts, end: str) -> None:
     def function(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO accounts VALUES ('a')")
         getattr(connection, end)()
@@ -393,7 +393,7 @@ async def test_a_function_must_not_end_the_transaction_on_sqlite(app: Holdfast, 
 
 
 @only_sqlite
-async def test_a_coroutine_function_is_refused_on_sqlite(app: Holdfast) -> None:
+async def test_a_coroutine_function_is_refused_on_sqlite(app: Stepfast) -> None:
     """Rule 29: it runs in the one thread that writes."""
 
     async def function(connection: Any) -> None: ...
@@ -403,7 +403,7 @@ async def test_a_coroutine_function_is_refused_on_sqlite(app: Holdfast) -> None:
 
 
 @only_postgres
-async def test_calls_of_the_context_inside_are_refused(app: Holdfast) -> None:
+async def test_calls_of_the_context_inside_are_refused(app: Stepfast) -> None:
     """Rule 29: they would wait for a journal that may wait for this very transaction."""
 
     async def function(connection: Any) -> None:
@@ -415,7 +415,7 @@ async def test_calls_of_the_context_inside_are_refused(app: Holdfast) -> None:
 
 
 @only_sqlite
-async def test_calls_of_the_context_inside_are_refused_on_sqlite(app: Holdfast) -> None:
+async def test_calls_of_the_context_inside_are_refused_on_sqlite(app: Stepfast) -> None:
     def function(connection: Any) -> None:
         app.ctx.step("inside", lambda: None)  # type: ignore[attr-defined]
 
@@ -423,7 +423,7 @@ async def test_calls_of_the_context_inside_are_refused_on_sqlite(app: Holdfast) 
     assert ContextMisuse.__name__ in str(error)
 
 
-async def test_a_permanent_error_is_not_tried_again(app: Holdfast, accounts: Accounts, calls: Calls) -> None:
+async def test_a_permanent_error_is_not_tried_again(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
     def plain(connection: Any) -> None:
         calls.hit("plain")
         raise NonRetryableError("no")
@@ -439,7 +439,7 @@ async def test_a_permanent_error_is_not_tried_again(app: Holdfast, accounts: Acc
     assert calls == {"plain": 1}
 
 
-async def test_a_transaction_that_takes_too_long_is_rolled_back(app: Holdfast, accounts: Accounts) -> None:
+async def test_a_transaction_that_takes_too_long_is_rolled_back(app: Stepfast, accounts: Accounts) -> None:
     def plain(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO accounts VALUES ('late')")
         time.sleep(0.2)
@@ -462,7 +462,7 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back(app: Holdfast, a
 
 
 @only_postgres
-async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Holdfast, accounts: Accounts) -> None:
+async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Stepfast, accounts: Accounts) -> None:
     """Rule 29: a small pool of its own; steps of other runs are recorded meanwhile."""
     gate = Gate()
 

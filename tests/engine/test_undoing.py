@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ChildFailed,
     Context,
-    Holdfast,
     InvalidState,
     NonRetryableError,
     RetryLater,
@@ -22,6 +21,7 @@ from holdfast import (
     RunFailed,
     Settings,
     StepFailed,
+    Stepfast,
     SyncContext,
     step,
 )
@@ -64,18 +64,18 @@ def trip() -> Trip:
     return Trip()
 
 
-async def has_status(app: Holdfast, run_id: str, status: str) -> bool:
+async def has_status(app: Stepfast, run_id: str, status: str) -> bool:
     return await app.get(run_id).status() == status
 
 
-async def was_asked(app: Holdfast, run_id: str) -> bool:
+async def was_asked(app: Stepfast, run_id: str) -> bool:
     return (await app.get(run_id).info()).asked is not None
 
 
 # -- a run that fails ----------------------------------------------------------------------------------------------
 
 
-async def test_completed_steps_are_undone_in_reverse_with_their_output_and_arguments(app: Holdfast, trip: Trip) -> None:
+async def test_completed_steps_are_undone_in_reverse_with_their_output_and_arguments(app: Stepfast, trip: Trip) -> None:
     """S16, R11: those that have an undo, once each."""
 
     @app.workflow
@@ -91,7 +91,7 @@ async def test_completed_steps_are_undone_in_reverse_with_their_output_and_argum
     assert await run.status() == "compensated"
 
 
-async def test_the_result_of_an_undone_run_is_the_error_that_caused_it(app: Holdfast, trip: Trip) -> None:
+async def test_the_result_of_an_undone_run_is_the_error_that_caused_it(app: Stepfast, trip: Trip) -> None:
     """Semantics, statuses."""
 
     @app.workflow
@@ -109,7 +109,7 @@ async def test_the_result_of_an_undone_run_is_the_error_that_caused_it(app: Hold
     assert info.completed_at is not None
 
 
-async def test_the_undos_are_listed_with_words_of_their_own(app: Holdfast, trip: Trip) -> None:
+async def test_the_undos_are_listed_with_words_of_their_own(app: Stepfast, trip: Trip) -> None:
     trip.failing = {"flight"}
 
     @app.workflow
@@ -125,7 +125,7 @@ async def test_the_undos_are_listed_with_words_of_their_own(app: Holdfast, trip:
     assert undos == [("unbook", "undo", "compensated"), ("unbook", "undo", "compensation_failed")]
 
 
-async def test_a_step_that_did_not_complete_is_not_undone(app: Holdfast, trip: Trip) -> None:
+async def test_a_step_that_did_not_complete_is_not_undone(app: Stepfast, trip: Trip) -> None:
     """S, broken there: the failed step's own undo must not run."""
 
     def broken(what: str) -> None:
@@ -142,7 +142,7 @@ async def test_a_step_that_did_not_complete_is_not_undone(app: Holdfast, trip: T
     assert await run.status() == "compensated"
 
 
-async def test_nothing_is_undone_while_there_are_attempts_left(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_nothing_is_undone_while_there_are_attempts_left(app: Stepfast, trip: Trip, calls: Calls) -> None:
     @app.workflow(max_attempts=2, backoff=QUICK)
     async def order(ctx: Context) -> str:
         await trip.booked(ctx, "flight")
@@ -156,7 +156,7 @@ async def test_nothing_is_undone_while_there_are_attempts_left(app: Holdfast, tr
     assert trip.log == ["book flight"]
 
 
-async def test_a_caught_failure_undoes_nothing(app: Holdfast, trip: Trip) -> None:
+async def test_a_caught_failure_undoes_nothing(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     async def order(ctx: Context) -> str:
         await trip.booked(ctx, "flight")
@@ -172,7 +172,7 @@ async def test_a_caught_failure_undoes_nothing(app: Holdfast, trip: Trip) -> Non
     assert trip.undone == []
 
 
-async def test_a_run_with_nothing_to_undo_ends_failed(app: Holdfast, trip: Trip) -> None:
+async def test_a_run_with_nothing_to_undo_ends_failed(app: Stepfast, trip: Trip) -> None:
     """Semantics, statuses: also if an undo was named for a step that was never done."""
 
     @app.workflow
@@ -185,7 +185,7 @@ async def test_a_run_with_nothing_to_undo_ends_failed(app: Holdfast, trip: Trip)
     assert await run.status() == "failed"
 
 
-async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Holdfast) -> None:
+async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Stepfast) -> None:
     seen: list[Any] = []
 
     async def refund(receipt: str, order: str, *, cents: int) -> None:
@@ -205,7 +205,7 @@ async def test_an_undo_declared_with_the_step_gets_its_keyword_arguments(app: Ho
     assert seen == [("o-1:5", "o-1", 5)]
 
 
-async def test_an_undo_gets_what_the_step_was_given_and_gave_not_what_became_of_it(app: Holdfast) -> None:
+async def test_an_undo_gets_what_the_step_was_given_and_gave_not_what_became_of_it(app: Stepfast) -> None:
     """The code may go on to change its list and its result."""
     undone: list[Any] = []
 
@@ -232,7 +232,7 @@ async def test_an_undo_gets_what_the_step_was_given_and_gave_not_what_became_of_
     assert undone == [([1, 1], [1], {"last": 1}), ([0, 0], [], {})]
 
 
-async def test_an_undo_gets_an_argument_that_cannot_be_copied_as_it_is(app: Holdfast) -> None:
+async def test_an_undo_gets_an_argument_that_cannot_be_copied_as_it_is(app: Stepfast) -> None:
     lock = threading.Lock()
     undone: list[Any] = []
 
@@ -252,7 +252,7 @@ async def test_an_undo_gets_an_argument_that_cannot_be_copied_as_it_is(app: Hold
     assert undone == [(lock, [])]
 
 
-async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Holdfast, trip: Trip) -> None:
+async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     def order(ctx: SyncContext) -> None:
         for what in ("flight", "hotel"):
@@ -266,7 +266,7 @@ async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Holdfast, trip:
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-async def test_an_empty_output_is_undone_as_itself(app: Holdfast, value: Any) -> None:
+async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
     """R4."""
     seen: list[Any] = []
 
@@ -280,7 +280,7 @@ async def test_an_empty_output_is_undone_as_itself(app: Holdfast, value: Any) ->
     assert seen == [value] and type(seen[0]) is type(value)
 
 
-async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: Holdfast, trip: Trip) -> None:
+async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: Stepfast, trip: Trip) -> None:
     """``compensate`` works with ctx.transaction too: by an undo of its own, after the commit."""
 
     def write(connection: Any, what: str) -> str:
@@ -304,7 +304,7 @@ async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: H
 # -- undos that fail -----------------------------------------------------------------------------------------------
 
 
-async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Holdfast, trip: Trip) -> None:
+async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, trip: Trip) -> None:
     """R11: the end tells it from a clean undo, and names it."""
     trip.failing = {"hotel"}
 
@@ -325,7 +325,7 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Holdfast, t
     assert await run.status() == "failed"
 
 
-async def test_an_undo_is_retried_by_its_own_policy(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_an_undo_is_retried_by_its_own_policy(app: Stepfast, trip: Trip, calls: Calls) -> None:
     """R11: retries and backoff of the undo, not of the step."""
 
     @step(retries=4, backoff=QUICK)
@@ -361,7 +361,7 @@ async def test_an_undo_that_says_nothing_is_tried_a_few_times(make_app: MakeApp,
     assert await run.status() == "failed"
 
 
-async def test_an_undo_that_must_wait_frees_the_slot(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_an_undo_that_must_wait_frees_the_slot(app: Stepfast, trip: Trip, calls: Calls) -> None:
     """The run stays compensating, with the error it had, and goes on when the time has come."""
 
     def undo(output: str, what: str) -> None:
@@ -391,7 +391,7 @@ async def test_an_undo_that_must_wait_frees_the_slot(app: Holdfast, trip: Trip, 
 # -- crashes -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interrupted_undoing_goes_on_where_it_was(app: Holdfast, trip: Trip) -> None:
+async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, trip: Trip) -> None:
     """R11: durable; what was undone is not undone again."""
     gate = Gate()
 
@@ -418,7 +418,7 @@ async def test_an_interrupted_undoing_goes_on_where_it_was(app: Holdfast, trip: 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
-    app: Holdfast, trip: Trip, written: bool
+    app: Stepfast, trip: Trip, written: bool
 ) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -434,7 +434,7 @@ async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
-async def test_a_crash_when_the_undoing_begins_undoes_everything_once(app: Holdfast, trip: Trip, written: bool) -> None:
+async def test_a_crash_when_the_undoing_begins_undoes_everything_once(app: Stepfast, trip: Trip, written: bool) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
@@ -447,7 +447,7 @@ async def test_a_crash_when_the_undoing_begins_undoes_everything_once(app: Holdf
     assert await run.status() == "compensated"
 
 
-async def test_undos_of_a_long_history_are_all_found(app: Holdfast, trip: Trip) -> None:
+async def test_undos_of_a_long_history_are_all_found(app: Stepfast, trip: Trip) -> None:
     """More records than a claim brings along."""
 
     @app.workflow
@@ -462,7 +462,7 @@ async def test_undos_of_a_long_history_are_all_found(app: Holdfast, trip: Trip) 
     assert await run.status() == "compensated"
 
 
-async def test_the_undo_of_a_step_from_an_earlier_claim_is_found(app: Holdfast, trip: Trip) -> None:
+async def test_the_undo_of_a_step_from_an_earlier_claim_is_found(app: Stepfast, trip: Trip) -> None:
     gate = Gate()
 
     @app.workflow
@@ -482,7 +482,7 @@ async def test_the_undo_of_a_step_from_an_earlier_claim_is_found(app: Holdfast, 
 # -- branches ------------------------------------------------------------------------------------------------------
 
 
-async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_completion(app: Holdfast, trip: Trip) -> None:
+async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_completion(app: Stepfast, trip: Trip) -> None:
     """R11: running siblings are settled first, and then undone too."""
     hotel_booked = asyncio.Event()
 
@@ -508,7 +508,7 @@ async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_comple
     assert await run.status() == "compensated"
 
 
-async def test_items_of_a_map_are_undone(app: Holdfast, trip: Trip) -> None:
+async def test_items_of_a_map_are_undone(app: Stepfast, trip: Trip) -> None:
     async def item(ctx: Context, number: int) -> None:
         await trip.booked(ctx, str(number))
         if number == 3:
@@ -578,7 +578,7 @@ async def test_a_cancelled_run_is_undone(make_app: MakeApp, trip: Trip, moment: 
     assert trip.undone == ["flight"]
 
 
-async def test_the_step_in_flight_is_recorded_and_undone(app: Holdfast, trip: Trip) -> None:
+async def test_the_step_in_flight_is_recorded_and_undone(app: Stepfast, trip: Trip) -> None:
     """Rule 27: the only step there is, and it was under way when the run was cancelled."""
     gate = Gate()
 
@@ -603,7 +603,7 @@ async def test_the_step_in_flight_is_recorded_and_undone(app: Holdfast, trip: Tr
     assert await run.status() == "compensated"
 
 
-async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(app: Holdfast, trip: Trip) -> None:
+async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
@@ -619,7 +619,7 @@ async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(ap
         await run.result()
 
 
-async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Holdfast, trip: Trip) -> None:
+async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     async def child(ctx: Context) -> None:
         await trip.booked(ctx, "child's")
@@ -642,7 +642,7 @@ async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Holdfast
     assert sorted(trip.undone) == ["child's", "parent's"]
 
 
-async def test_an_undoing_cannot_be_cancelled_or_paused(app: Holdfast, trip: Trip) -> None:
+async def test_an_undoing_cannot_be_cancelled_or_paused(app: Stepfast, trip: Trip) -> None:
     """One owner, and to the end."""
     gate = Gate()
 
@@ -671,7 +671,7 @@ async def test_an_undoing_cannot_be_cancelled_or_paused(app: Holdfast, trip: Tri
 
 
 @pytest.mark.parametrize("where", ["executing", "waiting"])
-async def test_a_deadline_undoes(app: Holdfast, trip: Trip, where: str) -> None:
+async def test_a_deadline_undoes(app: Stepfast, trip: Trip, where: str) -> None:
     @app.workflow(deadline=0.3)
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
@@ -689,7 +689,7 @@ async def test_a_deadline_undoes(app: Holdfast, trip: Trip, where: str) -> None:
     assert (failed.value.reason, failed.value.error_type) == ("deadline", "DeadlineExceeded")
 
 
-async def test_a_timeout_for_good_undoes(app: Holdfast, trip: Trip) -> None:
+async def test_a_timeout_for_good_undoes(app: Stepfast, trip: Trip) -> None:
     @app.workflow(timeout=0.2, max_attempts=1)
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
@@ -753,7 +753,7 @@ async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> Non
     assert trip.undone == []
 
 
-async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app: Holdfast, trip: Trip) -> None:
+async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app: Stepfast, trip: Trip) -> None:
     """With the error that caused the undo, after the last one."""
 
     @app.workflow
@@ -777,7 +777,7 @@ async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app:
 # -- an operator's retry -------------------------------------------------------------------------------------------
 
 
-async def undone_run(app: Holdfast, trip: Trip, calls: Calls, **options: Any) -> Any:
+async def undone_run(app: Stepfast, trip: Trip, calls: Calls, **options: Any) -> Any:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context, number: int) -> str:
         await trip.booked(ctx, "flight")
@@ -791,7 +791,7 @@ async def undone_run(app: Holdfast, trip: Trip, calls: Calls, **options: Any) ->
     return run
 
 
-async def test_a_retry_is_refused_once_an_undo_has_begun(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_a_retry_is_refused_once_an_undo_has_begun(app: Stepfast, trip: Trip, calls: Calls) -> None:
     """Rule 28: its records tell of things that are undone."""
     run = await undone_run(app, trip, calls)
     with pytest.raises(InvalidState, match=r"retry\(from_start=True\)"):
@@ -799,7 +799,7 @@ async def test_a_retry_is_refused_once_an_undo_has_begun(app: Holdfast, trip: Tr
     assert await run.status() == "compensated"
 
 
-async def test_a_run_whose_undo_failed_cannot_be_retried_either(app: Holdfast, trip: Trip) -> None:
+async def test_a_run_whose_undo_failed_cannot_be_retried_either(app: Stepfast, trip: Trip) -> None:
     trip.failing = {"flight"}
 
     @app.workflow
@@ -814,7 +814,7 @@ async def test_a_run_whose_undo_failed_cannot_be_retried_either(app: Holdfast, t
         await run.retry()
 
 
-async def test_a_retry_from_the_start_is_a_new_run_linked_to_the_old(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_a_retry_from_the_start_is_a_new_run_linked_to_the_old(app: Stepfast, trip: Trip, calls: Calls) -> None:
     run = await undone_run(app, trip, calls)
     again = await run.retry(from_start=True)
     assert again.id != run.id
@@ -826,7 +826,7 @@ async def test_a_retry_from_the_start_is_a_new_run_linked_to_the_old(app: Holdfa
     assert trip.log == ["book flight", "undo flight flight-1", "book flight"]
 
 
-async def test_a_retry_from_the_start_has_the_options_of_the_first(app: Holdfast, trip: Trip, calls: Calls) -> None:
+async def test_a_retry_from_the_start_has_the_options_of_the_first(app: Stepfast, trip: Trip, calls: Calls) -> None:
     """The deadline counts anew, from a start that nothing keeps waiting. The key stays with the first."""
     options = {"queue": "fast", "priority": 3, "max_attempts": 2, "timeout": 5.5, "deadline": 3600, "tags": ["vip"]}
     run = await undone_run(app, trip, calls, key="k", expires_in=1800, **options)
@@ -840,7 +840,7 @@ async def test_a_retry_from_the_start_has_the_options_of_the_first(app: Holdfast
     assert (info.key, info.expires_at, info.ready) == (None, None, True)
 
 
-async def test_a_failed_run_without_undos_may_be_started_anew_too(app: Holdfast, calls: Calls) -> None:
+async def test_a_failed_run_without_undos_may_be_started_anew_too(app: Stepfast, calls: Calls) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> int:
         await ctx.step("one", lambda: calls.hit("one"))
@@ -855,7 +855,7 @@ async def test_a_failed_run_without_undos_may_be_started_anew_too(app: Holdfast,
     assert await again.result() == 2
 
 
-async def test_a_run_under_way_is_not_started_anew(app: Holdfast) -> None:
+async def test_a_run_under_way_is_not_started_anew(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None: ...
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
-    Holdfast,
     PayloadError,
     RunFailed,
     RunNotFound,
     Settings,
+    Stepfast,
     SyncContext,
 )
-from holdfast.model.ids import new_id
+from stepfast.model.ids import new_id
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import count, doomed, reached
@@ -34,7 +34,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_value_is_readable_while_the_run_goes_on(app: Holdfast, kind: str) -> None:
+async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: str) -> None:
     """Issue 4 item 10: committed when the call returns, and it stays when the run has ended."""
     gate = Gate()
 
@@ -67,7 +67,7 @@ async def test_a_value_is_readable_while_the_run_goes_on(app: Holdfast, kind: st
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-async def test_empty_values_are_values(app: Holdfast, value: Any) -> None:
+async def test_empty_values_are_values(app: Stepfast, value: Any) -> None:
     """R4: not the same as never set."""
 
     @app.workflow
@@ -79,7 +79,7 @@ async def test_empty_values_are_values(app: Holdfast, value: Any) -> None:
     assert await run.get("it", "never set") == value
 
 
-async def test_what_was_never_set_is_the_default(app: Holdfast) -> None:
+async def test_what_was_never_set_is_the_default(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None: ...
 
@@ -90,7 +90,7 @@ async def test_what_was_never_set_is_the_default(app: Holdfast) -> None:
         await app.get(new_id()).get("it")
 
 
-async def test_the_latest_value_wins_and_there_is_one_row(app: Holdfast) -> None:
+async def test_the_latest_value_wins_and_there_is_one_row(app: Stepfast) -> None:
     """Promise 9."""
 
     @app.workflow
@@ -105,7 +105,7 @@ async def test_the_latest_value_wins_and_there_is_one_row(app: Holdfast) -> None
     assert await count(app, "steps", run) == 0
 
 
-async def test_values_of_runs_and_keys_do_not_meet(app: Holdfast) -> None:
+async def test_values_of_runs_and_keys_do_not_meet(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context, number: int) -> None:
         await ctx.set("a", number)
@@ -145,7 +145,7 @@ async def test_a_replay_does_not_bring_old_values_back(make_app: MakeApp) -> Non
     assert seen == sorted(seen) and seen[0] == 2 and seen[-1] == 3
 
 
-async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: Holdfast, make_app: MakeApp) -> None:
+async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: Stepfast, make_app: MakeApp) -> None:
     """At the frontier of what is recorded it may be set twice; the later wins."""
     victim = make_app()
     gate = Gate()
@@ -168,7 +168,7 @@ async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: Ho
     assert await run.get("try") == 2
 
 
-async def test_a_worker_that_lost_the_run_sets_nothing(app: Holdfast, make_app: MakeApp) -> None:
+async def test_a_worker_that_lost_the_run_sets_nothing(app: Stepfast, make_app: MakeApp) -> None:
     """Promise 6: the fence holds for values too."""
     gate = Gate()
     other = make_app()
@@ -201,7 +201,7 @@ async def test_a_worker_that_lost_the_run_sets_nothing(app: Holdfast, make_app: 
     assert await run.get("by") == "first"
 
 
-async def test_setting_a_value_takes_no_position(app: Holdfast, make_app: MakeApp) -> None:
+async def test_setting_a_value_takes_no_position(app: Stepfast, make_app: MakeApp) -> None:
     """It can be added to the code of runs that are under way."""
     gate = Gate()
     newer = make_app()
@@ -228,7 +228,7 @@ async def test_setting_a_value_takes_no_position(app: Holdfast, make_app: MakeAp
     assert await run.get("stage") == "done"
 
 
-async def test_branches_may_set_values(app: Holdfast) -> None:
+async def test_branches_may_set_values(app: Stepfast) -> None:
     async def branch(ctx: Context, number: int) -> None:
         await ctx.set(f"branch {number}", number)
         await ctx.step("work", lambda: None)
@@ -243,7 +243,7 @@ async def test_branches_may_set_values(app: Holdfast) -> None:
     assert [await run.get(f"branch {number}") for number in range(5)] == [0, 1, 2, 3, 4]
 
 
-async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: Holdfast) -> None:
+async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: Stepfast) -> None:
     """Rule 18."""
 
     @app.workflow(max_attempts=1)
@@ -265,7 +265,7 @@ async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: H
         assert await run.get("it", "nothing") == "nothing"
 
 
-async def test_what_cannot_be_kept_is_refused_by_its_key(app: Holdfast) -> None:
+async def test_what_cannot_be_kept_is_refused_by_its_key(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         with pytest.raises(PayloadError, match="'it'"):
@@ -281,7 +281,7 @@ async def test_what_cannot_be_kept_is_refused_by_its_key(app: Holdfast) -> None:
 
 
 async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
-    """``Holdfast(codec=…)``: every stored payload does."""
+    """``Stepfast(codec=…)``: every stored payload does."""
     app = make_app(codec=Backwards())
 
     @app.workflow
@@ -331,7 +331,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 # -- progress -----------------------------------------------------------------------------------------------------
 
 
-async def test_progress_of_a_step_and_of_the_run_is_listed(app: Holdfast) -> None:
+async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> None:
     """W5: the latest word wins; nobody waits for it, and it is gone when the step is done."""
     gate = Gate()
 
@@ -358,7 +358,7 @@ async def test_progress_of_a_step_and_of_the_run_is_listed(app: Holdfast) -> Non
     assert [(s.name, s.status, s.detail) for s in await run.steps()] == [("work", "completed", None)]
 
 
-async def test_progress_may_be_awaited_and_needs_not(app: Holdfast, calls: Calls) -> None:
+async def test_progress_may_be_awaited_and_needs_not(app: Stepfast, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         ctx.progress("one")
@@ -371,7 +371,7 @@ async def test_progress_may_be_awaited_and_needs_not(app: Holdfast, calls: Calls
     assert calls == {"done": 1}
 
 
-async def test_the_keys_of_checks_are_not_for_others(app: Holdfast) -> None:
+async def test_the_keys_of_checks_are_not_for_others(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.set("~until/:0", 1)

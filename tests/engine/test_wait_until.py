@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
-    Holdfast,
     RunFailed,
     Settings,
+    Stepfast,
     SyncContext,
 )
 from tests.engine.conftest import MakeApp
@@ -48,7 +48,7 @@ def outside(calls: Calls) -> Outside:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_the_slot_is_free_between_checks_and_only_the_answer_is_a_record(
-    app: Holdfast, outside: Outside, calls: Calls, kind: str
+    app: Stepfast, outside: Outside, calls: Calls, kind: str
 ) -> None:
     """Issue 4 item 3: a worker with one slot does other work between two checks."""
     if kind == "async":
@@ -86,7 +86,7 @@ async def test_the_slot_is_free_between_checks_and_only_the_answer_is_a_record(
     assert (step.kind, step.status, step.output) == ("wait_until", "completed", {"paid": True})
 
 
-async def test_what_is_so_already_is_not_waited_for(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_what_is_so_already_is_not_waited_for(app: Stepfast, outside: Outside, calls: Calls) -> None:
     outside.answer = "yes"
 
     @app.workflow
@@ -100,7 +100,7 @@ async def test_what_is_so_already_is_not_waited_for(app: Holdfast, outside: Outs
     assert calls == {"body": 1, "ask": 1}
 
 
-async def test_the_answer_is_not_asked_for_again_on_replay(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_the_answer_is_not_asked_for_again_on_replay(app: Stepfast, outside: Outside, calls: Calls) -> None:
     """Promise 2."""
     gate = Gate()
     outside.answer = "first"
@@ -162,7 +162,7 @@ async def test_the_next_check_is_made_due_at_once(make_app: MakeApp, outside: Ou
 
 
 async def test_a_check_made_too_early_is_followed_by_another_wait(
-    app: Holdfast, outside: Outside, calls: Calls
+    app: Stepfast, outside: Outside, calls: Calls
 ) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
@@ -177,7 +177,7 @@ async def test_a_check_made_too_early_is_followed_by_another_wait(
 
 
 async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
-    app: Holdfast, outside: Outside, calls: Calls
+    app: Stepfast, outside: Outside, calls: Calls
 ) -> None:
     """Another branch sleeps and wakes; the other side is asked no more often for that."""
 
@@ -203,7 +203,7 @@ async def test_whatever_else_wakes_the_run_a_check_is_not_made_before_its_time(
     assert (await run.result(timeout=PATIENCE), calls["ask"]) == ("so", 2)
 
 
-async def test_a_run_woken_too_early_waits_for_the_same_time(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_a_run_woken_too_early_waits_for_the_same_time(app: Stepfast, outside: Outside, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         return await ctx.wait_until(outside.ask, every=3600)
@@ -220,7 +220,7 @@ async def test_a_run_woken_too_early_waits_for_the_same_time(app: Holdfast, outs
     assert calls["ask"] == 2
 
 
-async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Holdfast, outside: Outside) -> None:
+async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         await ctx.set("state", "asking")
@@ -263,7 +263,7 @@ async def test_a_signal_that_comes_during_a_check_makes_the_next_one_due(
     assert calls["ask"] == 2
 
 
-async def test_a_paused_check_is_not_made(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_a_paused_check_is_not_made(app: Stepfast, outside: Outside, calls: Calls) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         return await ctx.wait_until(outside.ask, every=3600)
@@ -284,7 +284,7 @@ async def test_a_paused_check_is_not_made(app: Holdfast, outside: Outside, calls
 # -- time is up ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_timeout_can_be_handled(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: Calls) -> None:
     """WaitTimeout is a TimeoutError, and replays as one; the last check is made when the time is up."""
     gate = Gate()
 
@@ -312,7 +312,7 @@ async def test_a_timeout_can_be_handled(app: Holdfast, outside: Outside, calls: 
     assert await count(app, "steps", run) == 2
 
 
-async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Holdfast, outside: Outside) -> None:
+async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.wait_until(outside.ask, every=0.02, timeout=0.05)
@@ -325,7 +325,7 @@ async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Holdfast
     assert (await run.info()).attempt == 1
 
 
-async def test_the_end_of_a_timeout_is_decided_once(app: Holdfast, outside: Outside) -> None:
+async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.wait_until(outside.ask, every=86400, timeout=3600)
@@ -342,7 +342,7 @@ async def test_the_end_of_a_timeout_is_decided_once(app: Holdfast, outside: Outs
 # -- checks that fail ---------------------------------------------------------------------------------------------
 
 
-async def test_a_check_that_fails_is_retried_as_a_step_is(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_a_check_that_fails_is_retried_as_a_step_is(app: Stepfast, outside: Outside, calls: Calls) -> None:
     """``ctx.options(retries=…)`` bounds the failures of each check; the answer comes after them."""
 
     async def flaky() -> Any:
@@ -362,7 +362,7 @@ async def test_a_check_that_fails_is_retried_as_a_step_is(app: Holdfast, outside
 
 @pytest.mark.parametrize("every", [0.01, 3600])
 @pytest.mark.parametrize("pause", [0, 60])
-async def test_each_check_has_its_own_retries(app: Holdfast, calls: Calls, every: float, pause: float) -> None:
+async def test_each_check_has_its_own_retries(app: Stepfast, calls: Calls, every: float, pause: float) -> None:
     """Also if the run was released meanwhile: after an answer, failures are counted anew."""
 
     async def flaky() -> Any:
@@ -384,7 +384,7 @@ async def test_each_check_has_its_own_retries(app: Holdfast, calls: Calls, every
     assert [a.status for a in await run.activity()].count("failed") == 4
 
 
-async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app: Holdfast, calls: Calls) -> None:
+async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
     async def flaky() -> Any:
@@ -407,7 +407,7 @@ async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app:
     assert calls["flaky"] == 5
 
 
-async def test_the_failures_of_one_check_are_counted_together(app: Holdfast, calls: Calls) -> None:
+async def test_the_failures_of_one_check_are_counted_together(app: Stepfast, calls: Calls) -> None:
     """Over releases too: an earlier answer gives no more retries than one check has."""
 
     async def failing() -> None:
@@ -427,7 +427,7 @@ async def test_the_failures_of_one_check_are_counted_together(app: Holdfast, cal
     assert calls["failing"] == 4
 
 
-async def test_a_check_that_fails_for_good_fails_the_attempt(app: Holdfast) -> None:
+async def test_a_check_that_fails_for_good_fails_the_attempt(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> Any:
         return await ctx.wait_until(lambda_that_fails, every=3600)
@@ -441,7 +441,7 @@ async def test_a_check_that_fails_for_good_fails_the_attempt(app: Holdfast) -> N
         await run.result(timeout=PATIENCE)
 
 
-async def test_every_check_is_a_step_inside_which_the_context_is_refused(app: Holdfast, calls: Calls) -> None:
+async def test_every_check_is_a_step_inside_which_the_context_is_refused(app: Stepfast, calls: Calls) -> None:
     """The second check as well as the first: a record inside could not be replayed."""
     refused: list[str] = []
 
@@ -468,7 +468,7 @@ async def test_every_check_is_a_step_inside_which_the_context_is_refused(app: Ho
     assert await count(app, "steps", run) == 1
 
 
-async def test_a_check_with_a_timeout_of_its_own_is_given_up(app: Holdfast, calls: Calls) -> None:
+async def test_a_check_with_a_timeout_of_its_own_is_given_up(app: Stepfast, calls: Calls) -> None:
     """``ctx.options(timeout=…)`` is that of one check."""
 
     async def check() -> bool:
@@ -488,7 +488,7 @@ async def test_a_check_with_a_timeout_of_its_own_is_given_up(app: Holdfast, call
 # -- the rest -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_wait_given_up_by_the_workflow_replays_so(app: Holdfast, outside: Outside, calls: Calls) -> None:
+async def test_a_wait_given_up_by_the_workflow_replays_so(app: Stepfast, outside: Outside, calls: Calls) -> None:
     """Rule 19."""
     gate = Gate()
 
@@ -512,7 +512,7 @@ async def test_a_wait_given_up_by_the_workflow_replays_so(app: Holdfast, outside
     assert calls["ask"] == 1
 
 
-async def test_arguments_are_given_to_each_check(app: Holdfast, calls: Calls) -> None:
+async def test_arguments_are_given_to_each_check(app: Stepfast, calls: Calls) -> None:
     def check(name: str, wanted: int) -> bool:
         return calls.hit(name) >= wanted
 
@@ -526,7 +526,7 @@ async def test_arguments_are_given_to_each_check(app: Holdfast, calls: Calls) ->
     assert calls["x"] == 3
 
 
-async def test_a_check_may_have_a_label(app: Holdfast) -> None:
+async def test_a_check_may_have_a_label(app: Stepfast) -> None:
     """A lambda needs one."""
 
     @app.workflow
@@ -539,7 +539,7 @@ async def test_a_check_may_have_a_label(app: Holdfast) -> None:
     assert [s.name for s in await run.steps()] == ["is it so?"]
 
 
-async def test_a_span_that_makes_no_sense_is_refused(app: Holdfast, outside: Outside) -> None:
+async def test_a_span_that_makes_no_sense_is_refused(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
         with pytest.raises(ConfigurationError, match="every"):
@@ -552,7 +552,7 @@ async def test_a_span_that_makes_no_sense_is_refused(app: Holdfast, outside: Out
     await run.result(timeout=PATIENCE)
 
 
-async def test_a_hundred_pollers_share_a_slot(app: Holdfast, calls: Calls) -> None:
+async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> None:
     """Waits are rows."""
 
     def check(number: int) -> int | None:

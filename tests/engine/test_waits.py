@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, RetryLater, Settings, SyncContext
+from stepfast import Backoff, Context, RetryLater, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, eventually, make_due
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_long_wait_frees_the_slot(app: Holdfast, calls: Calls, kind: str) -> None:
+async def test_a_long_wait_frees_the_slot(app: Stepfast, calls: Calls, kind: str) -> None:
     """Issue 2 item 6: a worker with one slot runs another run meanwhile; the waiting one goes on when it is due."""
 
     async def flaky() -> str:
@@ -48,11 +48,11 @@ async def test_a_long_wait_frees_the_slot(app: Holdfast, calls: Calls, kind: str
     assert (await run.info()).attempt == 1
 
 
-async def is_waiting(app: Holdfast, run_id: str) -> bool:
+async def is_waiting(app: Stepfast, run_id: str) -> bool:
     return await app.get(run_id).status() == "waiting"
 
 
-async def test_a_wait_within_a_moment_stays_in_memory(app: Holdfast, calls: Calls) -> None:
+async def test_a_wait_within_a_moment_stays_in_memory(app: Stepfast, calls: Calls) -> None:
     """Semantics, defaults: no replay, no new claim."""
 
     async def flaky() -> str:
@@ -71,7 +71,7 @@ async def test_a_wait_within_a_moment_stays_in_memory(app: Holdfast, calls: Call
     assert calls == {"flaky": 3, "body": 1}
 
 
-async def test_without_free_slots_even_a_short_wait_is_released(app: Holdfast, calls: Calls) -> None:
+async def test_without_free_slots_even_a_short_wait_is_released(app: Stepfast, calls: Calls) -> None:
     """Semantics, defaults: a wait is kept in memory while slots are free."""
 
     async def flaky() -> str:
@@ -179,7 +179,7 @@ async def test_the_earliest_of_several_waits_wakes_the_run(make_app: MakeApp, ca
     assert 595 < (info.due_at - info.read_at).total_seconds() <= 600
 
 
-async def test_finally_blocks_run_when_a_run_is_released(app: Holdfast, calls: Calls) -> None:
+async def test_finally_blocks_run_when_a_run_is_released(app: Stepfast, calls: Calls) -> None:
     """Rule 20: and an ``except Exception`` around the wait sees nothing."""
 
     async def flaky() -> None:
@@ -201,7 +201,7 @@ async def test_finally_blocks_run_when_a_run_is_released(app: Holdfast, calls: C
     assert calls == {"finally": 1}
 
 
-async def test_many_runs_wait_at_once_without_slots(app: Holdfast, calls: Calls) -> None:
+async def test_many_runs_wait_at_once_without_slots(app: Stepfast, calls: Calls) -> None:
     """Waits are rows, not sleeping workers."""
 
     @app.workflow

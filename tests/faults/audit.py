@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.model.url import parse_url
+from stepfast.model.url import parse_url
 from tests.faults.evidence import Evidence, Letter, Move, Row, Run, Step, Try, Write
 
 _MOVE = ("run", "claim", "old_claim", "status", "old_status", "worker", "old_worker", "attempt", "old_attempt",
@@ -51,37 +51,37 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER audit AFTER INSERT OR UPDATE ON holdfast.runs FOR EACH ROW EXECUTE FUNCTION audit.run_changed();
+CREATE TRIGGER audit AFTER INSERT OR UPDATE ON stepfast.runs FOR EACH ROW EXECUTE FUNCTION audit.run_changed();
 
 CREATE FUNCTION audit.recorded() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE record holdfast.steps;
+DECLARE record stepfast.steps;
 BEGIN
     record := CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
     INSERT INTO audit.writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     SELECT audit.clock(), CASE TG_OP WHEN 'INSERT' THEN 'step+' WHEN 'DELETE' THEN 'step-' ELSE 'step~' END,
            record.run_id, record.position, record.claim,
-           (SELECT claim FROM holdfast.runs WHERE id = record.run_id), record.output, record.branch, record.kind,
+           (SELECT claim FROM stepfast.runs WHERE id = record.run_id), record.output, record.branch, record.kind,
            record.status, CASE WHEN TG_OP = 'UPDATE' THEN OLD.status END;
     RETURN NULL;
 END $$;
-CREATE TRIGGER audit AFTER INSERT OR UPDATE OF claim, seq, name, kind, status, output, error OR DELETE ON holdfast.steps
+CREATE TRIGGER audit AFTER INSERT OR UPDATE OF claim, seq, name, kind, status, output, error OR DELETE ON stepfast.steps
 FOR EACH ROW EXECUTE FUNCTION audit.recorded();
 
 CREATE FUNCTION audit.tried() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO audit.writes (at, what, run, position, claim, run_claim, branch, kind, status)
     SELECT audit.clock(), 'try+', NEW.run_id, NEW.position, NEW.claim,
-           (SELECT claim FROM holdfast.runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed';
+           (SELECT claim FROM stepfast.runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed';
     RETURN NULL;
 END $$;
-CREATE TRIGGER audit AFTER INSERT ON holdfast.tries FOR EACH ROW EXECUTE FUNCTION audit.tried();
+CREATE TRIGGER audit AFTER INSERT ON stepfast.tries FOR EACH ROW EXECUTE FUNCTION audit.tried();
 
 CREATE FUNCTION audit.registered() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO audit.workers VALUES (NEW.id, NEW.pid) ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
-CREATE TRIGGER audit AFTER INSERT ON holdfast.workers FOR EACH ROW EXECUTE FUNCTION audit.registered();
+CREATE TRIGGER audit AFTER INSERT ON stepfast.workers FOR EACH ROW EXECUTE FUNCTION audit.registered();
 """
 
 _CLOCK = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
@@ -93,13 +93,13 @@ CREATE TABLE audit_writes (
     n INTEGER PRIMARY KEY, at, what, run, position, claim, run_claim, value, branch, kind, status, old_status);
 CREATE TABLE audit_workers (id PRIMARY KEY, pid);
 CREATE TABLE audit_rows (n INTEGER PRIMARY KEY, run, branch, position, nonce);
-CREATE TRIGGER audit_born AFTER INSERT ON holdfast_runs BEGIN
+CREATE TRIGGER audit_born AFTER INSERT ON stepfast_runs BEGIN
     INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, attempt, old_attempt, losses, old_losses,
                              due, wakes, ends)
     VALUES ({_CLOCK}, NEW.id, 0, 0, NEW.status, '', 0, 0, 0, 0,
             CASE WHEN NEW.place IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes, NEW.ends);
 END;
-CREATE TRIGGER audit_moved AFTER UPDATE ON holdfast_runs BEGIN
+CREATE TRIGGER audit_moved AFTER UPDATE ON stepfast_runs BEGIN
     INSERT INTO audit_moves (at, run, claim, old_claim, status, old_status, worker, old_worker, attempt, old_attempt,
                              losses, old_losses, due, wakes, ends, asked)
     VALUES ({_CLOCK}, NEW.id, NEW.claim, OLD.claim, NEW.status, OLD.status, NEW.worker, OLD.worker, NEW.attempt,
@@ -107,30 +107,30 @@ CREATE TRIGGER audit_moved AFTER UPDATE ON holdfast_runs BEGIN
             CASE WHEN NEW.place IS NULL AND NEW.worker IS NULL THEN NEW.visible_at * 1000 END, NEW.wakes,
             NEW.ends, NEW.asked);
 END;
-CREATE TRIGGER audit_recorded AFTER INSERT ON holdfast_steps BEGIN
+CREATE TRIGGER audit_recorded AFTER INSERT ON stepfast_steps BEGIN
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step+', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
+            (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
             NEW.status, NULL);
 END;
-CREATE TRIGGER audit_changed AFTER UPDATE OF claim, seq, name, kind, status, output, error ON holdfast_steps BEGIN
+CREATE TRIGGER audit_changed AFTER UPDATE OF claim, seq, name, kind, status, output, error ON stepfast_steps BEGIN
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step~', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
+            (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.output, NEW.branch, NEW.kind,
             NEW.status, OLD.status);
 END;
-CREATE TRIGGER audit_forgotten AFTER DELETE ON holdfast_steps BEGIN
+CREATE TRIGGER audit_forgotten AFTER DELETE ON stepfast_steps BEGIN
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, value, branch, kind, status, old_status)
     VALUES ({_CLOCK}, 'step-', OLD.run_id, OLD.position, OLD.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = OLD.run_id), OLD.output, OLD.branch, OLD.kind,
+            (SELECT claim FROM stepfast_runs WHERE id = OLD.run_id), OLD.output, OLD.branch, OLD.kind,
             OLD.status, NULL);
 END;
-CREATE TRIGGER audit_tried AFTER INSERT ON holdfast_tries BEGIN
+CREATE TRIGGER audit_tried AFTER INSERT ON stepfast_tries BEGIN
     INSERT INTO audit_writes (at, what, run, position, claim, run_claim, branch, kind, status)
     VALUES ({_CLOCK}, 'try+', NEW.run_id, NEW.position, NEW.claim,
-            (SELECT claim FROM holdfast_runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed');
+            (SELECT claim FROM stepfast_runs WHERE id = NEW.run_id), NEW.branch, 'try', 'failed');
 END;
-CREATE TRIGGER audit_registered AFTER INSERT ON holdfast_workers BEGIN
+CREATE TRIGGER audit_registered AFTER INSERT ON stepfast_workers BEGIN
     INSERT OR IGNORE INTO audit_workers VALUES (NEW.id, NEW.pid);
 END;
 """
@@ -161,9 +161,9 @@ class Database:
 
     async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows. ``[runs]`` stands for a table of the product, ``{moves}`` for one of the audit's."""
-        dots = '"holdfast".', "audit."
+        dots = '"stepfast".', "audit."
         if not self.is_postgres:
-            dots = "holdfast_", "audit_"
+            dots = "stepfast_", "audit_"
         text = sql.replace("[", dots[0]).replace("]", "").replace("{", dots[1]).replace("}", "")
         if not self.is_postgres:
             database = self._open()

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast import DatabaseUnavailable, Holdfast, InvalidState
+from stepfast import DatabaseUnavailable, InvalidState, Stepfast
 from tests.faults.composing import LISTENERS
 from tests.faults.ledger import Ledger, now
 
@@ -29,7 +29,7 @@ TROUBLE = (
 
 
 @contextlib.asynccontextmanager
-async def own_transaction(app: Holdfast) -> AsyncIterator[tuple[Any, bool]]:
+async def own_transaction(app: Stepfast) -> AsyncIterator[tuple[Any, bool]]:
     """A connection with a transaction begun, and whether it will be rolled back in the end."""
     rolled_back = random.random() < 0.4
     if app.url.kind == "postgres":
@@ -62,7 +62,7 @@ async def _begin(database: sqlite3.Connection) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def start_within(app: Holdfast, ledger: Ledger, workflow: str, input: Any, options: dict[str, Any]) -> None:
+async def start_within(app: Stepfast, ledger: Ledger, workflow: str, input: Any, options: dict[str, Any]) -> None:
     """Start a run as part of a transaction, and write down whether that was committed or rolled back."""
     async with own_transaction(app) as (connection, rolled_back):
         run = await app.start(workflow, input, connection=connection, **options)
@@ -78,7 +78,7 @@ async def start_within(app: Holdfast, ledger: Ledger, workflow: str, input: Any,
 class Sender:
     """Sends signals one after the other, each to the end of the chain that a run has become."""
 
-    def __init__(self, app: Holdfast, ledger: Ledger, name: str, within: float = 0.1) -> None:
+    def __init__(self, app: Stepfast, ledger: Ledger, name: str, within: float = 0.1) -> None:
         self._app = app
         self._ledger = ledger
         self._name = name
@@ -127,7 +127,7 @@ class Sender:
         return info.reason == "continued"
 
 
-async def keep_signalling(app: Holdfast, ledger: Ledger, name: str, pause: float = 0.03) -> None:
+async def keep_signalling(app: Stepfast, ledger: Ledger, name: str, pause: float = 0.03) -> None:
     """Send signals to runs that listen, as long as there are any."""
     sender, deaf = Sender(app, ledger, name), set()
     while True:
@@ -142,7 +142,7 @@ async def keep_signalling(app: Holdfast, ledger: Ledger, name: str, pause: float
 # -- operators -----------------------------------------------------------------------------------------------------
 
 
-async def wish(app: Holdfast, ledger: Ledger, run_id: str, what: str) -> None:
+async def wish(app: Stepfast, ledger: Ledger, run_id: str, what: str) -> None:
     """Ask for something, and write down what was said."""
     run, at = app.get(run_id), now()
     granted: bool | None = None
@@ -157,7 +157,7 @@ async def wish(app: Holdfast, ledger: Ledger, run_id: str, what: str) -> None:
         ledger.wish(run_id, what, granted, at)
 
 
-async def keep_meddling(app: Holdfast, ledger: Ledger, unfinished: Any, pause: float = 0.1) -> None:
+async def keep_meddling(app: Stepfast, ledger: Ledger, unfinished: Any, pause: float = 0.1) -> None:
     """Cancel some runs, pause and resume others. ``unfinished`` tells of runs that have not ended, children too."""
     while True:
         for run_id in await unfinished():

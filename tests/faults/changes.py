@@ -17,16 +17,16 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.engine import undo
-from holdfast.model.ids import new_id
-from holdfast.model.records import Batch, Mail
-from holdfast.model.status import TERMINAL
-from holdfast.store.postgres import claiming, connections, flushing, transacting
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.sqlite import flushing as sqlite_flushing
-from holdfast.store.sqlite.store import SqliteStore
-from holdfast.worker import heartbeat
-from holdfast.worker.worker import Worker
+from stepfast.engine import undo
+from stepfast.model.ids import new_id
+from stepfast.model.records import Batch, Mail
+from stepfast.model.status import TERMINAL
+from stepfast.store.postgres import claiming, connections, flushing, transacting
+from stepfast.store.postgres.store import PostgresStore
+from stepfast.store.sqlite import flushing as sqlite_flushing
+from stepfast.store.sqlite.store import SqliteStore
+from stepfast.worker import heartbeat
+from stepfast.worker.worker import Worker
 from tests.faults.composing import STOP
 from tests.faults.ledger import Ledger, now
 

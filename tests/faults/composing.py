@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast import Backoff, ChildFailed, Context, Holdfast, SignalTimeout, SyncContext, step
-from holdfast.engine.call import DurableCall
-from holdfast.engine.context_base import ContextBase
+from stepfast import Backoff, ChildFailed, Context, SignalTimeout, Stepfast, SyncContext, step
+from stepfast.engine.call import DurableCall
+from stepfast.engine.context_base import ContextBase
 from tests.faults.audit import Database
 from tests.faults.evidence import ASKS, RAISES, RETURNS, Place
 from tests.faults.ledger import Ledger
@@ -82,7 +82,7 @@ def key_of(call: DurableCall[Any]) -> str:
 
 
 def add_to(
-    app: Holdfast, ledger: Ledger, database: Database, work: Callable[..., Awaitable[str]], mark: Callable[..., bool]
+    app: Stepfast, ledger: Ledger, database: Database, work: Callable[..., Awaitable[str]], mark: Callable[..., bool]
 ) -> None:
     """Register all of them. ``work(needs, pause)`` is the usual step; ``mark(name)`` is true the first time."""
     write_row = _row_writer(ledger, database)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from holdfast.model.graph import APPROVAL, Graph, Node
+from stepfast.model.graph import APPROVAL, Graph, Node
 from tests.faults import story
 from tests.faults.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
 from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Move, Run, Write

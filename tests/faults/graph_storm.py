@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from holdfast import InvalidState
+from stepfast import InvalidState
 from tests.faults.bystanders import TROUBLE, wish
 from tests.faults.graph_rules import GraphAct, NodeRow, Scene, check, tell
 from tests.faults.graphs import ACTS, graphs_of, start_one

@@ -15,9 +15,9 @@ import secrets
 import time
 from typing import Any
 
-from holdfast import Backoff, Holdfast, NonRetryableError, step
-from holdfast.engine.dag import Dag
-from holdfast.model.graph import APPROVAL, Graph
+from stepfast import Backoff, NonRetryableError, Stepfast, step
+from stepfast.engine.dag import Dag
+from stepfast.model.graph import APPROVAL, Graph
 from tests.faults.bystanders import TROUBLE, own_transaction
 from tests.faults.evidence import RAISES, RETURNS
 from tests.faults.graph_rules import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN
@@ -39,7 +39,7 @@ class Stray(Exception):
 # -- the graphs ----------------------------------------------------------------------------------------------------
 
 
-def add_to(app: Holdfast, ledger: Ledger) -> dict[str, Dag]:
+def add_to(app: Stepfast, ledger: Ledger) -> dict[str, Dag]:
     """Declare them all."""
     w = _Works(ledger)
     flaky: dict[str, Any] = {"retries": 40, "backoff": AT_ONCE}
@@ -216,7 +216,7 @@ def fate_of(graph: Graph, pause: float) -> dict[str, Any]:
     return {"pause": pause, "breaks": breaks, "strays": strays, "unwanted": unwanted, "stuck": stuck}
 
 
-async def start_one(app: Holdfast, ledger: Ledger, graphs: dict[str, Graph], pause: float) -> Any:
+async def start_one(app: Stepfast, ledger: Ledger, graphs: dict[str, Graph], pause: float) -> Any:
     """Start a dag run of a random kind; its handle, or None if nobody knows."""
     [name] = random.choices(list(MIX), list(MIX.values()))
     fate, options = fate_of(graphs[name], pause), {"priority": random.choice((0, 0, 0, 5, -5))}
@@ -236,7 +236,7 @@ async def start_one(app: Holdfast, ledger: Ledger, graphs: dict[str, Graph], pau
     return run
 
 
-async def keep_starting(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+async def keep_starting(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     """A program: start dag runs until killed."""
     graphs = graphs_of(app)
     async with app:
@@ -246,6 +246,6 @@ async def keep_starting(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]
             await asyncio.sleep(random.random() * 0.3)
 
 
-def graphs_of(app: Holdfast) -> dict[str, Graph]:
+def graphs_of(app: Stepfast) -> dict[str, Graph]:
     """The graphs of this module, as the application has declared them."""
     return {name: dag.graph for name in MIX if isinstance(dag := app.workflows[name], Dag)}

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.engine.context_base import ContextBase
-from holdfast.engine.scope import current_call, current_execution
+from stepfast.engine.context_base import ContextBase
+from stepfast.engine.scope import current_call, current_execution
 from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 
 ACTS, STARTS, UNWANTED, SIGNALS, ANSWERS, WISHES = "acts", "starts", "unwanted", "signals", "answers", "wishes"

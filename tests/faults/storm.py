@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
-from holdfast import Holdfast, RunCancelled, RunFailed
-from holdfast.settings import Settings
+from stepfast import RunCancelled, RunFailed, Stepfast
+from stepfast.settings import Settings
 from tests.faults import composing
 from tests.faults.audit import Database
 from tests.faults.bystanders import TROUBLE, Sender, keep_meddling, keep_signalling, wish
@@ -103,7 +103,7 @@ class Storm:
         folder.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger(folder)
         self.database = Database(url)
-        self.app: Holdfast = make_app(self.through, self.ledger, Settings(**self.settings))
+        self.app: Stepfast = make_app(self.through, self.ledger, Settings(**self.settings))
         self.workers: list[Process] = []
         self._starters: list[Process] = []
         self._gone: list[Process] = []

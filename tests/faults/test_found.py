@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.engine.branches import FirstCall
-from holdfast.engine.execution import Execution
-from holdfast.engine.inbox import Inbox
-from holdfast.engine.scope import current_execution
-from holdfast.settings import Settings
+from stepfast import Context, Stepfast
+from stepfast.engine.branches import FirstCall
+from stepfast.engine.execution import Execution
+from stepfast.engine.inbox import Inbox
+from stepfast.engine.scope import current_execution
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 
 SETTINGS = Settings(lease=10, poll=0.1, sweep=0.5, moment=60)
@@ -22,7 +22,7 @@ async def test_mail_that_comes_in_the_turn_in_which_the_run_would_be_released(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was handed to the code, which had not gone on yet, and the run said that it had seen all wakes: slept over."""
-    app = Holdfast(url, settings=SETTINGS)
+    app = Stepfast(url, settings=SETTINGS)
     executions: list[Execution] = []
 
     @app.workflow
@@ -52,7 +52,7 @@ async def test_a_race_won_by_a_signal_while_a_step_was_being_recorded(
 ) -> None:
     """Both are on record, the step first; the signal is taken, so it has won, also for a worker that finds no verdict.
     Otherwise nobody would ever have seen the signal."""
-    app = Holdfast(url, settings=SETTINGS)
+    app = Stepfast(url, settings=SETTINGS)
     flushing, may_flush, verdict = asyncio.Event(), asyncio.Event(), Gate()
 
     async def quick() -> str:
@@ -112,7 +112,7 @@ async def test_a_race_won_by_a_signal_while_a_step_was_being_recorded(
 
 async def test_a_change_that_was_met_before_a_wait_is_met_again_after_it(url: str) -> None:
     """The records of a released run are remembered; that of the change was not among them."""
-    app = Holdfast(url, settings=Settings(lease=10, poll=0.1, moment=0))
+    app = Stepfast(url, settings=Settings(lease=10, poll=0.1, moment=0))
 
     async def note(word: str) -> str:
         return word

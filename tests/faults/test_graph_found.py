@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.engine.execution import Execution
-from holdfast.engine.scope import current_execution
-from holdfast.settings import Settings
-from holdfast.worker.errands import Errands
+from stepfast import Stepfast
+from stepfast.engine.execution import Execution
+from stepfast.engine.scope import current_execution
+from stepfast.settings import Settings
+from stepfast.worker.errands import Errands
 from tests.support.engine import PATIENCE, Gate, eventually, stopped_at_once
 
 SETTINGS = Settings(lease=10, poll=0.1, sweep=0.5, moment=60)
@@ -39,7 +39,7 @@ def finish(monkeypatch: pytest.MonkeyPatch) -> Finish:
     return Finish(monkeypatch)
 
 
-def saga(app: Holdfast, undone: list[str], **options: Any) -> Any:
+def saga(app: Stepfast, undone: list[str], **options: Any) -> Any:
     dag = app.dag("saga", **options)
 
     async def undo(ctx: Any) -> None:
@@ -56,7 +56,7 @@ async def test_a_dag_run_cancelled_while_it_is_finished_by_a_worker_that_dies_is
     url: str, finish: Finish
 ) -> None:
     """The next worker heeded the wish before it had looked at the steps: cancelled, and nothing undone."""
-    app, undone = Holdfast(url, settings=SETTINGS), list[str]()
+    app, undone = Stepfast(url, settings=SETTINGS), list[str]()
     async with app:
         run = await app.start(saga(app, undone))
         async with stopped_at_once(app):
@@ -68,7 +68,7 @@ async def test_a_dag_run_cancelled_while_it_is_finished_by_a_worker_that_dies_is
 
 async def test_a_dag_run_cancelled_while_it_is_finished_is_undone(url: str, finish: Finish) -> None:
     """The wish was granted, and is heard by whoever is about to finish the run."""
-    app, undone = Holdfast(url, settings=SETTINGS), list[str]()
+    app, undone = Stepfast(url, settings=SETTINGS), list[str]()
     async with app:
         run = await app.start(saga(app, undone))
         async with app.worker():
@@ -82,7 +82,7 @@ async def test_a_dag_run_cancelled_while_it_is_finished_is_undone(url: str, fini
 
 async def test_the_deadline_of_a_dag_run_whose_steps_are_done_undoes_nothing(url: str, finish: Finish) -> None:
     """It passed while the run was being finished: failed, with a step that was completed and not undone."""
-    app, undone = Holdfast(url, settings=SETTINGS), list[str]()
+    app, undone = Stepfast(url, settings=SETTINGS), list[str]()
     async with app:
         run = await app.start(saga(app, undone, deadline=2))
         async with app.worker():

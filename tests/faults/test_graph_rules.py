@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.graph import APPROVAL, Graph, Node
+from stepfast.model.graph import APPROVAL, Graph, Node
 from tests.faults.evidence import CHANGED, INSERTED, TRIED, Evidence, Move, Run, Seen, Start, Step, Wish, Write
 from tests.faults.evidence import UNDO as UNDO_BRANCH
 from tests.faults.graph_rules import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN, GraphAct, NodeRow, Scene, check, tell

@@ -10,9 +10,9 @@ import time
 import asyncpg
 import pytest
 
-from holdfast import Backoff, Holdfast, SyncContext
-from holdfast.engine.scope import current_execution
-from holdfast.settings import Settings
+from stepfast import Backoff, Stepfast, SyncContext
+from stepfast.engine.scope import current_execution
+from stepfast.settings import Settings
 
 RUNS = 60
 SETTINGS = Settings(lease=6, poll=0.1, sweep=0.5)
@@ -41,7 +41,7 @@ class Stage:
 @pytest.mark.parametrize("spread", [0, 0.01], ids=["late write alone", "late write in the same flush"])
 async def test_a_thread_that_comes_back_late_writes_nothing_and_harms_nobody(postgres_url: str, spread: float) -> None:
     stage = Stage(spread)
-    app = Holdfast(postgres_url, settings=SETTINGS)
+    app = Stepfast(postgres_url, settings=SETTINGS)
 
     @app.workflow(timeout=0.7, max_attempts=5, backoff=QUICK)
     def slow(ctx: SyncContext, number: int) -> list[str]:
@@ -54,8 +54,8 @@ async def test_a_thread_that_comes_back_late_writes_nothing_and_harms_nobody(pos
         results = [await run.result(timeout=30) for run in runs]
 
     connection = await asyncpg.connect(postgres_url)
-    accepted = await connection.fetch("SELECT run_id, position FROM holdfast.steps WHERE claim = 1")
-    claims = await connection.fetchval("SELECT max(claim) FROM holdfast.runs")
+    accepted = await connection.fetch("SELECT run_id, position FROM stepfast.steps WHERE claim = 1")
+    claims = await connection.fetchval("SELECT max(claim) FROM stepfast.runs")
     await connection.close()
     assert not accepted, f"late writes of the timed-out attempt accepted in {len(accepted)} of {RUNS} runs"
     assert claims == 2, "the late write took the next attempt down with it"

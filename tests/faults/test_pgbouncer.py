@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from holdfast import Backoff, Context, Holdfast
-from holdfast.settings import Settings
+from stepfast import Backoff, Context, Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.pgbouncer import pgbouncer
 
@@ -27,8 +27,8 @@ def pooled_url(postgres_url: str) -> Iterator[str]:
         yield url
 
 
-def make_app(url: str, calls: Calls) -> Holdfast:
-    app = Holdfast(url, settings=SETTINGS)
+def make_app(url: str, calls: Calls) -> Stepfast:
+    app = Stepfast(url, settings=SETTINGS)
 
     @app.workflow(name="work", backoff=Backoff(base=0.05))
     async def work(ctx: Context, number: int) -> int:
@@ -70,17 +70,17 @@ async def test_leases_hold_and_the_lost_is_found_behind_a_pooler(pooled_url: str
         run = await app.start(app.workflows["work"], 7)
         connection = await asyncpg.connect(postgres_url)
         await connection.execute(
-            "UPDATE holdfast.runs SET status = 'running', place = NULL, claim = 1, attempt = 1, "
+            "UPDATE stepfast.runs SET status = 'running', place = NULL, claim = 1, attempt = 1, "
             "worker = '00000000-0000-7000-8000-000000000001'"
         )
         async with app.worker():
             assert await run.result(timeout=PATIENCE) == 56
             await eventually(lambda: _beats(connection))
-        assert await connection.fetchval("SELECT losses + claim FROM holdfast.runs") >= 2
-        left = await connection.fetchval("SELECT count(*) FROM holdfast.workers")
+        assert await connection.fetchval("SELECT losses + claim FROM stepfast.runs") >= 2
+        left = await connection.fetchval("SELECT count(*) FROM stepfast.workers")
         await connection.close()
     assert left == 0
 
 
 async def _beats(connection: asyncpg.Connection) -> bool:
-    return bool(await connection.fetchval("SELECT count(*) FROM holdfast.workers WHERE beat_at > started_at"))
+    return bool(await connection.fetchval("SELECT count(*) FROM stepfast.workers WHERE beat_at > started_at"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast
-from holdfast.settings import Settings
-from holdfast.worker.worker import Worker
+from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast
+from stepfast.settings import Settings
+from stepfast.worker.worker import Worker
 from tests.support.engine import eventually
 
 SETTINGS = Settings(lease=10, heartbeat=0.15, poll=0.1, sweep=0.5, moment=0.05, outage_backoff_max=0.2)
@@ -37,7 +37,7 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 async def test_a_claim_whose_reply_is_slow_is_not_given_back(url: str, beats: Callable[[], int]) -> None:
-    app = Holdfast(url, settings=SETTINGS)
+    app = Stepfast(url, settings=SETTINGS)
     acts: list[int] = []
 
     @app.task
@@ -66,7 +66,7 @@ async def test_a_claim_whose_reply_is_slow_is_not_given_back(url: str, beats: Ca
 
 
 async def test_a_run_whose_release_is_slow_to_be_written_is_not_given_back(url: str, beats: Callable[[], int]) -> None:
-    app = Holdfast(url, settings=SETTINGS)
+    app = Stepfast(url, settings=SETTINGS)
     acts: list[float] = []
 
     async def fails_once() -> None:
@@ -99,7 +99,7 @@ async def test_a_run_whose_release_is_slow_to_be_written_is_not_given_back(url: 
 
 async def test_an_attempt_that_has_failed_begins_nothing_more(url: str) -> None:
     """Its other steps wait for their next try; it must not come."""
-    app = Holdfast(url, settings=SETTINGS)
+    app = Stepfast(url, settings=SETTINGS)
     acts: list[tuple[str, int]] = []
     quick = Backoff(base=0.01, factor=1, max=0.01, jitter=False)
 

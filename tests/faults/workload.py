@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Backoff, Context, DatabaseUnavailable, Holdfast, SyncContext
-from holdfast.settings import Settings
+from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast, SyncContext
+from stepfast.settings import Settings
 from tests.faults import bystanders, composing, graphs
 from tests.faults.audit import Database
 from tests.faults.evidence import LATE, RAISES, RETURNS
@@ -45,9 +45,9 @@ MIX = {
 MAY_FAIL = frozenset({"unlucky", "poison"}) | composing.MAY_FAIL
 
 
-def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Holdfast:
+def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logger | None = None) -> Stepfast:
     """The application that every process of a storm has."""
-    app = Holdfast(url, settings=settings, logger=logger)
+    app = Stepfast(url, settings=settings, logger=logger)
 
     async def work(needs: int, pause: float = 0.0) -> str:
         nonce = ledger.act(RETURNS, needs)
@@ -236,7 +236,7 @@ def _first(mark: Path) -> bool:
     return True
 
 
-async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.02) -> Any:
+async def start_one(app: Stepfast, ledger: Ledger, keys: int, pause: float = 0.02) -> Any:
     """Start a run of a random kind; its handle, or None if the start did not return."""
     [workflow] = random.choices(list(MIX), list(MIX.values()))
     key = f"key {random.randrange(keys)}" if random.random() < 0.15 else None
@@ -259,7 +259,7 @@ async def start_one(app: Holdfast, ledger: Ledger, keys: int, pause: float = 0.0
 # -- programs ------------------------------------------------------------------------------------------------------
 
 
-async def _work(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+async def _work(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     ready = TellWhenReady(ledger)
     app.logger.addHandler(ready)
     await _until_connected(app)
@@ -288,7 +288,7 @@ class TellWhenReady(logging.Handler):
             self._ledger.append("ready", {"pid": os.getpid()})
 
 
-async def _until_connected(app: Holdfast) -> None:
+async def _until_connected(app: Stepfast) -> None:
     """A process that comes up during an outage is started again, by whoever looks after it: here, by itself."""
     while True:
         try:
@@ -298,7 +298,7 @@ async def _until_connected(app: Holdfast) -> None:
             await asyncio.sleep(0.2)
 
 
-async def _start(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+async def _start(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     await _until_connected(app)
     async with app:
         ledger.append("ready", {"pid": os.getpid()})
@@ -307,7 +307,7 @@ async def _start(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> No
             await asyncio.sleep(random.random() * 0.1)
 
 
-async def _send(app: Holdfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+async def _send(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     await _until_connected(app)
     async with app:
         ledger.append("ready", {"pid": os.getpid()})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from stepfast import (
     Backoff,
     ConfigurationError,
     ContextMisuse,
@@ -20,7 +20,7 @@ from holdfast import (
     RetryLater,
     StepFailed,
 )
-from holdfast.model.backoff import is_retryable, retry_delay, seconds
+from stepfast.model.backoff import is_retryable, retry_delay, seconds
 
 spans = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 backoffs = st.builds(

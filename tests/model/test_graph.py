@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError, GraphError
-from holdfast.model.graph import APPROVAL, Graph, Node, Reopened, Settled, Stood, is_failure, mermaid, summed
+from stepfast.errors import ConfigurationError, GraphError
+from stepfast.model.graph import APPROVAL, Graph, Node, Reopened, Settled, Stood, is_failure, mermaid, summed
 
 DIAMOND = Graph([Node("a"), Node("b", ("a",)), Node("c", ("a",)), Node("d", ("b", "c"))])
 

@@ -10,8 +10,8 @@ from multiprocessing.queues import SimpleQueue
 
 import pytest
 
-from holdfast.model import ids
-from holdfast.model.ids import is_id, new_id
+from stepfast.model import ids
+from stepfast.model.ids import is_id, new_id
 
 
 def test_ids_are_uuids_of_version_seven() -> None:

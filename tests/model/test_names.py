@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError
-from holdfast.model.names import check_name, check_namespace
+from stepfast import ConfigurationError
+from stepfast.model.names import check_name, check_namespace
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_what_no_database_keeps_is_refused_by_name(name: Any, why: str) -> None:
         check_name(name, "the name", 200)
 
 
-@pytest.mark.parametrize("name", ["holdfast", "_x", "Prod_2", "x" * 48])
+@pytest.mark.parametrize("name", ["stepfast", "_x", "Prod_2", "x" * 48])
 def test_a_namespace_is_a_plain_identifier(name: str) -> None:
     assert check_namespace(name) == name
 

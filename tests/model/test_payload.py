@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import PayloadError, Settings
-from holdfast.model.payload import Payloads, json_depth
+from stepfast import PayloadError, Settings
+from stepfast.model.payload import Payloads, json_depth
 
 PAYLOADS = Payloads(Settings())
 

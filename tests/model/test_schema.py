@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from holdfast.model.payload import json_schema
-from holdfast.model.schema import first_problem
+from stepfast.model.payload import json_schema
+from stepfast.model.schema import first_problem
 
 
 class Colour(enum.Enum):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Settings
+from stepfast import ConfigurationError, Settings
 
 
 def test_the_environment_goes_before_defaults_and_behind_what_is_passed() -> None:
-    environ = {"HOLDFAST_LEASE": "12.5", "HOLDFAST_MAX_ATTEMPTS": "7", "HOLDFAST_RECORD_ARGUMENTS": "no", "OTHER": "x"}
+    environ = {"STEPFAST_LEASE": "12.5", "STEPFAST_MAX_ATTEMPTS": "7", "STEPFAST_RECORD_ARGUMENTS": "no", "OTHER": "x"}
     found = Settings.from_environment(environ, max_attempts=9)
     assert (found.lease, found.max_attempts, found.record_arguments) == (12.5, 9, False)
     assert found.poll == Settings().poll
@@ -21,7 +21,7 @@ def test_every_setting_can_be_set_in_the_environment() -> None:
     for field in dataclasses.fields(Settings):
         default = getattr(Settings(), field.name)
         text = "true" if isinstance(default, bool) else "9" if field.name == "heartbeat" else "11"
-        found = Settings.from_environment({f"HOLDFAST_{field.name.upper()}": text})
+        found = Settings.from_environment({f"STEPFAST_{field.name.upper()}": text})
         assert getattr(found, field.name) == (True if text == "true" else float(text)), field.name
 
 
@@ -29,8 +29,8 @@ def test_every_setting_can_be_set_in_the_environment() -> None:
     ("name", "text"), [("LEASE", "long"), ("CONCURRENCY", "1.5"), ("RECORD_ARGUMENTS", "maybe"), ("POLL", "")]
 )
 def test_what_cannot_be_read_is_refused_by_the_name_of_the_variable(name: str, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"HOLDFAST_{name}"):
-        Settings.from_environment({f"HOLDFAST_{name}": text})
+    with pytest.raises(ConfigurationError, match=f"STEPFAST_{name}"):
+        Settings.from_environment({f"STEPFAST_{name}": text})
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import ConfigurationError, Holdfast
-from holdfast.model.url import parse_url, redact
+from stepfast import ConfigurationError, Stepfast
+from stepfast.model.url import parse_url, redact
 
 SECRET = "hunter2"
 
@@ -88,7 +88,7 @@ def test_a_malformed_url_is_refused_without_showing_the_password(text: str) -> N
 @pytest.mark.parametrize("text", MALFORMED)
 def test_an_application_shows_no_password_either(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Holdfast(text)
+        Stepfast(text)
     assert SECRET not in str(caught.value)
 
 

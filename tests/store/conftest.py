@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store import Store, open_store
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import Store, open_store
 from tests.store.scene import Rows, Scene
 
 Opener = Callable[..., Store]
@@ -48,13 +48,13 @@ class Stores:
         """Whether a second store sees the same data; a database in memory is its store's alone."""
         return self.url.kind != "sqlite" or self.url.path is not None
 
-    async def open(self, namespace: str = "holdfast", settings: Settings | None = None) -> Store:
+    async def open(self, namespace: str = "stepfast", settings: Settings | None = None) -> Store:
         store = open_store(self.url, namespace, settings or Settings())
         await store.open()
         self._stack.push_async_callback(store.close)
         return store
 
-    async def scene(self, store: Store, namespace: str = "holdfast") -> Scene:
+    async def scene(self, store: Store, namespace: str = "stepfast") -> Scene:
         rows = Rows(store, namespace, self.url.text)
         self._stack.push_async_callback(rows.close)
         scene = Scene(store, rows)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.model.graph import Graph, Node, Settled
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Lane, NewNode, NewRun, NodeRow, Parent, RunRow, RunShape, Transition
+from stepfast.model.graph import Graph, Node, Settled
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Lane, NewNode, NewRun, NodeRow, Parent, RunRow, RunShape, Transition
 from tests.store.scene import Scene, move
 
 ITSELF = ""

@@ -12,8 +12,8 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import (
+from stepfast.model.ids import new_id
+from stepfast.model.records import (
     Batch,
     BeatAnswer,
     Claimed,
@@ -34,9 +34,9 @@ from holdfast.model.records import (
     ValueSet,
     WorkerInfo,
 )
-from holdfast.store import Store
-from holdfast.store.protocol import Delivery
-from holdfast.store.sqlite import SqliteStore
+from stepfast.store import Store
+from stepfast.store.protocol import Delivery
+from stepfast.store.sqlite import SqliteStore
 
 WORKFLOWS = ("order", "mail", "report")
 """The workflows that the workers of these tests know."""
@@ -48,7 +48,7 @@ DAY = 24 * 60 * MINUTE
 class Rows:
     """The tables themselves. ``[runs]`` stands for the table's full name, ``?`` for a value, in every dialect."""
 
-    def __init__(self, store: Store, namespace: str = "holdfast", url: str = "") -> None:
+    def __init__(self, store: Store, namespace: str = "stepfast", url: str = "") -> None:
         self._store = store
         self._namespace = namespace
         self._url = url

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Lane, NewRun, Parent, Transition
-from holdfast.store import Store
-from holdfast.store.protocol import Delivery
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Lane, NewRun, Parent, Transition
+from stepfast.store import Store
+from stepfast.store.protocol import Delivery
 from tests.store.scene import (
     DAY,
     MINUTE,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.model.records import Lane, StepRecord
-from holdfast.settings import Settings
-from holdfast.store import Store
+from stepfast.model.records import Lane, StepRecord
+from stepfast.settings import Settings
+from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retried, step, waiting
 

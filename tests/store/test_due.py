@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.model.records import Lane
+from stepfast.model.records import Lane
 from tests.store.scene import DAY, MINUTE, Scene, move, retried, waiting
 
 

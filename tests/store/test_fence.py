@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Entry
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Entry
 from tests.store.scene import (
     Scene,
     completed,

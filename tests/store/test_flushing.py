@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import DatabaseRefused
-from holdfast.model.records import Entry
+from stepfast.errors import DatabaseRefused
+from stepfast.model.records import Entry
 from tests.store.scene import (
     DAY,
     MINUTE,

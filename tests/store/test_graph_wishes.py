@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidState
-from holdfast.model.graph import Graph, Node
-from holdfast.model.records import RUN_ITSELF, Definition
+from stepfast.errors import InvalidState
+from stepfast.model.graph import Graph, Node
+from stepfast.model.records import RUN_ITSELF, Definition
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane
 from tests.store.scene import (
     DAY,

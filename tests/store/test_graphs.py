@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from holdfast.model.graph import Graph, Node
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Definition, Parent
-from holdfast.store import Store
+from stepfast.model.graph import Graph, Node
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Definition, Parent
+from stepfast.store import Store
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of
 from tests.store.scene import (
     DAY,

@@ -11,9 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.model.graph import Graph, Node
-from holdfast.model.records import Claimed, Entry, FlushAnswer
-from holdfast.store import Store
+from stepfast.model.graph import Graph, Node
+from stepfast.model.records import Claimed, Entry, FlushAnswer
+from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of
 from tests.store.scene import MINUTE, Scene, signal, step, waiting
@@ -43,7 +43,7 @@ async def somebody(stores: Stores) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def locked(stores: Stores, *ids: str) -> AsyncIterator[Any]:
     async with somebody(stores) as connection, connection.transaction():
-        await connection.execute("SELECT 1 FROM holdfast.runs WHERE id = ANY($1::uuid[]) FOR NO KEY UPDATE", list(ids))
+        await connection.execute("SELECT 1 FROM stepfast.runs WHERE id = ANY($1::uuid[]) FOR NO KEY UPDATE", list(ids))
         yield connection
 
 
@@ -503,7 +503,7 @@ async def test_a_step_that_is_being_picked_up_when_another_expires_counts(scene:
         async with locked(stores, taken) as claimer:
             sweep = asyncio.create_task(scene.store.promote(100))
             await blocked_by(stores, claimer)
-            await claimer.execute("UPDATE holdfast.runs SET started_at = 1, place = NULL WHERE id = $1", taken)
+            await claimer.execute("UPDATE stepfast.runs SET started_at = 1, place = NULL WHERE id = $1", taken)
         assert (await sweep).lanes == {lane("b")}
     assert (await dag.states())["b"] == "queued"
 

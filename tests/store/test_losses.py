@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Lane
+from stepfast.model.ids import new_id
+from stepfast.model.records import Lane
 from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Lane
-from holdfast.store import Store
-from holdfast.store.protocol import Delivery
+from stepfast.model.ids import new_id
+from stepfast.model.records import Lane
+from stepfast.store import Store
+from stepfast.store.protocol import Delivery
 from tests.store.conftest import Stores
 from tests.store.scene import (
     DAY,
@@ -445,7 +445,7 @@ async def test_delivery_does_not_wait_for_a_run_that_somebody_holds_locked(scene
     other = await asyncpg.connect(stores.url.text)
     try:
         async with asyncio.timeout(20), other.transaction():
-            await other.execute("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", locked)
+            await other.execute("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", locked)
             assert (await scene.store.deliver(10)).moved == 1
             assert (await scene.mailbox(free)).wakes == 1
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.model.records import Claimed, Entry, StepDone, StepWith, Tries
+from stepfast.model.records import Claimed, Entry, StepDone, StepWith, Tries
 from tests.store.scene import (
     DAY,
     MINUTE,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Entry, Held, Lane, RunRow
-from holdfast.store import Store
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Entry, Held, Lane, RunRow
+from stepfast.store import Store
 from tests.store.scene import (
     DAY,
     MINUTE,

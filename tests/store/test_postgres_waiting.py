@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable
-from holdfast.model.ids import new_id
-from holdfast.model.records import Claimed, Mail, NewRun, RunShape
-from holdfast.store import Store
+from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable
+from stepfast.model.ids import new_id
+from stepfast.model.records import Claimed, Mail, NewRun, RunShape
+from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.scene import DAY, Scene, completed, joint, move, new_run, signal, step, waiting
 
@@ -38,7 +38,7 @@ async def somebody(stores: Stores) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def locked(stores: Stores, run_id: str) -> AsyncIterator[None]:
     async with somebody(stores) as connection, connection.transaction():
-        await connection.execute("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR NO KEY UPDATE", run_id)
+        await connection.execute("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR NO KEY UPDATE", run_id)
         yield
 
 

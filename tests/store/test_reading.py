@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Definition
+from stepfast.model.ids import new_id
+from stepfast.model.records import Definition
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.records import Lane
+from stepfast.model.records import Lane
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, move, retried, step, waiting
 
 

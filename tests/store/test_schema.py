@@ -10,9 +10,9 @@ import sys
 import asyncpg
 import pytest
 
-from holdfast.errors import SchemaError
-from holdfast.store import Store
-from holdfast.store.statements import load_migrations
+from stepfast.errors import SchemaError
+from stepfast.store import Store
+from stepfast.store.statements import load_migrations
 from tests.store.conftest import Stores
 from tests.store.scene import Rows
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.empty
 
 MIGRATE = """
 import asyncio, sys
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store import open_store
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import open_store
 
 async def main():
-    store = open_store(parse_url(sys.argv[1]), "holdfast", Settings())
+    store = open_store(parse_url(sys.argv[1]), "stepfast", Settings())
     sys.stdout.write("ready\\n"); sys.stdout.flush()
     sys.stdin.readline()
     await store.open()
@@ -70,7 +70,7 @@ def test_twenty_processes_may_create_one_file_at_once(sqlite_url: str) -> None:
         process.stdin.flush()
     answers = [process.communicate(timeout=60) for process in processes]
     assert [error for _, error in answers if error] == []
-    known = len(list(load_migrations("holdfast.store.sqlite")))
+    known = len(list(load_migrations("stepfast.store.sqlite")))
     assert sorted(out.strip() for out, _ in answers) == ["0 []"] * 19 + [f"{known} []"]
 
 
@@ -110,9 +110,9 @@ async def test_the_script_makes_the_same_tables(stores: Stores, bare: Store) -> 
 
 async def test_two_namespaces_of_one_database_do_not_meet(stores: Stores, store: Store) -> None:
     """W8, W9. One name is the beginning of the other, which a careless prefix would mix up."""
-    other = await stores.open("holdfast_2")
+    other = await stores.open("stepfast_2")
     await other.migrate()
-    first, second = await stores.scene(store), await stores.scene(other, "holdfast_2")
+    first, second = await stores.scene(store), await stores.scene(other, "stepfast_2")
     run_id = await first.start(key="k")
     assert await other.run(run_id) is None
     assert await second.claim() == []
@@ -121,9 +121,9 @@ async def test_two_namespaces_of_one_database_do_not_meet(stores: Stores, store:
 
 
 async def test_a_reset_drops_this_namespace_and_no_other(stores: Stores, store: Store) -> None:
-    other = await stores.open("holdfast_2")
+    other = await stores.open("stepfast_2")
     await other.migrate()
-    scene = await stores.scene(other, "holdfast_2")
+    scene = await stores.scene(other, "stepfast_2")
     run_id = await scene.start()
     await store.reset()
     state = await store.schema_state()

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.writer import Writer
+from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store.sqlite import SqliteStore
+from stepfast.store.sqlite.writer import Writer
 from tests.store.scene import Rows, Scene, new_run, step
 
 
 def sqlite_store(url: str, **settings: Any) -> SqliteStore:
-    return SqliteStore(parse_url(url), "holdfast", Settings(**settings))
+    return SqliteStore(parse_url(url), "stepfast", Settings(**settings))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_what_waits_goes_out_in_one_transaction(store: SqliteStore) -> Non
 
 async def test_one_that_fails_is_rolled_back_alone(store: SqliteStore) -> None:
     def fail(database: sqlite3.Connection) -> None:
-        database.execute("INSERT INTO holdfast_meta (name, value) VALUES ('half', 'done')")
+        database.execute("INSERT INTO stepfast_meta (name, value) VALUES ('half', 'done')")
         raise KeyError("on purpose")
 
     async with Held(writer_of(store)):
@@ -112,7 +112,7 @@ async def test_one_that_fails_is_rolled_back_alone(store: SqliteStore) -> None:
         await bad
     await asyncio.gather(first, last)
     assert len(await store.runs()) == 2
-    half = "SELECT 1 FROM holdfast_meta WHERE name = 'half'"
+    half = "SELECT 1 FROM stepfast_meta WHERE name = 'half'"
     assert await writer_of(store).do(lambda database: database.execute(half).fetchall()) == []
 
 
@@ -142,7 +142,7 @@ async def test_a_heartbeat_goes_to_the_front_and_rides_in_the_next_commit(scene:
     beats: list[Any] = []
     seen = await commits(store)
     async with Held(writer):
-        beat_at = "SELECT running FROM holdfast_workers"
+        beat_at = "SELECT running FROM stepfast_workers"
         jobs = [asyncio.create_task(writer.do(lambda db: beats.extend(db.execute(beat_at))))]
         await asyncio.sleep(0)
         seen.clear()
@@ -225,12 +225,12 @@ async def test_a_locked_file_is_waited_for(store: SqliteStore, sqlite_url: str) 
 CROWD = """
 import asyncio, sys
 from tests.store.scene import VERSIONS, Batch, completed, new_id, step, WorkerInfo, Lane
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store import open_store
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import open_store
 
 async def main():
-    store = open_store(parse_url(sys.argv[1]), "holdfast", Settings())
+    store = open_store(parse_url(sys.argv[1]), "stepfast", Settings())
     await store.open()
     worker = new_id()
     await store.register(WorkerInfo(worker, "h", 1, None, VERSIONS, 10, 30_000))
@@ -280,7 +280,7 @@ async def refusal(path: Path) -> str:
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    assert "there is no folder" in await refusal(tmp_path / "nowhere" / "holdfast.db")
+    assert "there is no folder" in await refusal(tmp_path / "nowhere" / "stepfast.db")
 
 
 async def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
 async def test_missing_tables_are_told_with_the_remedy(sqlite_url: str) -> None:
     store = sqlite_store(sqlite_url)
     await store.open()
-    with pytest.raises(SchemaError, match="holdfast migrate"):
+    with pytest.raises(SchemaError, match="stepfast migrate"):
         await store.start([new_run()])
-    with pytest.raises(SchemaError, match="holdfast migrate"):
+    with pytest.raises(SchemaError, match="stepfast migrate"):
         await store.runs()
     await store.close()
 
@@ -319,7 +319,7 @@ HOT = {
     "ready": "runs_ready",
     "next_lane": "runs_ready",
     "suspects": "runs_suspect",
-    "held": "COVERING INDEX holdfast_runs_worker",
+    "held": "COVERING INDEX stepfast_runs_worker",
     "taken": "runs_worker",
     "duties": "runs_due",
     "promote": "runs_due",
@@ -328,18 +328,18 @@ HOT = {
     "runs_at_rest": "runs_at_rest",
     "history": "PRIMARY KEY",
     "steps": "PRIMARY KEY",
-    "complete": "sqlite_autoindex_holdfast_runs",
-    "move": "sqlite_autoindex_holdfast_runs",
+    "complete": "sqlite_autoindex_stepfast_runs",
+    "move": "sqlite_autoindex_stepfast_runs",
     "by_key": "runs_key",
-    "standing": "sqlite_autoindex_holdfast_runs",
-    "counters": "sqlite_autoindex_holdfast_runs",
+    "standing": "sqlite_autoindex_stepfast_runs",
+    "counters": "sqlite_autoindex_stepfast_runs",
     "mail": "SEARCH m USING PRIMARY KEY",
-    "wake": "sqlite_autoindex_holdfast_runs",
+    "wake": "sqlite_autoindex_stepfast_runs",
     "undelivered": "mailbox_undelivered",
-    "delivered": "SEARCH holdfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
-    "take_mail": "SEARCH holdfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
-    "tell_parents": "sqlite_autoindex_holdfast_runs",
-    "cancel_children": "SEARCH child USING INDEX holdfast_runs_parent",
+    "delivered": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
+    "take_mail": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
+    "tell_parents": "sqlite_autoindex_stepfast_runs",
+    "cancel_children": "SEARCH child USING INDEX stepfast_runs_parent",
     "step_at": "PRIMARY KEY (run_id=? AND branch=? AND position=?)",
 }
 NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")
@@ -354,8 +354,8 @@ async def test_no_hot_statement_walks_the_table(store: SqliteStore, name: str) -
     plan = [row[3] for row in rows]
     assert any(HOT[name] in line for line in plan), plan
     whole = re.compile(
-        r"SCAN (holdfast_runs|holdfast_mailbox|r|q|was|p|child)\b"
-        r"(?!.*USING (COVERING )?INDEX holdfast_(runs_(worker|suspect|ready)|mailbox_undelivered))"
+        r"SCAN (stepfast_runs|stepfast_mailbox|r|q|was|p|child)\b"
+        r"(?!.*USING (COVERING )?INDEX stepfast_(runs_(worker|suspect|ready)|mailbox_undelivered))"
     )
     assert [line for line in plan if whole.match(line)] == []
     if name in NO_SORTING:
@@ -365,7 +365,7 @@ async def test_no_hot_statement_walks_the_table(store: SqliteStore, name: str) -
 async def test_the_tick_s_question_about_mail_looks_at_undelivered_mail_only(store: SqliteStore) -> None:
     rows = await store._read(lambda database: database.execute(f"EXPLAIN QUERY PLAN {store._sql['duties']}").fetchall())
     [line] = [row[3] for row in rows if "mailbox" in row[3]]
-    assert "holdfast_mailbox_undelivered" in line
+    assert "stepfast_mailbox_undelivered" in line
 
 
 async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(scene: Scene, store: SqliteStore) -> None:

@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy.orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable, StepTimeout
-from holdfast.model.records import Claimed, StepRecord
-from holdfast.store.sqlite import SqliteStore
+from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable, StepTimeout
+from stepfast.model.records import Claimed, StepRecord
+from stepfast.store.sqlite import SqliteStore
 from tests.store.scene import Rows, Scene, failed, move, new_run, signal, step, waiting
 from tests.store.test_sqlite import Held, sqlite_store, writer_of
 
@@ -196,7 +196,7 @@ async def test_an_error_that_keeps_a_cursor_alive_does_not_stop_the_writer(scene
     """A half-read question holds an old state of the file; who holds one may not write after somebody else has."""
 
     def call(connection: sqlite3.Connection) -> None:
-        cursor = connection.execute("SELECT 1 FROM holdfast_runs, (SELECT 1 UNION ALL SELECT 2)")
+        cursor = connection.execute("SELECT 1 FROM stepfast_runs, (SELECT 1 UNION ALL SELECT 2)")
         raise KeyError("in the middle", cursor.fetchone())
 
     run = await scene.running()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import DatabaseRefused
-from holdfast.model.ids import new_id
-from holdfast.model.records import NewRun, RunShape
-from holdfast.settings import Settings
-from holdfast.store import Store
+from stepfast.errors import DatabaseRefused
+from stepfast.model.ids import new_id
+from stepfast.model.records import NewRun, RunShape
+from stepfast.settings import Settings
+from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.scene import MINUTE, Scene, new_run
 

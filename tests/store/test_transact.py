@@ -10,8 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.errors import ContextMisuse, LeaseLost
-from holdfast.model.records import Claimed, StepDone, StepRecord
+from stepfast.errors import ContextMisuse, LeaseLost
+from stepfast.model.records import Claimed, StepDone, StepRecord
 from tests.store.scene import Scene, completed, joint, opened, step
 from tests.support.engine import eventually
 
@@ -39,7 +39,7 @@ class Bank:
 
     def does(self, *statements: str, result: Any = "7", error: BaseException | None = None) -> Call:
         """A function that executes these: a coroutine function on Postgres, a plain one on SQLite."""
-        runs = '"holdfast".runs' if not self.sqlite else "holdfast_runs"
+        runs = '"stepfast".runs' if not self.sqlite else "stepfast_runs"
         texts = [statement.replace("[runs]", runs) for statement in statements]
 
         def plain(connection: sqlite3.Connection) -> Any:
@@ -397,7 +397,7 @@ async def test_a_wish_that_is_being_written_when_the_function_returns_is_waited_
     somebody = await asyncpg.connect(on_postgres.scene.rows._url)
     wish = somebody.transaction()
     await wish.start()
-    await somebody.execute("UPDATE holdfast.runs SET asked = 'cancel' WHERE id = $1", run.id)
+    await somebody.execute("UPDATE stepfast.runs SET asked = 'cancel' WHERE id = $1", run.id)
     task = asyncio.create_task(on_postgres.transact(run, on_postgres.books()))
     blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
     await eventually(lambda: somebody.fetchval(blocked))

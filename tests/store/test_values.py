@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.ids import new_id
+from stepfast.model.ids import new_id
 from tests.store.scene import Scene, completed, step, under_way, value
 
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.model.records import Lane
-from holdfast.store import Store
-from holdfast.store.protocol import Wakeups
+from stepfast.model.records import Lane
+from stepfast.store import Store
+from stepfast.store.protocol import Wakeups
 from tests.store.conftest import Stores
 from tests.store.scene import new_run
 

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from holdfast.errors import ConfigurationError
-from holdfast.model.ids import new_id
-from holdfast.model.records import Lane
+from stepfast.errors import ConfigurationError
+from stepfast.model.ids import new_id
+from stepfast.model.records import Lane
 from tests.store.conftest import Stores
 from tests.store.scene import DAY, Scene, child_of, completed, move, new_run, signal, step, waiting
 
@@ -320,7 +320,7 @@ async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Call
     other = await asyncpg.connect(stores.url.text)
     try:
         async with asyncio.timeout(20), other.transaction():
-            await other.execute("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run_id)
+            await other.execute("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run_id)
             assert (await scene.store.send_within(caller.connection, signal(run_id))).done
             assert await scene.store.start_within(caller.connection, [new_run(key="a")]) == [run_id]
             await caller.commit()

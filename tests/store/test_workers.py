@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.model.ids import new_id
-from holdfast.model.records import Held, WorkerInfo
+from stepfast.model.ids import new_id
+from stepfast.model.records import Held, WorkerInfo
 from tests.store.scene import MINUTE, Scene, completed
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast import Holdfast, LeaseLost
-from holdfast.model.records import Batch, FlushAnswer, StepDone
-from holdfast.store import Store
+from stepfast import LeaseLost, Stepfast
+from stepfast.model.records import Batch, FlushAnswer, StepDone
+from stepfast.store import Store
 from tests.support.engine import PATIENCE
 
 When = Callable[[Batch], bool]
@@ -67,7 +67,7 @@ class Crash:
 
 
 @asynccontextmanager
-async def dying_worker(app: Holdfast, when: When, *, written: bool, **options: Any) -> AsyncIterator[Crash]:
+async def dying_worker(app: Stepfast, when: When, *, written: bool, **options: Any) -> AsyncIterator[Crash]:
     """A worker that dies at a flush. When the block ends its runs are back in line, as after its lease."""
     store = await app.store()
     crash = Crash(store, when, written)
@@ -78,7 +78,7 @@ async def dying_worker(app: Holdfast, when: When, *, written: bool, **options: A
         crash.undo()
 
 
-async def crash_at(app: Holdfast, when: When, *, written: bool, **options: Any) -> None:
+async def crash_at(app: Stepfast, when: When, *, written: bool, **options: Any) -> None:
     """Let a worker work until it dies."""
     async with dying_worker(app, when, written=written, **options) as crash:
         await crash.happened()

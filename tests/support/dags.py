@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Holdfast
-from holdfast.run import Run, StepInfo
+from stepfast import Stepfast
+from stepfast.run import Run, StepInfo
 from tests.support.engine import make_due
 
 
@@ -31,6 +31,6 @@ async def row_of(run: Run[Any], step: str) -> str:
     return child
 
 
-async def make_step_due(app: Holdfast, run: Run[Any], step: str) -> None:
+async def make_step_due(app: Stepfast, run: Run[Any], step: str) -> None:
     """Let the time pass that a step waits for."""
     await make_due(app, await row_of(run, step))

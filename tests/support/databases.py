@@ -1,4 +1,4 @@
-"""A fresh database for each test, in a few milliseconds: an empty one, or one with Holdfast's tables in it.
+"""A fresh database for each test, in a few milliseconds: an empty one, or one with Stepfast's tables in it.
 
 CREATE DATABASE copies three hundred files, a quarter of a second on a slow disk, and making the tables costs
 four times as much as an average test. So a used database is emptied and given a new name instead. The name
@@ -12,12 +12,12 @@ import functools
 import os
 import time
 
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store import open_store
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import open_store
 from tests.support.postgres import PostgresServer
 
-NAMESPACE = "holdfast"
+NAMESPACE = "stepfast"
 
 EMPTY = """
 DO $$
@@ -81,7 +81,7 @@ class DatabasePool:
     def take(self, tables: bool = False) -> str:
         """The name of a database never given out before: empty, or with new tables."""
         self._made += 1
-        name = f"holdfast_test_{os.getpid()}_{self._made}"
+        name = f"stepfast_test_{os.getpid()}_{self._made}"
         old = self._pick(tables)
         if old is None:
             self._server.create_database(name)
@@ -130,5 +130,5 @@ class DatabasePool:
 
 @functools.cache
 def _script() -> str:
-    """What `holdfast migrate --sql` prints."""
+    """What `stepfast migrate --sql` prints."""
     return open_store(parse_url("postgresql://nobody@nowhere/nothing"), NAMESPACE, Settings()).migration_sql()

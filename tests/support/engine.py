@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.store.scene import Rows
 
 PATIENCE = 20.0
@@ -87,7 +87,7 @@ async def eventually(condition: Callable[[], Any], timeout: float = PATIENCE) ->
         await asyncio.sleep(0.005)
 
 
-def bystander(app: Holdfast) -> Callable[[], Awaitable[None]]:
+def bystander(app: Stepfast) -> Callable[[], Awaitable[None]]:
     """Adds a task to an application whose worker has not begun. What is given back starts one and waits for its end: by
     then the worker has also done whatever else it had to do at once."""
 
@@ -101,13 +101,13 @@ def bystander(app: Holdfast) -> Callable[[], Awaitable[None]]:
 
 
 @asynccontextmanager
-async def stopped_at_once(app: Holdfast, **options: Any) -> AsyncIterator[None]:
+async def stopped_at_once(app: Stepfast, **options: Any) -> AsyncIterator[None]:
     """A worker that gives back whatever it is doing when the block ends, as one that is told to hurry does."""
     async with app.worker(grace=0, **options):
         yield
 
 
-async def make_due(app: Holdfast, run_id: str) -> None:
+async def make_due(app: Stepfast, run_id: str) -> None:
     """Let the time pass that a run waits for: an hour at least, and for what is recorded of its waits too. (A worker
     that remembers the run may not read those records again.)"""
     rows = Rows(await app.store(), app.namespace, app.url.text)
@@ -124,7 +124,7 @@ async def make_due(app: Holdfast, run_id: str) -> None:
         await rows.close()
 
 
-async def interrupt(app: Holdfast, gate: Gate) -> None:
+async def interrupt(app: Stepfast, gate: Gate) -> None:
     """Let a worker execute until the gate is reached, then take it away: the run goes back with what it recorded."""
     async with stopped_at_once(app):
         await gate.reached()

@@ -52,7 +52,7 @@ def pgbouncer(target: str) -> Iterator[str]:
         )
     parts = urlsplit(target)
     port = _free_port()
-    with tempfile.TemporaryDirectory(prefix="holdfast-pgbouncer-", dir="/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="stepfast-pgbouncer-", dir="/tmp") as name:
         folder = Path(name)
         (folder / "users").write_text('"postgres" ""\n')
         text = CONFIGURATION.format(host=HOST, target=parts.port, port=port, folder=folder)

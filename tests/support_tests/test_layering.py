@@ -9,30 +9,30 @@ from tools import layering
 
 
 def violations(tmp_path: Path, module: str, source: str) -> list[str]:
-    path = tmp_path / "holdfast" / module
+    path = tmp_path / "stepfast" / module
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source)
-    return [f"{found.line}: {found.message}" for found in layering.check(tmp_path / "holdfast")]
+    return [f"{found.line}: {found.message}" for found in layering.check(tmp_path / "stepfast")]
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("app.py", "from holdfast.worker.claimer import Claimer"),
-        ("__init__.py", "from holdfast.app import Holdfast\nfrom holdfast.run import Run"),
-        ("cli/runs.py", "from holdfast.app import Holdfast\nfrom holdfast import settings"),
-        ("worker/claimer.py", "from holdfast.engine import context\nimport holdfast.store.protocol"),
+        ("app.py", "from stepfast.worker.claimer import Claimer"),
+        ("__init__.py", "from stepfast.app import Stepfast\nfrom stepfast.run import Run"),
+        ("cli/runs.py", "from stepfast.app import Stepfast\nfrom stepfast import settings"),
+        ("worker/claimer.py", "from stepfast.engine import context\nimport stepfast.store.protocol"),
         (
             "engine/replay.py",
-            "from ..store import protocol\nfrom ..errors import HoldfastError\nfrom . import context",
+            "from ..store import protocol\nfrom ..errors import StepfastError\nfrom . import context",
         ),
         ("engine/__init__.py", "from .context import Context"),
         ("store/postgres.py", "import asyncpg\nX = 'SELECT 1 FROM t'"),
-        ("store/__init__.py", "def open():\n    from holdfast.store import sqlite"),
+        ("store/__init__.py", "def open():\n    from stepfast.store import sqlite"),
         ("remote/sqs.py", "import boto3"),
         (
             "model/retry.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.app import Holdfast",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stepfast.app import Stepfast",
         ),
         ("model/a.py", "import typing\nif typing.TYPE_CHECKING:\n    import asyncpg"),
         (
@@ -50,36 +50,36 @@ def test_what_is_allowed(tmp_path: Path, module: str, source: str) -> None:
     [
         (
             "model/retry.py",
-            "\nfrom holdfast.store import protocol",
-            "2: model imports holdfast.store, but store lies above it",
+            "\nfrom stepfast.store import protocol",
+            "2: model imports stepfast.store, but store lies above it",
         ),
         (
             "model/retry.py",
             "from ..engine.context import Context",
-            "1: model imports holdfast.engine.context, but",
+            "1: model imports stepfast.engine.context, but",
         ),
         (
             "engine/context.py",
-            "from holdfast import Holdfast",
-            "1: engine imports holdfast, but app lies above it",
+            "from stepfast import Stepfast",
+            "1: engine imports stepfast, but app lies above it",
         ),
-        ("engine/context.py", "from holdfast import worker", "1: engine imports holdfast.worker, but"),
+        ("engine/context.py", "from stepfast import worker", "1: engine imports stepfast.worker, but"),
         (
             "engine/context.py",
-            "from holdfast.run import Run",
-            "1: engine imports holdfast.run, but app lies above",
+            "from stepfast.run import Run",
+            "1: engine imports stepfast.run, but app lies above",
         ),
         (
             "store/a.py",
-            "def f():\n    import holdfast.worker.journal",
-            "2: store imports holdfast.worker.journal",
+            "def f():\n    import stepfast.worker.journal",
+            "2: store imports stepfast.worker.journal",
         ),
         (
             "worker/a.py",
-            "from holdfast.remote import sqs",
-            "1: worker imports holdfast.remote, but remote lies beside it",
+            "from stepfast.remote import sqs",
+            "1: worker imports stepfast.remote, but remote lies beside it",
         ),
-        ("errors.py", "from holdfast import settings", "1: errors imports holdfast.settings, but"),
+        ("errors.py", "from stepfast import settings", "1: errors imports stepfast.settings, but"),
         ("worker/a.py", "import asyncpg.exceptions", "1: worker imports the driver asyncpg"),
         ("cli/a.py", "from sqlite3 import connect", "1: cli imports the driver sqlite3"),
         ("app.py", "\nX = 'SELECT n\\n FROM t'", "2: SQL outside"),
@@ -93,7 +93,7 @@ def test_what_is_allowed(tmp_path: Path, module: str, source: str) -> None:
         ),
         ("app.py", "def f(t):\n    return f'DELETE FROM {t}'", "2: SQL outside"),
         ("utils.py", "", "1: utils has no place among the layers"),
-        ("app.py", "import holdfast.helpers", "1: app imports holdfast.helpers, but helpers has no place"),
+        ("app.py", "import stepfast.helpers", "1: app imports stepfast.helpers, but helpers has no place"),
     ],
 )
 def test_what_is_not(tmp_path: Path, module: str, source: str, message: str) -> None:
@@ -103,5 +103,5 @@ def test_what_is_not(tmp_path: Path, module: str, source: str, message: str) -> 
 
 def test_it_ends_with_1_and_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     violations(tmp_path, "model/a.py", "import sqlite3")
-    assert layering.main([str(tmp_path / "holdfast")]) == 1
-    assert "holdfast/model/a.py:1: model imports the driver sqlite3" in capsys.readouterr().out
+    assert layering.main([str(tmp_path / "stepfast")]) == 1
+    assert "stepfast/model/a.py:1: model imports the driver sqlite3" in capsys.readouterr().out

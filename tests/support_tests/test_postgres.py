@@ -113,7 +113,7 @@ def test_a_test_process_that_is_killed_takes_its_server_along() -> None:
 def test_nothing_to_run_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "_wheel_bindir", lambda: None)
     monkeypatch.setattr(postgres, "_system_bindirs", dict)
-    with pytest.raises(PostgresUnavailable, match="HOLDFAST_TEST_POSTGRES"):
+    with pytest.raises(PostgresUnavailable, match="STEPFAST_TEST_POSTGRES"):
         postgres.find_bindir()
 
 
@@ -154,12 +154,12 @@ def test_every_test_has_an_empty_database_and_loses_the_old_one(
 def test_tables_are_kept_from_test_to_test_and_emptied(
     postgres_server: PostgresServer, postgres_databases: DatabasePool
 ) -> None:
-    which = "SELECT 'holdfast.workers'::regclass::oid"
+    which = "SELECT 'stepfast.workers'::regclass::oid"
     first = postgres_databases.take(tables=True)
     made = postgres_server.execute(which, first)
     postgres_server.execute("CREATE TABLE mine (n int)", first)
     postgres_server.execute(
-        "INSERT INTO holdfast.definitions (name, version, kind, queue, options, registered_at, seen_at) "
+        "INSERT INTO stepfast.definitions (name, version, kind, queue, options, registered_at, seen_at) "
         "VALUES ('x', '1', 'task', 'q', '{}', 1, 1)",
         first,
     )
@@ -168,15 +168,15 @@ def test_tables_are_kept_from_test_to_test_and_emptied(
     second = postgres_databases.take(tables=True)
     assert postgres_server.execute(which, second) == made
     assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'public'", second) == []
-    assert postgres_server.execute("SELECT name FROM holdfast.definitions", second) == []
-    postgres_server.execute("ALTER TABLE holdfast.workers ADD COLUMN n int", second)
+    assert postgres_server.execute("SELECT name FROM stepfast.definitions", second) == []
+    postgres_server.execute("ALTER TABLE stepfast.workers ADD COLUMN n int", second)
     postgres_databases.give_back(second)
 
     third = postgres_databases.take(tables=True)
     assert postgres_server.execute(which, third) != made
     postgres_databases.give_back(third)
     empty = postgres_databases.take()
-    assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'holdfast'", empty) == []
+    assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'stepfast'", empty) == []
     postgres_databases.give_back(empty)
 
 

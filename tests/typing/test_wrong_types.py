@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 WRONG = """
 from __future__ import annotations
 
-from holdfast import Backoff, Context, Holdfast, SyncContext, step
+from stepfast import Backoff, Context, Stepfast, SyncContext, step
 
-app = Holdfast("sqlite://")
+app = Stepfast("sqlite://")
 
 
 @step(retries=3)

@@ -8,22 +8,22 @@ from datetime import timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import (
+from stepfast import (
     Activity,
     Backoff,
     Context,
-    Holdfast,
     Run,
     RunInfo,
     StepCall,
+    Stepfast,
     StepInfo,
     SyncContext,
     Workflow,
     step,
 )
-from holdfast.sync import SyncRun
+from stepfast.sync import SyncRun
 
-app = Holdfast("sqlite://")
+app = Stepfast("sqlite://")
 
 
 @dataclass

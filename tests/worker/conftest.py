@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.settings import Settings
+from stepfast import Stepfast
+from stepfast.settings import Settings
 from tests.support.databases import DatabasePool
 from tests.support.engine import Calls
 from tests.support.processes import Ledger, WorkerProcess
 from tests.support.worker_program import make_app as make_program
 from tests.worker.tables import Tables
 
-MakeApp = Callable[..., Holdfast]
+MakeApp = Callable[..., Stepfast]
 MakeProcess = Callable[..., WorkerProcess]
 
 __all__ = ["DatabasePool", "MakeApp", "MakeProcess"]
@@ -34,8 +34,8 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 def make_app(url: str, stack: AsyncExitStack) -> MakeApp:
     """Makes applications on the test's database; each has connections of its own, as if it were another process."""
 
-    def make(settings: Settings | None = None, at: str | None = None, **options: Any) -> Holdfast:
-        app = Holdfast(at or url, settings=settings, **options)
+    def make(settings: Settings | None = None, at: str | None = None, **options: Any) -> Stepfast:
+        app = Stepfast(at or url, settings=settings, **options)
         stack.push_async_callback(app.close)
         return app
 
@@ -48,10 +48,10 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def program(url: str, ledger: Ledger, stack: AsyncExitStack) -> Callable[..., Holdfast]:
+def program(url: str, ledger: Ledger, stack: AsyncExitStack) -> Callable[..., Stepfast]:
     """This process's side of the program that worker processes run: it knows the same workflows."""
 
-    def make(settings: Settings | None = None, at: str | None = None) -> Holdfast:
+    def make(settings: Settings | None = None, at: str | None = None) -> Stepfast:
         app = make_program(at or url, ledger, settings)
         stack.push_async_callback(app.close)
         return app

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import Store
+from stepfast.store import Store
 from tests.support.engine import PATIENCE
 
 only_postgres = pytest.mark.parametrize("url", ["postgres"], indirect=True)

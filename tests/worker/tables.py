@@ -10,13 +10,13 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.model.url import parse_url
+from stepfast.model.url import parse_url
 
 
 class Tables:
     """``[runs]`` stands for the table's full name and ``?`` for a value, in every dialect."""
 
-    def __init__(self, url: str, namespace: str = "holdfast") -> None:
+    def __init__(self, url: str, namespace: str = "stepfast") -> None:
         self._url = parse_url(url)
         self._namespace = namespace
         self._connection: Any = None

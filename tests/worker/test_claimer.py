@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.settings import Settings
+from stepfast import Context, Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.proxy import Proxy
 from tests.worker.conftest import MakeApp
@@ -23,7 +23,7 @@ HARDLY_EVER = Settings(poll=60, sweep=60)
 class Crowd:
     """Handlers that stay until they are let go, and how many were in at once."""
 
-    def __init__(self, app: Holdfast, name: str = "stay", **options: Any) -> None:
+    def __init__(self, app: Stepfast, name: str = "stay", **options: Any) -> None:
         self.now = self.most = 0
         self.gate = Gate()
         self.order: list[Any] = []
@@ -344,7 +344,7 @@ async def test_a_history_whose_reply_was_lost_is_asked_for_again(
 
 
 @pytest.fixture
-async def suspects(make_app: MakeApp, tables: Tables) -> tuple[Holdfast, Crowd, list[Any]]:
+async def suspects(make_app: MakeApp, tables: Tables) -> tuple[Stepfast, Crowd, list[Any]]:
     """Five runs that two workers have died with."""
     app = make_app(HARDLY_EVER)
     crowd = Crowd(app)
@@ -353,7 +353,7 @@ async def suspects(make_app: MakeApp, tables: Tables) -> tuple[Holdfast, Crowd, 
     return app, crowd, runs
 
 
-async def test_suspects_are_executed_one_at_a_time(suspects: tuple[Holdfast, Crowd, list[Any]]) -> None:
+async def test_suspects_are_executed_one_at_a_time(suspects: tuple[Stepfast, Crowd, list[Any]]) -> None:
     """Rule 5: one that kills its process must not take the others along; healthy runs go on beside it. And each follows
     the one before at once."""
     app, crowd, runs = suspects
@@ -368,7 +368,7 @@ async def test_suspects_are_executed_one_at_a_time(suspects: tuple[Holdfast, Cro
     assert crowd.most == 1
 
 
-async def test_a_drain_does_not_wait_for_suspects_of_other_queues(suspects: tuple[Holdfast, Crowd, list[Any]]) -> None:
+async def test_a_drain_does_not_wait_for_suspects_of_other_queues(suspects: tuple[Stepfast, Crowd, list[Any]]) -> None:
     """Rule 5: they are not runnable here."""
     app, crowd, _ = suspects
     await asyncio.wait_for(app.drain(queues=["another"]), PATIENCE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 EASED = 10_000
 
@@ -23,7 +23,7 @@ def usual() -> Iterator[tuple[int, int, int]]:
 async def test_it_looks_less_often_until_the_last_worker_has_stopped(
     sqlite_url: str, usual: tuple[int, int, int]
 ) -> None:
-    async with Holdfast(sqlite_url) as app:
+    async with Stepfast(sqlite_url) as app:
         async with app.worker():
             assert gc.get_threshold() == (EASED, *usual[1:])
             async with app.worker():
@@ -35,13 +35,13 @@ async def test_it_looks_less_often_until_the_last_worker_has_stopped(
 @pytest.mark.parametrize("own", [0, 50_000])
 async def test_an_application_s_own_choice_is_left(sqlite_url: str, own: int) -> None:
     gc.set_threshold(own, 10, 10)
-    async with Holdfast(sqlite_url) as app, app.worker():
+    async with Stepfast(sqlite_url) as app, app.worker():
         assert gc.get_threshold()[0] == own
     assert gc.get_threshold()[0] == own
 
 
 async def test_it_can_be_left_alone(sqlite_url: str, usual: tuple[int, int, int]) -> None:
-    from holdfast import Settings
+    from stepfast import Settings
 
-    async with Holdfast(sqlite_url, settings=Settings(gc_threshold=0)) as app, app.worker():
+    async with Stepfast(sqlite_url, settings=Settings(gc_threshold=0)) as app, app.worker():
         assert gc.get_threshold() == usual

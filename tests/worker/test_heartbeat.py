@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.errors import DatabaseUnavailable
-from holdfast.model.records import BeatAnswer
-from holdfast.settings import Settings
-from holdfast.store import Store
+from stepfast import Context, Stepfast
+from stepfast.errors import DatabaseUnavailable
+from stepfast.model.records import BeatAnswer
+from stepfast.settings import Settings
+from stepfast.store import Store
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
@@ -43,7 +43,7 @@ async def _passed(tables: Tables, now: str, moment: float) -> bool:
 
 @pytest.mark.parametrize("handler", ["hold", "block_loop", "block_thread"])
 async def test_a_long_handler_keeps_its_lease(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables, handler: str
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables, handler: str
 ) -> None:
     """R5, D18, W16: also one that blocks the event loop for longer than the lease, while another worker reaps."""
     app = program(SHORT)
@@ -155,7 +155,7 @@ def _now() -> int:
 
 
 async def test_a_worker_taken_for_dead_writes_nothing_and_goes_on_under_a_new_id(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """Promise 6, R2, Q22: a zombie. Frozen beyond its lease, its run is given to another; thawed, it is refused."""
     app = program(SHORT)

@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, RunFailed
-from holdfast.model.ids import new_id
-from holdfast.model.records import Batch, FlushAnswer, StepDone
-from holdfast.settings import Settings
-from holdfast.worker.journal import Journal
+from stepfast import Backoff, Context, RunFailed, Stepfast
+from stepfast.model.ids import new_id
+from stepfast.model.records import Batch, FlushAnswer, StepDone
+from stepfast.settings import Settings
+from stepfast.worker.journal import Journal
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
 from tests.worker.conftest import MakeApp
@@ -24,7 +24,7 @@ from tests.worker.tables import Tables
 HARDLY_EVER = Settings(poll=60, sweep=60)
 
 
-def steps_workflow(app: Holdfast, calls: Calls, **options: Any) -> Any:
+def steps_workflow(app: Stepfast, calls: Calls, **options: Any) -> Any:
     """Takes a name and a number of steps."""
 
     @app.workflow(name="steps", **options)
@@ -271,7 +271,7 @@ async def test_a_locked_row_does_not_stop_the_others(url: str, make_app: MakeApp
         async with app.worker():
             await gate.reached()
             async with somebody.transaction():
-                await somebody.fetch("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run.id)
+                await somebody.fetch("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
                 gate.open()
                 others = await app.start_many(steps, [[f"run {n}", 5] for n in range(20)])
                 assert await all_results(others) == [list(range(5))] * 20
@@ -299,7 +299,7 @@ async def test_a_locked_row_is_not_asked_for_without_a_pause(url: str, make_app:
         async with app.worker():
             await gate.reached()
             async with somebody.transaction():
-                await somebody.fetch("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run.id)
+                await somebody.fetch("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
                 gate.open()
                 await eventually(lambda: len(flushes) >= 2)
                 before = len(flushes)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.settings import Settings
+from stepfast import Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
 from tests.support.processes import ROOT, Ledger
 from tests.worker.conftest import MakeProcess
@@ -27,7 +27,7 @@ STEPS = 5
 
 @pytest.mark.parametrize("killed_at", [0, 2, 4])
 async def test_a_crash_after_step_k_never_repeats_steps_before_it(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, killed_at: int
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, killed_at: int
 ) -> None:
     """R9, Q34, Q35: the step in which the process died runs again, those before it do not."""
     app = program(SHORT)
@@ -43,7 +43,7 @@ async def test_a_crash_after_step_k_never_repeats_steps_before_it(
 
 
 async def test_a_storm_of_kills_loses_nothing(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """Promises 2, 3, 5, 8: forty runs, workers killed in their midst, one after the other. Each call of a step beyond
     the first is paid for by another claim."""
@@ -79,9 +79,9 @@ def _all_done(ledger: Ledger) -> bool:
 
 MIGRATE = """
 import asyncio, sys
-from holdfast import Holdfast
+from stepfast import Stepfast
 async def main():
-    async with Holdfast(sys.argv[1]) as app:
+    async with Stepfast(sys.argv[1]) as app:
         await app.migrate()
 asyncio.run(main())
 """
@@ -104,7 +104,7 @@ async def test_twenty_processes_migrate_at_once(url: str, tables: Tables) -> Non
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_an_idle_process_is_hardly_noticed(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """Rule 39: with the defaults at most two transactions a second, by the server's own count over some heartbeats."""
     app = program()

@@ -10,8 +10,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.settings import Settings
+from stepfast import Context, Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.postgres import PrivatePostgres
 from tests.support.processes import Ledger
@@ -85,8 +85,8 @@ async def silence(_server: PrivatePostgres, proxy: Proxy) -> None:
     proxy.resume()
 
 
-def make_app(url: str, calls: Calls) -> Holdfast:
-    app = Holdfast(url, settings=SETTINGS)
+def make_app(url: str, calls: Calls) -> Stepfast:
+    app = Stepfast(url, settings=SETTINGS)
 
     @app.workflow(max_attempts=1)
     async def work(ctx: Context, name: int) -> list[int]:
@@ -103,7 +103,7 @@ def make_app(url: str, calls: Calls) -> Holdfast:
 class Load:
     """Keeps starting runs and waiting for their results."""
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Stepfast) -> None:
         self.app = app
         self.runs: list[Any] = []
         self.results: list[asyncio.Task[Any]] = []
@@ -118,7 +118,7 @@ class Load:
 
 
 @asynccontextmanager
-async def loaded(app: Holdfast) -> AsyncIterator[Load]:
+async def loaded(app: Stepfast) -> AsyncIterator[Load]:
     """A worker and somebody who keeps it busy."""
     load = Load(app)
     async with app.worker(concurrency=20) as worker:
@@ -143,11 +143,11 @@ async def test_a_worker_rides_it_out(own_server: PrivatePostgres, own_url: str, 
     assert [task.result() for task in load.results] == [list(range(STEPS))] * len(load.runs)
     connection = await asyncpg.connect(own_url)
     try:
-        rows = await connection.fetch("SELECT run_id, count(*) FROM holdfast.steps GROUP BY run_id")
+        rows = await connection.fetch("SELECT run_id, count(*) FROM stepfast.steps GROUP BY run_id")
         assert {count for _, count in rows} == {STEPS}
-        runs = await connection.fetch("SELECT status, attempt, count(*) FROM holdfast.runs GROUP BY 1, 2")
+        runs = await connection.fetch("SELECT status, attempt, count(*) FROM stepfast.runs GROUP BY 1, 2")
         assert [tuple(row) for row in runs] == [("completed", 1, len(load.runs))]
-        assert await connection.fetchval("SELECT count(*) FROM holdfast.workers WHERE state <> 'dead'") == 0
+        assert await connection.fetchval("SELECT count(*) FROM stepfast.workers WHERE state <> 'dead'") == 0
     finally:
         await connection.close()
 

@@ -13,10 +13,10 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from holdfast.model.url import parse_url
-from holdfast.settings import Settings
-from holdfast.store.postgres import PostgresStore
-from holdfast.store.postgres.connections import Connector
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store.postgres import PostgresStore
+from stepfast.store.postgres.connections import Connector
 from tests.support.postgres import PostgresServer
 
 FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
@@ -26,61 +26,61 @@ WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
     # finished, each with two steps
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key,
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key,
                                    created_at, started_at, completed_at)
         SELECT md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10,
                CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END, 1, 1, 1, '{{}}', '1',
                CASE WHEN n % 5 = 0 THEN 'k' || n END, n, n, n
         FROM generate_series(1, {FINISHED}) n""",
-    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
+    """INSERT INTO stepfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
                                    started_at, completed_at)
        SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
-       FROM holdfast.runs, generate_series(0, 1) p WHERE status IN ('completed', 'failed')""",
-    """INSERT INTO holdfast.tries (run_id, branch, position, attempt, number, claim, name, error, format,
+       FROM stepfast.runs, generate_series(0, 1) p WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO stepfast.tries (run_id, branch, position, attempt, number, claim, name, error, format,
                                    started_at, completed_at)
-       SELECT id, '', 0, 1, 1, 1, 'step', '{}', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
-    """INSERT INTO holdfast.progress (run_id, branch, position, name, format, started_at, updated_at)
-       SELECT id, '', 0, 'step', 1, 1, 2 FROM holdfast.runs WHERE status IN ('completed', 'failed')""",
-    """INSERT INTO holdfast.run_tags (tag, run_id) SELECT 'tag', id FROM holdfast.runs""",
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+       SELECT id, '', 0, 1, 1, 1, 'step', '{}', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO stepfast.progress (run_id, branch, position, name, format, started_at, updated_at)
+       SELECT id, '', 0, 'step', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
+    """INSERT INTO stepfast.run_tags (tag, run_id) SELECT 'tag', id FROM stepfast.runs""",
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
         SELECT md5('r' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'queued', n, 1, '{{}}', n
         FROM generate_series(1, {READY}) n""",
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, visible_at, format, input, created_at)
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, visible_at, format, input, created_at)
         SELECT md5('s' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'waiting', 4e12 + n, 1, '{{}}', n
         FROM generate_series(1, {SLEEPING}) n""",
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input,
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input,
                                    created_at, started_at)
         SELECT md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1,
                '{{}}', n, n
         FROM generate_series(1, {RUNNING}) n""",
-    """INSERT INTO holdfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
+    """INSERT INTO stepfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
                                    started_at, completed_at)
        SELECT id, '', p, p, 1, 'step', 'step', 'completed', 1, '1', 1, 1, 2
-       FROM holdfast.runs, generate_series(0, 9) p WHERE status = 'running'""",
+       FROM stepfast.runs, generate_series(0, 9) p WHERE status = 'running'""",
     # mail: much that was delivered and not taken, some that was not delivered, most of it for one run
-    """INSERT INTO holdfast.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+    """INSERT INTO stepfast.mailbox (run_id, id, kind, name, format, sent_at, delivered)
        SELECT id, md5('m' || id || n)::uuid, 'signal', 'go', 1, created_at, true
-       FROM holdfast.runs, generate_series(1, 2) n WHERE status IN ('completed', 'waiting')""",
-    f"""INSERT INTO holdfast.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+       FROM stepfast.runs, generate_series(1, 2) n WHERE status IN ('completed', 'waiting')""",
+    f"""INSERT INTO stepfast.mailbox (run_id, id, kind, name, format, sent_at, delivered)
         SELECT md5('s' || CASE WHEN n % 3 = 0 THEN n ELSE 1 END)::uuid, md5('u' || n)::uuid, 'child', 'completed', 1, n,
                false
         FROM generate_series(1, {UNDELIVERED}) n""",
-    """INSERT INTO holdfast.run_values (run_id, key, value, format, updated_at)
-       SELECT id, 'progress', '1', 1, 1 FROM holdfast.runs WHERE status IN ('completed', 'waiting')""",
-    f"""UPDATE holdfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
+    """INSERT INTO stepfast.run_values (run_id, key, value, format, updated_at)
+       SELECT id, 'progress', '1', 1, 1 FROM stepfast.runs WHERE status IN ('completed', 'waiting')""",
+    f"""UPDATE stepfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
     # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, graph, pending, format, input, created_at)
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, graph, pending, format, input, created_at)
         SELECT md5('d' || n)::uuid, 'dag', 'v', 'dags', 'running', 'g', {STEPS} - 2, 1, '{{}}', n
         FROM generate_series(0, {DAGS}) n""",
-    f"""INSERT INTO holdfast.runs (id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal, graph,
+    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal, graph,
                                    pending, format, input, output, created_at, completed_at)
         SELECT md5('d' || d || 's' || n)::uuid, 'dag/s' || n, 'v', 'dags',
                CASE WHEN n <= 2 OR d = 0 THEN 'completed' ELSE 'waiting' END,
                CASE WHEN n > 2 AND d > 0 THEN 'steps' END,
                md5('d' || d)::uuid, 's' || n, n, 'g', 1, 1, 'null', '1', n, n
         FROM generate_series(0, {DAGS}) d, generate_series(1, CASE WHEN d = 0 THEN {WIDE} ELSE {STEPS} END) n""",
-    f"""INSERT INTO holdfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
+    f"""INSERT INTO stepfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
     "ANALYZE",
@@ -113,7 +113,7 @@ def full_database(request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"plans_{request.param}"
     server.drop_database(name)
     url = server.create_database(name)
-    store = PostgresStore(parse_url(url), "holdfast", Settings())
+    store = PostgresStore(parse_url(url), "stepfast", Settings())
     script = store.migration_sql()
     server.execute(script, name)
     for statement in FILL:
@@ -132,7 +132,7 @@ async def connection(full_database: str) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def statements(full_database: str) -> dict[str, str]:
-    return PostgresStore(parse_url(full_database), "holdfast", Settings())._sql
+    return PostgresStore(parse_url(full_database), "stepfast", Settings())._sql
 
 
 async def plan_of(connection: Any, sql: str) -> dict[str, Any]:
@@ -230,14 +230,14 @@ async def many_queues(connection: Any) -> AsyncIterator[list[str]]:
     """Two hundred queues with a few runs of a workflow that a worker knows."""
     queues = [f"many {n:03}" for n in range(200)]
     await connection.execute(
-        """INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+        """INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
            SELECT md5('many' || q || n)::uuid, 'known', 'v', q, 'queued', n, 1, '{}', n
            FROM unnest($1::text[]) q, generate_series(1, 5) n""", queues,
     )  # fmt: skip
-    await connection.execute("ANALYZE holdfast.runs")
+    await connection.execute("ANALYZE stepfast.runs")
     yield queues
-    await connection.execute("DELETE FROM holdfast.runs WHERE workflow IN ('known', 'unknown')")
-    await connection.execute("VACUUM ANALYZE holdfast.runs")
+    await connection.execute("DELETE FROM stepfast.runs WHERE workflow IN ('known', 'unknown')")
+    await connection.execute("VACUUM ANALYZE stepfast.runs")
 
 
 async def test_a_claim_does_not_see_what_nobody_here_knows(
@@ -257,17 +257,17 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
     tick = (statements["tick"], True, ["known"], None)
     claim_before, tick_before = await looked_at(connection, *claim), await looked_at(connection, *tick)
     await connection.execute(
-        """INSERT INTO holdfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
+        """INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
            SELECT md5('unknown' || q || n)::uuid, 'unknown', 'v', q, 'queued', n, 1, '{}', n
            FROM unnest($1::text[]) q, generate_series(1, 500) n""", many_queues,
     )  # fmt: skip
-    await connection.execute("ANALYZE holdfast.runs")
+    await connection.execute("ANALYZE stepfast.runs")
     claim_after, tick_after = await looked_at(connection, *claim), await looked_at(connection, *tick)
     assert claim_after[0] <= claim_before[0] + 10
     assert claim_after[1] <= claim_before[1] * 2
     assert tick_after[0] <= tick_before[0] * 2 + 10
     assert tick_after[1] <= tick_before[1] * 4
-    await connection.execute("DELETE FROM holdfast.runs WHERE workflow = 'unknown'")
+    await connection.execute("DELETE FROM stepfast.runs WHERE workflow = 'unknown'")
 
 
 async def test_a_claim_does_not_see_sleepers(connection: Any, statements: dict[str, str]) -> None:
@@ -304,7 +304,7 @@ async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(
 
 async def test_delivering_looks_only_at_the_mail_in_hand(connection: Any, statements: dict[str, str]) -> None:
     """However much lies in the box of the same run."""
-    oldest = "SELECT run_id, id FROM holdfast.mailbox WHERE NOT delivered ORDER BY sent_at LIMIT 100"
+    oldest = "SELECT run_id, id FROM stepfast.mailbox WHERE NOT delivered ORDER BY sent_at LIMIT 100"
     found = await connection.fetch(oldest)
     mail = [row["run_id"] for row in found], [row["id"] for row in found]
     rows, pages = await looked_at(connection, statements["deliver"], *mail)
@@ -353,7 +353,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
     name = f"empty_plans_{version}"
     server.drop_database(name)
     url = server.create_database(name)
-    server.execute(PostgresStore(parse_url(url), "holdfast", Settings()).migration_sql(), name)
+    server.execute(PostgresStore(parse_url(url), "stepfast", Settings()).migration_sql(), name)
     connection = await Connector(parse_url(url), Settings()).connect()
     try:
         for statement in (

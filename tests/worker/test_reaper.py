@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Holdfast, RunFailed
-from holdfast.settings import Settings
+from stepfast import RunFailed, Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
@@ -19,7 +19,7 @@ PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
 
 
 async def test_the_runs_of_a_killed_worker_go_on_elsewhere(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """R5, R8, D17–D19, W3: no operator, no attempt used (there is only one), one loss; and those of the living stay."""
     app = program(SHORT)
@@ -43,7 +43,7 @@ async def test_the_runs_of_a_killed_worker_go_on_elsewhere(
 
 
 async def test_a_worker_that_seldom_polls_reaps_in_time(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
     """Promise 8: within lease and one sweep, however long the poll."""
     app = program(Settings(lease=LEASE, sweep=0.1, poll=60))
@@ -57,7 +57,7 @@ async def test_a_worker_that_seldom_polls_reaps_in_time(
 
 
 async def test_a_run_that_kills_its_workers_is_a_dead_letter(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """R8, W3, Q10, rule 5: bounded, listed, and an operator can try again after the fix."""
     app = program(SHORT)
@@ -79,7 +79,7 @@ async def test_a_run_that_kills_its_workers_is_a_dead_letter(
 
 
 async def test_losses_count_since_the_last_new_record(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """Rule 5: a run that gets on between two losses starts counting anew, so that it survives daily deploys."""
     app = program(SHORT)
@@ -115,7 +115,7 @@ async def _ready(tables: Tables, run_id: str) -> bool:
 
 
 async def test_a_frozen_cluster_does_not_bury_itself(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     """Rule 3: all workers of a machine stand still for longer than their leases. When they go on, none may take the
     others for dead before these had time to speak."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.settings import Settings
+from stepfast import Context, Stepfast
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.processes import Ledger
 from tests.support.proxy import Proxy
@@ -35,7 +35,7 @@ async def is_stopping(tables: Tables) -> bool:
 
 @signals
 async def test_a_signal_lets_handlers_finish(
-    program: Callable[..., Holdfast],
+    program: Callable[..., Stepfast],
     make_process: MakeProcess,
     ledger: Ledger,
     tables: Tables,
@@ -59,7 +59,7 @@ async def test_a_signal_lets_handlers_finish(
 @signals
 @pytest.mark.parametrize("handler", ["hold", "block_thread", "stubborn"])
 async def test_after_the_grace_time_the_rest_is_given_back(
-    program: Callable[..., Holdfast],
+    program: Callable[..., Stepfast],
     make_process: MakeProcess,
     ledger: Ledger,
     tables: Tables,
@@ -85,7 +85,7 @@ async def test_after_the_grace_time_the_rest_is_given_back(
 
 @signals
 async def test_a_second_signal_does_not_wait(
-    program: Callable[..., Holdfast],
+    program: Callable[..., Stepfast],
     make_process: MakeProcess,
     ledger: Ledger,
     tables: Tables,
@@ -116,7 +116,7 @@ async def test_an_idle_process_stops_at_once(make_process: MakeProcess, tables: 
 async def test_a_signal_during_an_outage_stops_too(
     url: str,
     postgres_server: Any,
-    program: Callable[..., Holdfast],
+    program: Callable[..., Stepfast],
     make_process: MakeProcess,
     ledger: Ledger,
     tables: Tables,

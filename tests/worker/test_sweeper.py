@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 
-from holdfast.settings import Settings
+from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, only_postgres
@@ -61,7 +61,7 @@ async def test_a_due_row_that_somebody_holds_is_not_asked_for_without_a_pause(ur
     somebody = await asyncpg.connect(url)
     try:
         async with somebody.transaction():
-            await somebody.fetch("SELECT 1 FROM holdfast.runs WHERE id = $1 FOR UPDATE", run.id)
+            await somebody.fetch("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
             async with app.worker():
                 await eventually(lambda: len(ticks) >= 3)
                 before = len(ticks)

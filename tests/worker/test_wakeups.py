@@ -8,9 +8,9 @@ from typing import Any
 
 import asyncpg
 
-from holdfast import Context, Holdfast
-from holdfast.settings import Settings
-from holdfast.store.protocol import Wakeups
+from stepfast import Context, Stepfast
+from stepfast.settings import Settings
+from stepfast.store.protocol import Wakeups
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeApp, MakeProcess
@@ -20,7 +20,7 @@ from tests.worker.tables import Tables
 HARDLY_EVER = Settings(poll=60, sweep=60)
 
 
-def echo_on(app: Holdfast) -> Any:
+def echo_on(app: Stepfast) -> Any:
     @app.task(name="echo")
     async def echo(number: int) -> int:
         return number
@@ -28,7 +28,7 @@ def echo_on(app: Holdfast) -> Any:
     return echo
 
 
-async def hearing(app: Holdfast) -> None:
+async def hearing(app: Stepfast) -> None:
     """Wait until the application has heard itself: wake-ups work from then on, and its first look is over."""
     store = await app.store()
     await eventually(lambda: store.can_wake)
@@ -77,7 +77,7 @@ async def test_between_applications_nobody_polls(make_app: MakeApp) -> None:
 
 @only_postgres
 async def test_between_processes_nobody_polls(
-    program: Callable[..., Holdfast], make_process: MakeProcess, ledger: Ledger
+    program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
     """R15: the same with a real process."""
     app = program(HARDLY_EVER)
@@ -153,7 +153,7 @@ async def test_polling_alone_is_correct(make_app: MakeApp) -> None:
         assert await delayed.result(timeout=PATIENCE) == 40
 
 
-async def _deafen(app: Holdfast) -> None:
+async def _deafen(app: Stepfast) -> None:
     store: Any = await app.store()
 
     async def notify(_wakeups: Wakeups) -> None: ...
@@ -173,9 +173,9 @@ async def test_notifications_are_coalesced(url: str, make_app: MakeApp) -> None:
     heard: list[str] = []
     ear = await asyncpg.connect(url)
     try:
-        await ear.add_listener("holdfast_holdfast", lambda *words: heard.append(words[-1]))
+        await ear.add_listener("stepfast_stepfast", lambda *words: heard.append(words[-1]))
         await asyncio.gather(*(app.start(echo, n) for n in range(500)))
-        await ear.execute("NOTIFY holdfast_holdfast, 'the last word'")
+        await ear.execute("NOTIFY stepfast_stepfast, 'the last word'")
         await eventually(lambda: "the last word" in heard and len(heard) > 1)
     finally:
         await ear.close()

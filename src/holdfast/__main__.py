@@ -1,5 +1,0 @@
-"""``python -m holdfast``: the command line."""
-
-from .cli import main
-
-main()

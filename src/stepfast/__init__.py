@@ -1,0 +1,107 @@
+"""Stepfast: durable execution for Python on the database you already run."""
+
+from .app import Stepfast
+from .engine.branches import BranchCall, FirstCall, MapCall
+from .engine.call import DurableCall
+from .engine.calls import StepCall
+from .engine.children import ChildRun
+from .engine.context import Context
+from .engine.dag import Dag
+from .engine.dag_context import DagContext, DagSyncContext
+from .engine.scope import cancelled
+from .engine.step import step
+from .engine.sync_context import SyncContext
+from .engine.workflow import Workflow
+from .errors import (
+    AttemptTimeout,
+    ChildFailed,
+    CompensationFailed,
+    ConfigurationError,
+    ContextMisuse,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    DeadlineExceeded,
+    GraphError,
+    InvalidInput,
+    InvalidState,
+    LeaseLost,
+    NonDeterminismError,
+    NonRetryableError,
+    PayloadError,
+    RecordedError,
+    Released,
+    RetryLater,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    SchemaError,
+    SignalTimeout,
+    StepFailed,
+    StepfastError,
+    StepTimeout,
+    UnknownWorkflow,
+    WaitTimeout,
+)
+from .model.backoff import Backoff
+from .model.payload import Codec
+from .rehearsal import Rehearsal
+from .run import Activity, ErrorInfo, Run, RunInfo, StepInfo
+from .settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Activity",
+    "AttemptTimeout",
+    "Backoff",
+    "BranchCall",
+    "ChildFailed",
+    "ChildRun",
+    "Codec",
+    "CompensationFailed",
+    "ConfigurationError",
+    "Context",
+    "ContextMisuse",
+    "Dag",
+    "DagContext",
+    "DagSyncContext",
+    "DatabaseRefused",
+    "DatabaseUnavailable",
+    "DeadlineExceeded",
+    "DurableCall",
+    "ErrorInfo",
+    "FirstCall",
+    "GraphError",
+    "InvalidInput",
+    "InvalidState",
+    "LeaseLost",
+    "MapCall",
+    "NonDeterminismError",
+    "NonRetryableError",
+    "PayloadError",
+    "RecordedError",
+    "Rehearsal",
+    "Released",
+    "RetryLater",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunInfo",
+    "RunNotFound",
+    "SchemaError",
+    "Settings",
+    "SignalTimeout",
+    "StepCall",
+    "StepFailed",
+    "StepInfo",
+    "StepTimeout",
+    "Stepfast",
+    "StepfastError",
+    "SyncContext",
+    "UnknownWorkflow",
+    "WaitTimeout",
+    "Workflow",
+    "__version__",
+    "cancelled",
+    "step",
+]

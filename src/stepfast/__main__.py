@@ -1,0 +1,5 @@
+"""``python -m stepfast``: the command line."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,589 @@
+"""Stepfast: registers workflows, starts runs, and wires the rest together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+from .connected import Connected
+from .engine.context import Context
+from .engine.dag import Dag, dag_from_spec, dag_options
+from .engine.options import Seconds, StartOptions
+from .engine.scope import refuse_in_workflow
+from .engine.sync_context import SyncContext
+from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow_options
+from .errors import ConfigurationError, StepfastError, UnknownWorkflow
+from .model.backoff import Backoff, seconds
+from .model.ids import is_id, new_id
+from .model.names import check_name, check_namespace
+from .model.payload import Codec, Payloads
+from .model.records import NewRun, Parent
+from .model.status import RUN_STATUSES
+from .model.url import DatabaseUrl, parse_url
+from .planning import Planner
+from .rehearsal import Rehearsal, Rehearsals
+from .run import Run, RunInfo, run_info
+from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
+from .store import Store, open_store
+from .store.migrations import refuse_missing, refuse_too_new
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from .sync import SyncApp
+
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+_MAX_PRIORITY = 2**31 - 1
+
+
+class Stepfast:
+    """An application: workflows, and the database their runs live in.
+
+    ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from
+    ``STEPFAST_NAMESPACE``, else ``stepfast``. Nothing is connected before the first use; the tables are made by
+    themselves unless ``auto_migrate=False``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        namespace: str | None = None,
+        *,
+        codec: Codec | None = None,
+        logger: logging.Logger | None = None,
+        auto_migrate: bool = True,
+        pool_size: int | None = None,
+        pool: Any = None,
+        record_arguments: bool | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.url: DatabaseUrl = parse_url(os.environ.get("STEPFAST_URL") or DEFAULT_URL if url is None else url)
+        default = os.environ.get("STEPFAST_NAMESPACE") or DEFAULT_NAMESPACE
+        self.namespace = check_namespace(default if namespace is None else namespace)
+        base = settings or Settings.from_environment()
+        self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
+        self.logger = logger or _silent_logger()
+        self.workflows: dict[str, Workflow[Any, Any]] = {}
+        self._payloads = Payloads(self.settings, codec, self.logger)
+        self._planner = Planner(self.workflows, self._payloads, self.settings)
+        self._auto_migrate = auto_migrate
+        self._pool = pool
+        self._connected: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected]] = {}
+        self._shared_store: Store | None = None
+        self._sync: SyncApp | None = None
+
+    # -- registering -------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def task(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def task(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def task(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread)."""
+        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
+        return self._decorate(TASK, function, name, options, sys._getframe(1).f_locals)
+
+    @overload
+    def workflow(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def workflow(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def workflow(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def workflow(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
+    @overload
+    def workflow(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> WorkflowDecorator: ...
+    def workflow(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``)."""
+        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
+        return self._decorate(WORKFLOW, function, name, options, sys._getframe(1).f_locals)
+
+    def _decorate(
+        self, kind: str, function: Any, name: str | None, options: WorkflowOptions, scope: dict[str, Any]
+    ) -> Any:
+        def register(wrapped: Callable[..., Any]) -> Workflow[Any, Any]:
+            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, options, scope)
+            known = self.workflows.get(workflow.name)
+            if known is not None and known.version != workflow.version:
+                raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
+            self.workflows[workflow.name] = workflow
+            return workflow
+
+        return register if function is None else register(function)
+
+    def dag(self, name: str, *, queue: str | None = None, deadline: Seconds | None = None) -> Dag:
+        """Declare a graph of steps: ``fulfil = app.dag("order-fulfillment")``, then ``@fulfil.step(after=[…])``."""
+        return self._add_dag(Dag(name, dag_options(queue, deadline), self.settings.retries))
+
+    def dag_from_spec(
+        self,
+        name: str,
+        spec: Mapping[str, Any],
+        handlers: Mapping[str, Any],
+        *,
+        queue: str | None = None,
+        deadline: Seconds | None = None,
+    ) -> Dag:
+        """A graph that comes as data, ``{"steps": {name: {"retries": 3}}, "dag": {name: [dependencies]}}``, with its
+        functions by name. Everything wrong with it is reported together, as a GraphError."""
+        options = dag_options(queue, deadline)
+        return self._add_dag(dag_from_spec(name, spec, handlers, options, self.settings.retries))
+
+    def _add_dag(self, dag: Dag) -> Dag:
+        known = self.workflows.get(dag.name)
+        if known is not None:
+            raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")
+        self.workflows[dag.name] = dag
+        return dag
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[I, O],
+        input: I = ...,
+        *,
+        key: str | None = None,
+        connection: Any = None,
+        **options: Unpack[StartOptions],
+    ) -> Run[O]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        connection: Any = None,
+        **options: Unpack[StartOptions],
+    ) -> Run[Any]: ...
+    async def start(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        input: Any = None,
+        *,
+        key: str | None = None,
+        connection: Any = None,
+        **options: Any,
+    ) -> Run[Any]:
+        """Start a run; when this returns, it is committed and will not be lost.
+
+        With a ``key``, a second start of the same workflow gives the same run, never a second one. With a
+        ``connection`` of your own (asyncpg's, SQLAlchemy's async session or connection, sqlite3's) the start joins its
+        transaction: it is committed, or rolled back, with yours.
+        """
+        refuse_in_workflow("app.start", "ctx.start")
+        connected = await self._connect()
+        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        if key is not None:
+            check_name(key, "the key", self.settings.max_name)
+        runs = plan.runs(new_id(), input, key)
+        if connection is not None:
+            run_id = (await connected.store.start_within(connection, runs))[0]
+        elif len(runs) == 1:
+            run_id = await connected.starter.start(runs[0])
+        else:
+            run_id = (await connected.starter.start_many(runs))[0]
+        return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Workflow[I, O],
+        inputs: Sequence[I],
+        *,
+        keys: Sequence[str] | None = None,
+        connection: Any = None,
+        **options: Unpack[StartOptions],
+    ) -> list[Run[O]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: str,
+        inputs: Sequence[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        connection: Any = None,
+        **options: Unpack[StartOptions],
+    ) -> list[Run[Any]]: ...
+    async def start_many(
+        self,
+        workflow: Workflow[Any, Any] | str,
+        inputs: Sequence[Any],
+        *,
+        keys: Sequence[str] | None = None,
+        connection: Any = None,
+        **options: Any,
+    ) -> list[Run[Any]]:
+        """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
+        refuse_in_workflow("app.start_many", "ctx.start")
+        values = list(inputs)
+        names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
+        connected = await self._connect()
+        plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
+        if not runs:
+            return []
+        if connection is None:
+            ids = await connected.starter.start_many(runs)
+        else:
+            ids = await connected.store.start_within(connection, runs)
+        own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.node is None]
+        known = connection is None
+        return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
+
+    async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
+        """Send a signal to a run; see ``Run.signal``."""
+        await self.get(run_id).signal(name, value, connection=connection)
+
+    async def _new_child(
+        self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
+    ) -> tuple[list[NewRun], Any]:
+        """What a run starts as its child: checked as any start."""
+        plan = await self._planner.plan(await self._connect(), workflow, options)
+        return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> Run[Any]:
+        """A handle for a run, without a query."""
+        if not isinstance(run_id, str) or not is_id(run_id.lower()):
+            raise ConfigurationError(f"{run_id!r} is not a run id (they look like 0197a1b2-…)")
+        return Run(run_id.lower(), self._connect, self._payloads)
+
+    async def runs(
+        self,
+        *,
+        workflow: str | Workflow[Any, Any] | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        after: str | RunInfo | None = None,
+        limit: int = 50,
+    ) -> list[RunInfo]:
+        """A page of runs, newest first. ``after`` is the last run (or its id) of the page before."""
+        if status is not None and status not in RUN_STATUSES:
+            raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
+        if not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise ConfigurationError(f"limit must be from 1 to 10000, not {limit!r}")
+        before = after.id if isinstance(after, RunInfo) else None if after is None else self.get(after).id
+        rows = await (await self._connect()).store.runs(
+            workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
+            status=status,
+            queue=queue,
+            tag=tag,
+            reason=reason,
+            key=key,
+            before=before,
+            limit=limit,
+        )
+        return [run_info(row, self._payloads) for row in rows]
+
+    async def check(
+        self,
+        *,
+        workflow: str | Workflow[Any, Any] | None = None,
+        limit: int | None = None,
+        timeout: Seconds = 10.0,
+        progress: Callable[[Rehearsal], None] | None = None,
+    ) -> list[Rehearsal]:
+        """Replay what is recorded of unfinished runs against this code, and tell which of them it does not fit. Nothing
+        is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds.
+        ``progress`` is called with each as it is found."""
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        if name is not None and name not in self.workflows:
+            raise UnknownWorkflow(name, list(self.workflows))
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
+        store = await self.store()
+        longest = seconds(timeout, "the timeout of check()")
+        rehearsals = Rehearsals(store, self.workflows, self.settings, self._payloads, self.logger, longest)
+        found = []
+        async with contextlib.aclosing(rehearsals.each(name, limit)) as each:
+            async for rehearsal in each:
+                found.append(rehearsal)
+                if progress is not None:
+                    progress(rehearsal)
+        return found
+
+    # -- working -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+    ) -> AsyncIterator[Worker]:
+        """A worker within this process, for as long as the ``async with`` lasts."""
+        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
+        async with worker:
+            yield worker
+
+    async def work(
+        self,
+        queues: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: float | None = None,
+        poll: float | None = None,
+        grace: float | None = None,
+    ) -> None:
+        """Work until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal does
+        not wait."""
+        stop = asyncio.Event()
+        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
+
+        def signalled() -> None:
+            if stop.is_set():
+                worker.hurry()
+            stop.set()
+
+        with _signals(signalled):
+            await worker.start()
+            try:
+                waits = [asyncio.ensure_future(event.wait()) for event in (stop, worker.broken)]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for wait in waits:
+                    wait.cancel()
+            finally:
+                await worker.stop()
+        if worker.broken.is_set():
+            raise StepfastError("the worker broke, which is a bug in Stepfast; its log says how")
+
+    async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
+        """Work until nothing is runnable: for tests, cron jobs, serverless."""
+        worker = await self._make_worker(queues, concurrency=concurrency)
+        async with worker:
+            await worker.until_drained()
+
+    async def _make_worker(self, queues: Sequence[str] | None, **changes: Any) -> Worker:
+        if isinstance(queues, str):
+            raise ConfigurationError(f"queues must be a list of names, not the string {queues!r}")
+        settings = self.settings.with_changes(**changes)
+        connected = await self._connect()
+        await connected.store_definitions(list(self.workflows.values()))
+        workflows = dict(self.workflows)
+        for dag in self.workflows.values():
+            for step in dag.steps.values() if isinstance(dag, Dag) else ():
+                if step.name in workflows:
+                    known = workflows[step.name]
+                    raise ConfigurationError(f"{known.kind} {step.name!r} has the name of a step of dag {dag.name!r}")
+                workflows[step.name] = step
+        return Worker(
+            connected.store, settings, self._payloads, self.logger, workflows, connected.switchboard, queues,
+            self._new_child,
+        )  # fmt: skip
+
+    # -- the database ------------------------------------------------------------------------------------------------
+
+    async def migrate(self) -> list[str]:
+        """Make or update the tables; the names of what was applied. Idempotent, safe when many call at once."""
+        return await (await self._connect(migrate=True)).store.migrate()
+
+    async def store(self) -> Store:
+        """The store behind this application, for tools."""
+        return (await self._connect()).store
+
+    def redirect(
+        self, *, url: str | None = None, namespace: str | None = None, auto_migrate: bool | None = None
+    ) -> None:
+        """Use another database, or another namespace, than the code says. For tools, and only while not connected."""
+        if any(not loop.is_closed() for loop in self._connected):
+            raise ConfigurationError("an application that is connected cannot be redirected; close it first")
+        if url is not None:
+            self.url, self._pool = parse_url(url), None
+        if namespace is not None:
+            self.namespace = check_namespace(namespace)
+        if auto_migrate is not None:
+            self._auto_migrate = auto_migrate
+
+    async def close(self) -> None:
+        """Disconnect. The application can be used again; it then connects anew."""
+        if self._sync is not None:
+            sync, self._sync = self._sync, None
+            await asyncio.get_running_loop().run_in_executor(None, sync.stop)
+        await self._disconnect()
+        if self._shared_store is not None and not self._connected:
+            store, self._shared_store = self._shared_store, None
+            await store.close()
+
+    async def __aenter__(self) -> Stepfast:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> SyncApp:
+        """The same verbs for code without an event loop."""
+        if self._sync is None:
+            from .sync import SyncApp
+
+            self._sync = SyncApp(self)
+        return self._sync
+
+    async def _connect(self, migrate: bool = False) -> Connected:
+        """What this event loop works with, made on first use."""
+        loop = asyncio.get_running_loop()
+        future = self._connected.get(loop)
+        if future is None:
+            for old in [old for old in self._connected if old.is_closed()]:
+                del self._connected[old]
+            future = self._connected[loop] = loop.create_future()
+            try:
+                future.set_result(await self._open(migrate))
+            except BaseException as error:
+                del self._connected[loop]
+                future.set_exception(error if isinstance(error, Exception) else ConfigurationError("interrupted"))
+                future.exception()
+                raise
+        return await asyncio.shield(future)
+
+    async def _open(self, migrate: bool) -> Connected:
+        store = self._shared_store or open_store(self.url, self.namespace, self.settings, self._pool)
+        await store.open()
+        if store.dialect == "sqlite":
+            self._shared_store = store  # one writer thread, whatever the number of event loops
+        try:
+            if not migrate:
+                if self._auto_migrate:
+                    await store.migrate()
+                else:
+                    state = await store.schema_state()
+                    refuse_too_new(state)
+                    refuse_missing(state, self.namespace)
+        except BaseException:
+            self._shared_store = None
+            await store.close()
+            raise
+        return Connected(store, self.settings, self.logger)
+
+    async def _disconnect(self) -> None:
+        future = self._connected.pop(asyncio.get_running_loop(), None)
+        if future is not None:
+            connected = await future
+            await connected.close()
+            if connected.store is not self._shared_store:
+                await connected.store.close()
+
+
+class TaskDecorator:
+    """The type of ``@app.task(…)``."""
+
+    @overload
+    def __call__(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise TypeError("only a type")
+
+
+class WorkflowDecorator:
+    """The type of ``@app.workflow(…)``."""
+
+    @overload
+    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
+    @overload
+    def __call__(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
+    @overload
+    def __call__(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
+    def __call__(self, function: Any, /) -> Any:
+        raise TypeError("only a type")
+
+
+def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) -> list[str | None]:
+    if len(keys) != len(values):
+        raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
+    return [check_name(key, "the key", settings.max_name) for key in keys]
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[], None]) -> Any:
+    """SIGTERM and SIGINT call the handler; where signals cannot be had (another thread), nothing."""
+    loop = asyncio.get_running_loop()
+    installed = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
+            loop.add_signal_handler(number, handler)
+            installed.append(number)
+    try:
+        yield
+    finally:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+
+def _silent_logger() -> logging.Logger:
+    logger = logging.getLogger("stepfast")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger

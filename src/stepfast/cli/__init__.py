@@ -1,0 +1,77 @@
+"""The command line: one file per group of verbs, and here the list of them all.
+
+Data goes to stdout, everything said about it to stderr. The exit codes are in ``exits.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .asking import cancel, pause, resume, signal
+from .checking import check
+from .exits import EXPLAINED
+from .graphs import graph
+from .health import doctor, workers
+from .reading import runs, show
+from .retrying import retry
+from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
+from .starting import result, start
+from .tables import migrate, reset
+from .verbs import add_verb
+from .working import worker
+
+__all__ = ["cli", "main"]
+
+cli = typer.Typer(
+    name="stepfast",
+    no_args_is_help=True,
+    add_completion=False,
+    # Its tracebacks show the values of local variables, and one of them would be the password.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+add_verb(cli, migrate)
+add_verb(cli, reset, without={"json"})
+add_verb(cli, worker, without={"app", "json"})
+add_verb(cli, start)
+add_verb(cli, result)
+add_verb(cli, runs)
+add_verb(cli, show)
+add_verb(cli, signal)
+add_verb(cli, cancel)
+add_verb(cli, pause)
+add_verb(cli, resume)
+add_verb(cli, retry)
+add_verb(cli, check, without={"app"})
+add_verb(cli, graph, without={"app", "url", "namespace"})
+add_verb(cli, workers)
+add_verb(cli, doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stepfast {__version__}")
+        raise typer.Exit
+
+
+@cli.callback(epilog=EXPLAINED)
+def stepfast(
+    context: typer.Context,
+    url: UrlOption = None,
+    namespace: NamespaceOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable execution for Python, in the database you already run."""
+    context.obj = Session(url, namespace, app, json)
+
+
+def main() -> None:
+    """The entry point of ``stepfast`` and of ``python -m stepfast``."""
+    cli(prog_name="stepfast")

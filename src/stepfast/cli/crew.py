@@ -1,0 +1,117 @@
+"""Several worker processes and the one that keeps them: starts them, passes signals on, restarts what dies.
+
+The children are in process groups of their own, so that a Ctrl+C at the terminal reaches them once, through the parent,
+and not twice, which would mean: do not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+
+from .exits import FAILED, OK, USAGE
+
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_STEADY = 60.0
+"""A child that lived for this many seconds is not in a crash loop: the pauses begin anew."""
+_SIGNALS = {signal.SIGTERM: signal.SIGTERM, signal.SIGINT: signal.SIGINT, signal.SIGHUP: signal.SIGTERM}
+"""What comes, and what is passed on: the terminal that goes away tells only the parent."""
+
+logger = logging.getLogger("stepfast.crew")
+
+
+class Crew:
+    """A number of children that run the same command."""
+
+    def __init__(self, size: int, command: Sequence[str]) -> None:
+        self._size = size
+        self._command = command
+        self._children: set[Process] = set()
+        self._received: list[signal.Signals] = []
+        self._stop = asyncio.Event()
+        self._failed = OK
+
+    async def run(self) -> int:
+        """Until told to stop; 0 if every child then stopped in good order."""
+        loop = asyncio.get_running_loop()
+        for number, passed_on in _SIGNALS.items():
+            loop.add_signal_handler(number, self._signalled, passed_on)
+        await asyncio.gather(*(self._keep(place) for place in range(1, self._size + 1)))
+        return self._failed
+
+    def _signalled(self, number: signal.Signals) -> None:
+        logger.info("%s: passing it on to %d processes", number.name, len(self._children))
+        self._received.append(number)
+        self._stop.set()
+        for child in self._children:
+            _send(child, number)
+
+    async def _keep(self, place: int) -> None:
+        """Have one child running until it is time to stop."""
+        pause = _FIRST_PAUSE
+        while not self._stop.is_set():
+            began = time.monotonic()
+            code = await self._run_child(place)
+            if self._stop.is_set():
+                self._ended(place, code)
+            elif code == USAGE:
+                self._give_up(place)
+            else:
+                pause = _FIRST_PAUSE if time.monotonic() - began > _STEADY else pause
+                logger.warning("worker process %d %s; starting another in %g s", place, _how(code), pause)
+                await self._rest(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _run_child(self, place: int) -> int:
+        child = await asyncio.create_subprocess_exec(*self._command, stdin=subprocess.DEVNULL, process_group=0)
+        logger.info("worker process %d has pid %d", place, child.pid)
+        self._children.add(child)
+        for number in self._received:  # they came while it was being made
+            _send(child, number)
+        try:
+            return await child.wait()
+        finally:
+            self._children.discard(child)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    def _ended(self, place: int, code: int) -> None:
+        # Killed by the very signal we passed on: it had not begun to work yet.
+        if code != OK and -code not in self._received:
+            logger.error("worker process %d %s while stopping", place, _how(code))
+            self._failed = self._failed or FAILED
+
+    def _give_up(self, place: int) -> None:
+        """Wrong usage stays wrong however often it is tried."""
+        logger.error("worker process %d cannot start; stopping all", place)
+        self._failed = USAGE
+        self._stop.set()
+        for child in self._children:
+            _send(child, signal.SIGTERM)
+
+
+def _send(child: Process, number: signal.Signals) -> None:
+    try:
+        child.send_signal(number)
+    except ProcessLookupError:
+        pass  # it has just ended
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

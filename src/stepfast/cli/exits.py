@@ -1,0 +1,54 @@
+"""Exit codes: what each means, which error gives which, and how an error is told."""
+
+from __future__ import annotations
+
+import sys
+
+from ..errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidInput,
+    PayloadError,
+    RunNotFound,
+    StepfastError,
+    UnknownWorkflow,
+)
+from ..model.url import redact
+from .text import printable
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+TIMEOUT = 4
+UNAVAILABLE = 5
+INTERRUPTED = 130
+"""As a shell counts a process that Ctrl+C ended."""
+
+EXPLAINED = (
+    "Exit codes: 0 all is well; 1 the run failed, or a check or the verb did; 2 wrong usage or bad input; "
+    "3 no such run; 4 timeout; 5 the database is unavailable."
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The code for an error that a verb ended with."""
+    if isinstance(error, DatabaseUnavailable):
+        return UNAVAILABLE
+    if isinstance(error, RunNotFound):
+        return NOT_FOUND
+    if isinstance(error, TimeoutError):
+        return TIMEOUT
+    if isinstance(error, (ConfigurationError, InvalidInput, PayloadError, UnknownWorkflow)):
+        return USAGE
+    return FAILED
+
+
+def complain(error: BaseException | str) -> None:
+    """Tell of an error in one sentence, never with a password."""
+    print(f"error: {printable(redact(str(error)))}", file=sys.stderr)
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether the sentence of an error says enough; anything else is a bug and keeps its traceback."""
+    return isinstance(error, (StepfastError, TimeoutError))

@@ -1,0 +1,156 @@
+"""``workers`` and ``doctor``: who works, and whether all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+from ..app import Stepfast
+from ..errors import DatabaseUnavailable, SchemaError
+from ..model import status
+from ..model.ids import new_id
+from ..model.records import Definition, Lane, WorkerInfo
+from ..model.url import redact
+from ..store import Store
+from ..store.migrations import refuse_missing, refuse_too_new
+from ..store.protocol import Check
+from .exits import FAILED, UNAVAILABLE
+from .output import say, write_json, write_table
+from .session import Session, absent_file
+from .text import count, lasting, listed
+from .workers import claiming_workers, live_workers, queues_of, serves, worker_name
+
+
+async def workers(session: Session) -> None:
+    """List the workers: where they run, what they serve, when they were last heard of."""
+    async with session.reading() as app:
+        found = await (await app.store()).workers()
+    if session.json:
+        write_json([_worker(worker) for worker in found])
+    elif found:
+        columns = ("id", "worker", "state", "runs", "queues", "workflows", "up for", "last heartbeat")
+        write_table(columns, [_worker_row(worker) for worker in found])
+    else:
+        say("no workers; start one with `stepfast worker module:app`")
+
+
+def _worker(worker: WorkerInfo) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "state": worker.state,
+        "queues": worker.queues,
+        "workflows": worker.workflows,
+        "concurrency": worker.concurrency,
+        "running": worker.running,
+        "lease": worker.lease_ms / 1000,
+        "started_at": datetime.fromtimestamp(worker.started_at / 1000, UTC),
+        "beat_at": datetime.fromtimestamp(worker.beat_at / 1000, UTC),
+        "silent_for": worker.age_ms / 1000,
+    }
+
+
+def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:
+    up = lasting((worker.beat_at - worker.started_at + worker.age_ms) / 1000)
+    slots = f"{worker.running} of {worker.concurrency}"
+    beat = f"{lasting(worker.age_ms / 1000)} ago"
+    names = ", ".join(sorted(worker.workflows)) or "none"
+    return worker.id, worker_name(worker), worker.state, slots, queues_of(worker), names, up, beat
+
+
+async def doctor(session: Session) -> None:
+    """Check connection, server, tables and workers; say what to do. Exits with 1 if something is wrong."""
+    app = session.application()
+    code = 0
+    try:
+        checks = await _examine(session, app)
+    except DatabaseUnavailable as error:
+        advice = "check the address, the server and the credentials"
+        checks, code = [Check("connection", False, redact(str(error)), advice)], UNAVAILABLE
+    if session.json:
+        write_json([{"check": c.name, "ok": c.ok, "found": c.found, "advice": c.advice or None} for c in checks])
+    else:
+        rows = [("ok" if c.ok else "wrong", c.name, c.found, "" if c.ok else c.advice) for c in checks]
+        write_table(("", "check", "found", "what to do"), rows)
+    raise typer.Exit(code or (0 if all(check.ok for check in checks) else FAILED))
+
+
+async def _examine(session: Session, app: Stepfast) -> list[Check]:
+    path = absent_file(app)
+    if path is not None:
+        found = f"there is no SQLite file {path!r}"
+        return [Check("connection", False, found, "give --url, or run `stepfast migrate`")]
+    async with session.store(app) as store:
+        checks = [Check("connection", True, redact(app.url.text)), *await store.doctor()]
+        schema = await _schema(store, app.namespace)
+        checks.append(schema)
+        return checks + await _inhabitants(store, app) if schema.ok else checks
+
+
+async def _schema(store: Store, namespace: str) -> Check:
+    state = await store.schema_state()
+    try:
+        refuse_too_new(state)
+        refuse_missing(state, namespace)
+    except SchemaError as error:
+        found, _, advice = str(error).rpartition(": ")
+        return Check("schema", False, found, advice)
+    return Check("schema", True, f"namespace {namespace!r} is at version {state.version}, up to date")
+
+
+async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
+    definitions, found = await store.definitions(), await store.workers()
+    tick = await store.tick(new_id(), [d.name for d in definitions], True)
+    overdue = tick.due and not claiming_workers(found)
+    letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
+    return [
+        _workers_check(found, bool(tick.lanes) or tick.suspects or overdue),
+        _definitions_check(definitions, found, app),
+        _unserved_check(tick.lanes, found),
+        Check("dead letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
+    ]
+
+
+def _workers_check(found: Sequence[WorkerInfo], needed: bool) -> Check:
+    live = live_workers(found)
+    dead = [f"{worker_name(w)} (silent for {lasting(w.age_ms / 1000)})" for w in found if w.state == "dead"]
+    text = f"{len(live)} live" + (f"; dead: {listed(dead)}" if dead else "")
+    if not live and needed:
+        return Check("workers", False, f"{text}, and runs are due", "start one with `stepfast worker module:app`")
+    return Check("workers", True, text)
+
+
+def _definitions_check(definitions: Sequence[Definition], found: Sequence[WorkerInfo], app: Stepfast) -> Check:
+    live = claiming_workers(found)
+    text = f"{len(definitions)} known"
+    unserved = [d.name for d in definitions if not any(d.name in w.workflows for w in live)]
+    if unserved:
+        text += f"; no live worker has {listed(unserved)}"
+    other = [
+        name
+        for name, workflow in app.workflows.items()
+        if any(w.workflows.get(name, workflow.version) != workflow.version for w in live)
+    ]
+    if other:
+        text += f"; live workers have other code of {listed(other)} than this"
+    return Check("workflows", True, text)
+
+
+def _unserved_check(lanes: Sequence[Lane], found: Sequence[WorkerInfo]) -> Check:
+    live = claiming_workers(found)
+    places = {(lane.workflow, lane.queue) for lane in lanes}
+    vain = sorted(place for place in places if not any(serves(w, *place) for w in live))
+    if not vain:
+        served = f"{count(len(places), 'line')} of ready runs, each served"
+        return Check("queues", True, served if places else "no run waits")
+    text = listed([f"{workflow!r} in queue {queue!r}" for workflow, queue in vain])
+    return Check(
+        "queues",
+        False,
+        f"runs are ready that no live worker serves: {text}",
+        "start a worker with that code for that queue: `stepfast worker module:app --queues …`",
+    )

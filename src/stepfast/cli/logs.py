@@ -1,0 +1,60 @@
+"""Logging of a worker process: lines for people or JSON for collectors, each with the run it belongs to, on stderr.
+
+Payloads are never logged by Stepfast; what handlers log is their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+from ..engine.scope import current_call, current_execution
+from ..errors import ConfigurationError
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_IDS = ("run_id", "workflow", "attempt", "step", "worker")
+
+
+def log_to_stderr(level: str, *, as_json: bool) -> None:
+    """Set logging up before the application's module is imported, so that its ``basicConfig`` changes nothing."""
+    if level.lower() not in LEVELS:
+        raise ConfigurationError(f"there is no log level {level!r}; there are {', '.join(LEVELS)}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(add_ids)
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(_LINE))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def add_ids(record: logging.LogRecord) -> bool:
+    """Give a record made inside a handler the ids of its run and step, unless it has them."""
+    execution, call = current_execution.get(), current_call.get()
+    if execution is not None and not hasattr(record, "run_id"):
+        record.run_id = execution.run_id
+        record.workflow = execution.workflow.name
+        record.attempt = execution.claimed.attempt
+        if call is not None:
+            record.step = call.name
+    return True
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, logger, message, ids where there are some, and an error's traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in _IDS if getattr(record, name, None) is not None}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return msgspec.json.encode(line, enc_hook=str).decode()

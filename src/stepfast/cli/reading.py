@@ -1,0 +1,192 @@
+"""``runs`` and ``show``: lists of runs, and everything about one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ..app import Stepfast
+from ..engine.workflow import DAG_STEP
+from ..errors import ConfigurationError, RunNotFound
+from ..model import status as statuses
+from ..model.graph import Graph
+from ..run import Activity, RunInfo, StepInfo
+from .graphs import dag_steps, write_standing
+from .options import option
+from .output import say, write_fields, write_heading, write_json, write_table, write_text
+from .session import Session
+from .steps import outcome_of, status_of, write_children, write_steps
+from .text import ago, brief, clock, lasting, printable, shortened
+from .why import why
+from .why_dag import TOLD, is_among_steps, why_dag
+
+_CHILDREN = 20
+"""So many children are looked up; the ids of all are among the steps."""
+
+
+async def runs(
+    session: Session,
+    workflow: Annotated[str | None, option("--workflow", "-w")] = None,
+    status: Annotated[str | None, option("--status", "-s", help=", ".join(statuses.RUN_STATUSES))] = None,
+    queue: Annotated[str | None, option("--queue", "-q")] = None,
+    tag: Annotated[str | None, option("--tag")] = None,
+    reason: Annotated[str | None, option("--reason", help="Why it ended: code, timeout, deadline, expired…")] = None,
+    key: Annotated[str | None, option("--key")] = None,
+    dead: Annotated[bool, typer.Option("--dead", help="Dead letters: failed because workers died with them.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
+    after: Annotated[str | None, option("--after", metavar="RUN", help="The page after this run.")] = None,
+) -> None:
+    """List runs, newest first."""
+    if dead:
+        if status not in (None, statuses.FAILED) or reason not in (None, statuses.REASON_LOST):
+            raise ConfigurationError("--dead means --status failed --reason 'lost workers'; leave the others out")
+        status, reason = statuses.FAILED, statuses.REASON_LOST
+    async with session.reading() as app:
+        found = await app.runs(
+            workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, after=after, limit=limit
+        )
+    if session.json:
+        write_json(found)
+        return
+    if not found:
+        say("no runs")
+        return
+    columns = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags")
+    write_table(columns, [_row(run) for run in found])
+    if len(found) == limit:
+        say(f"there may be more: --after {found[-1].id}")
+
+
+def _row(run: RunInfo) -> tuple[str, ...]:
+    queue = "" if run.queue == run.workflow else run.queue
+    attempt = "" if run.attempt == 0 else str(run.attempt)
+    created = ago(run.created_at, run.read_at)
+    return run.id, run.workflow, queue, status_of(run), attempt, created, _took(run), run.key or "", ", ".join(run.tags)
+
+
+def _took(run: RunInfo) -> str:
+    if run.started_at is None:
+        return ""
+    return lasting(((run.completed_at or run.read_at) - run.started_at).total_seconds())
+
+
+async def show(
+    session: Session,
+    run: Annotated[str, typer.Argument(help="The run's id.")],
+    activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
+) -> None:
+    """Show one run: where it stands and why, its steps, its children, what it has set, its error."""
+    async with session.reading() as app:
+        handle = app.get(run)
+        info = await handle.info()
+        steps = await handle.steps()
+        values = await handle.values()
+        # The log of a long run is long; without being asked for, it is read only to explain a retry.
+        calls = await handle.activity() if activity or info.waiting_for == statuses.WAITING_RETRY else []
+        graph = await _graph(app, info) if dag_steps(steps) else None
+        started = [step.child for step in steps if step.child is not None and step.kind != DAG_STEP]
+        children = await _infos(app, started[-_CHILDREN:])
+        reason = await _why(app, info, steps, calls, children)
+    if session.json:
+        document = msgspec.to_builtins(info) | {"why": reason, "steps": steps, "children": started, "values": values}
+        write_json(document | {"activity": [_call(c) for c in calls]} if activity else document)
+        return
+    write_fields(_fields(info, reason))
+    if graph is None:
+        write_steps(steps, info)
+    else:
+        write_standing(graph, steps, info)
+    write_children(children, len(started) - len(children))
+    if values:
+        write_heading("Values")
+        write_fields([(printable(key), brief(value)) for key, value in values.items()])
+    if activity and calls:
+        write_heading("Activity")
+        columns = ("started", "call", "branch", "try", "status", "took", "parameters", "outcome")
+        write_table(columns, [_activity(c) for c in calls])
+    if info.error is not None and info.error.traceback:
+        write_heading("Error")
+        write_text(info.error.traceback)
+
+
+async def _graph(app: Stepfast, run: RunInfo) -> Graph | None:
+    """The graph that a dag run was started with, whatever the code says by now."""
+    text = await (await app.store()).graph(run.workflow, run.version)
+    return None if text is None else Graph.from_text(text)
+
+
+async def _why(
+    app: Stepfast, run: RunInfo, steps: list[StepInfo], calls: list[Activity], children: list[RunInfo]
+) -> str:
+    workers = await (await app.store()).workers()
+    nodes = dag_steps(steps)
+    if not nodes or not is_among_steps(run):
+        return why(run, workers, steps, calls, children)
+    able = [s.child for s in nodes if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
+    return why_dag(run, workers, nodes, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
+
+
+def _blocked(step: StepInfo) -> bool:
+    return step.detail == statuses.WAITING_STEPS
+
+
+async def _infos(app: Stepfast, ids: list[str]) -> list[RunInfo]:
+    """Those of the runs that are still kept."""
+    found = []
+    for run_id in ids:
+        with contextlib.suppress(RunNotFound):
+            found.append(await app.get(run_id).info())
+    return found
+
+
+def _fields(run: RunInfo, reason: str) -> list[tuple[str, str]]:
+    continued = run.reason == statuses.REASON_CONTINUED
+    return [
+        ("run", run.id),
+        ("workflow", f"{run.workflow} (version {run.version})"),
+        ("status", status_of(run)),
+        ("why", reason),
+        ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
+        ("key", run.key or ""),
+        ("tags", ", ".join(run.tags)),
+        ("asked", f"to {run.asked}" if run.asked else ""),
+        ("parent", run.parent or ""),
+        ("origin", run.origin or ""),
+        ("goes on as", str(run.output) if continued else ""),
+        ("attempt", str(run.attempt or "")),
+        ("losses", str(run.losses or "")),
+        ("worker", run.worker or ""),
+        ("created", _when(run.created_at, run)),
+        ("started", _when(run.started_at, run)),
+        ("ended", _ended(run)),
+        ("deadline", _when(run.deadline, run)),
+        ("input", brief(run.input)),
+        ("output", brief(run.output) if run.status == statuses.COMPLETED and not continued else ""),
+        ("error", "" if run.error is None else shortened(f"{run.error.type}: {run.error.message}")),
+    ]
+
+
+def _ended(run: RunInfo) -> str:
+    took = f", took {_took(run)}" if run.completed_at is not None and run.started_at is not None else ""
+    return _when(run.completed_at, run) + took
+
+
+def _when(time: Any, run: RunInfo) -> str:
+    return "" if time is None else f"{clock(time)} ({ago(time, run.read_at)})"
+
+
+def _activity(call: Activity) -> tuple[str, ...]:
+    name = f"{call.name} (the run itself)" if call.position is None else call.name
+    parameters = "" if call.parameters is None else brief(call.parameters)
+    took = lasting(call.duration.total_seconds())
+    outcome = outcome_of(call.error, call.result)
+    return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, parameters, outcome
+
+
+def _call(call: Activity) -> dict[str, Any]:
+    """With the duration in seconds, which every language reads."""
+    fields: dict[str, Any] = msgspec.to_builtins(call)
+    return fields | {"duration": call.duration.total_seconds()}

@@ -1,0 +1,124 @@
+"""What all verbs share: which database, which namespace, whose code, and whether a person or a script reads along."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from ..app import Stepfast
+from ..errors import PayloadError, SchemaError
+from ..model.url import parse_url
+from ..store import Store, open_store
+from .loading import load_app
+from .options import option
+
+UrlOption = Annotated[
+    str | None, option("--url", "-u", metavar="URL", help="The database. Else STEPFAST_URL, or sqlite:///stepfast.db.")
+]
+NamespaceOption = Annotated[
+    str | None, option("--namespace", metavar="NAME", help="Else STEPFAST_NAMESPACE, or stepfast.")
+]
+AppOption = Annotated[
+    str | None, option("--app", metavar="MODULE:APP", help="The code: its database, workflows and codec.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
+
+
+class Sealed:
+    """Stands in for a codec that only the application's code has: what passed through it is shown as not readable."""
+
+    def encode(self, data: bytes, /) -> bytes:
+        """Never called: whoever writes goes without a codec, or with the real one."""
+        raise PayloadError("payloads can be written through a codec only with the code: give --app module:app")
+
+    def decode(self, data: bytes, /) -> bytes:
+        """A value that says so, in the shape of an error, so that it can stand for one too."""
+        return b'{"type":"Sealed","message":"stored through a codec; --app module:app shows it"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The shared options of one call."""
+
+    url: str | None = None
+    namespace: str | None = None
+    code: str | None = None
+    json: bool = False
+
+    def with_options(self, url: str | None, namespace: str | None, code: str | None, json: bool) -> Session:
+        """Options may stand before the verb or after it; after it they win."""
+        return Session(
+            self.url if url is None else url,
+            self.namespace if namespace is None else namespace,
+            self.code if code is None else code,
+            self.json or json,
+        )
+
+    def application(self, codec: Sealed | None = None) -> Stepfast:
+        """The code's application, with what was said on the command line put in place of what it says; or one without
+        code, which never makes tables by itself."""
+        if self.url is not None:
+            parse_url(self.url)  # an empty one is a mistake, not a wish for the default
+        if self.code is None:
+            return Stepfast(self.url, self.namespace, auto_migrate=False, codec=codec)
+        app = load_app(self.code)
+        app.redirect(url=self.url, namespace=self.namespace)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[Stepfast]:
+        """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
+        app = self.application()
+        if self.code is None:
+            _refuse_absent_file(app)
+        async with _closing(app):
+            try:
+                yield app
+            except PayloadError as error:
+                if self.code is None and "codec" in str(error):
+                    raise PayloadError("the payload went through a codec; give the code: --app module:app") from None
+                raise
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[Stepfast]:
+        """An application that only looks: it makes neither tables nor files."""
+        app = self.application(codec=Sealed())
+        app.redirect(auto_migrate=False)
+        _refuse_absent_file(app)
+        async with _closing(app):
+            yield app
+
+    @contextlib.asynccontextmanager
+    async def store(self, app: Stepfast) -> AsyncIterator[Store]:
+        """The database whatever its tables look like."""
+        store = open_store(app.url, app.namespace, app.settings)
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _closing(app: Stepfast) -> AsyncIterator[Stepfast]:
+    try:
+        yield app
+    finally:
+        await app.close()
+
+
+def absent_file(app: Stepfast) -> str | None:
+    """The SQLite file that is not there: opening it would create it."""
+    path = app.url.path
+    return path if app.url.kind == "sqlite" and path is not None and not os.path.exists(path) else None
+
+
+def _refuse_absent_file(app: Stepfast) -> None:
+    path = absent_file(app)
+    if path is not None:
+        raise SchemaError(f"there is no SQLite file {path!r} yet; give --url, or run `stepfast migrate` to make it")

@@ -1,0 +1,90 @@
+"""``start`` and ``result``: setting a run going, and waiting for its end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from ..app import Stepfast
+from ..errors import RunCancelled, RunFailed
+from .exits import FAILED, complain
+from .options import json_argument, moment_option, option, time_option
+from .output import say, write_json, write_value
+from .session import Session
+
+
+async def start(
+    session: Session,
+    name: Annotated[str, typer.Argument(help="The workflow.")],
+    input: Annotated[
+        str | None, typer.Argument(metavar="[JSON]", show_default=False, help="Its input; - reads stdin.")
+    ] = None,
+    key: Annotated[str | None, option("--key", help="Same key: the same run.")] = None,
+    queue: Annotated[str | None, option("--queue", help="Else the workflow's own.")] = None,
+    priority: Annotated[int, typer.Option("--priority", help="Higher is sooner.")] = 0,
+    delay: Annotated[float | None, time_option("--delay", help="Not before this has passed.")] = None,
+    at: Annotated[datetime | None, moment_option("--at", help="Not before this, as 2030-01-31T09:30+01:00.")] = None,
+    expires_in: Annotated[float | None, time_option("--expires-in", help="Fail unless picked up within this.")] = None,
+    deadline: Annotated[float | None, time_option("--deadline", help="For the whole run, waits included.")] = None,
+    max_attempts: Annotated[int | None, option("--max-attempts", help="Attempts in all.")] = None,
+    timeout: Annotated[float | None, time_option("--timeout", help="For one attempt, waits excluded.")] = None,
+    tag: Annotated[list[str] | None, option("--tag", help="May be given several times.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its end and print its result.")] = False,
+) -> None:
+    """Start a run and print its id. Times are seconds, or 500ms, 5m, 2h, 1d.
+
+    The input is checked against the code (--app) or against what the database knows of the workflow.
+    """
+    value = json_argument(input, "the input")
+    async with session.writing() as app:
+        run = await app.start(
+            name,
+            value,
+            key=key,
+            queue=queue,
+            priority=priority,
+            delay=delay,
+            at=at,
+            expires_in=expires_in,
+            deadline=deadline,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            tags=tag or (),
+        )
+        if wait:
+            say(f"run {run.id}")
+            await _print_result(app, run.id, None, session.json)
+        elif session.json:
+            write_json({"id": run.id})
+        else:
+            print(run.id)
+
+
+async def result(
+    session: Session,
+    run: Annotated[str, typer.Argument(help="The run's id.")],
+    timeout: Annotated[float | None, time_option("--timeout", "-t", help="Exit with 4 after this.")] = None,
+) -> None:
+    """Wait for a run's end and print its result as JSON. Exits with 1 if the run failed or was cancelled."""
+    async with session.writing() as app:
+        await _print_result(app, run, timeout, session.json)
+
+
+async def _print_result(app: Stepfast, run_id: str, timeout: float | None, as_json: bool) -> None:
+    # By a handle without a type: what is stored is JSON already, and is printed as it is.
+    run = app.get(run_id)
+    outcome: dict[str, Any] = {"id": run.id, "status": "completed", "reason": None, "output": None, "error": None}
+    try:
+        outcome["output"] = await run.result(timeout)
+    except (RunFailed, RunCancelled) as error:
+        if as_json:
+            info = await run.info()
+            write_json(outcome | {"status": info.status, "reason": info.reason, "error": info.error})
+        complain(error)
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        write_json(outcome)
+    else:
+        write_value(outcome["output"])

@@ -1,0 +1,304 @@
+"""Why a run is not moving, in a sentence or two that say what will happen next, or what to do.
+
+Pure: from what was read of the run, its steps and calls, and the workers there are.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..engine.history import UNDO
+from ..engine.undo import UNDO_BRANCH
+from ..engine.workflow import DAG_STEP
+from ..model import status
+from ..model.records import WorkerInfo
+from ..run import Activity, ErrorInfo, RunInfo, StepInfo
+from ..settings import SUSPECT_LOSSES
+from .steps import waited_for
+from .text import ago, clock, count, lasting, listed, shortened
+from .workers import claiming_workers, queues_of, serves, worker_name
+
+_FEW = 3
+"""So many children are named."""
+_UNDER_WAY = (status.RUNNING, status.COMPENSATING)
+
+
+def why(
+    run: RunInfo,
+    workers: Sequence[WorkerInfo],
+    steps: Sequence[StepInfo],
+    calls: Sequence[Activity],
+    children: Sequence[RunInfo] = (),
+) -> str:
+    """The sentence."""
+    if run.status == status.QUEUED:
+        return _ready(run, workers) if run.ready else _put_off(run, workers)
+    if run.status == status.RUNNING:
+        return _running(run, workers, steps) + _asked(run)
+    if run.status == status.WAITING:
+        return _waiting(run, steps, calls, children) + _overdue(run, workers)
+    if run.status == status.PAUSED:
+        return _paused(run)
+    if run.status == status.COMPENSATING:
+        return _compensating(run, workers, steps, calls)
+    return _ended(run, [step for step in steps if step.kind == DAG_STEP])
+
+
+# -- in line -----------------------------------------------------------------------------------------------------
+
+
+def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    text = "It is ready and stands in line"
+    if run.losses >= SUSPECT_LOSSES:
+        text = (
+            f"It is a suspect: {count(run.losses, 'worker')} died while executing it, so it stands apart, and a worker "
+            "takes only one such run at a time"
+        )
+    return f"{text}{_who_serves(run, workers)}{_expiry(run)}"
+
+
+def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    """How the sentence about a run in line goes on: who is to take it."""
+    live = claiming_workers(workers)
+    able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
+    if not able:
+        return f", but {_nobody(run, live)}"
+    if all(worker.running >= worker.concurrency for worker in able):
+        return f"; every worker that serves it is full: {listed([_load(w) for w in able])}."
+    return f"; it will be taken by one of {listed([_load(w) for w in able])}."
+
+
+def _nobody(run: RunInfo, live: Sequence[WorkerInfo]) -> str:
+    if not live:
+        return "there is no live worker: start one with `stepfast worker module:app`."
+    knowing = [worker for worker in live if run.workflow in worker.workflows]
+    if knowing:
+        told = listed([f"{worker_name(w)} (queues: {queues_of(w)})" for w in knowing])
+        return f"no live worker serves queue {run.queue!r}. Those that know workflow {run.workflow!r} are {told}."
+    told = listed([f"{worker_name(w)} ({', '.join(sorted(w.workflows)) or 'no workflows'})" for w in live])
+    return f"no live worker knows workflow {run.workflow!r}. Live are {told}."
+
+
+def _load(worker: WorkerInfo) -> str:
+    return f"{worker_name(worker)} ({worker.running} of {worker.concurrency} busy)"
+
+
+def _expiry(run: RunInfo) -> str:
+    if run.expires_at is None or run.started_at is not None:
+        return ""
+    if run.expires_at <= run.read_at:
+        return f" It expired {_ago(run.expires_at, run)} and will be ended by the next worker that looks."
+    return f" It expires {ago(run.expires_at, run.read_at)} unless it is picked up."
+
+
+# -- not yet due -------------------------------------------------------------------------------------------------
+
+
+def _put_off(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    if run.error is not None and run.attempt > 1:
+        cause = f"attempt {run.attempt - 1} failed with {_error(run.error)}; attempt {run.attempt}"
+    else:
+        cause = "its start was put off" if run.started_at is None else "it was given back for a moment"
+        cause += "; it"
+    return f"It is queued: {cause} is due {_due(run)}.{_overdue(run, workers)}"
+
+
+def _due(run: RunInfo) -> str:
+    if run.due_at is None:
+        return "at no set time"
+    when = "now" if run.due_at <= run.read_at else ago(run.due_at, run.read_at)
+    return f"{when} (at {clock(run.due_at)})"
+
+
+def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+    """Who will act when the time comes, if that is in doubt."""
+    live = claiming_workers(workers)
+    if any(serves(worker, run.workflow, run.queue) for worker in live):
+        return ""
+    return f" But {_nobody(run, live)}"
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------
+
+
+def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
+    what, _, name = (run.waiting_for or "").partition(":")
+    if what == status.WAITING_RETRY:
+        return f"It waits to retry {_last_try(calls)}; the next try is due {_due(run)}."
+    if what == status.WAITING_TIME:
+        return f"It sleeps; it wakes {_due(run)}."
+    if what == status.WAITING_SIGNAL:
+        return f"It waits for signal {name!r}{_at_the_latest(run)}; `{_send(run, name)}` sends it."
+    if what == status.WAITING_CHILD:
+        return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
+    if what == status.WAITING_CHECK:
+        checks = [repr(s.name) for s in steps if s.kind == "wait_until" and s.status == status.WAITING]
+        return (
+            f"It waits until {listed(checks) if checks else 'something outside'} is so, and asks again {_due(run)}; "
+            f"`stepfast resume {run.id}` makes it ask at once."
+        )
+    return f"It waits for {run.waiting_for or 'something'}{_at_the_latest(run)}."
+
+
+def _last_try(calls: Sequence[Activity]) -> str:
+    tries = [call for call in calls if call.status == status.FAILED and call.position is not None]
+    error = tries[-1].error if tries else None
+    if error is None:
+        return "a step"
+    last = tries[-1]
+    what = "undo" if last.branch == UNDO_BRANCH else "step"
+    return f"{what} {last.name!r}: try {last.attempt} failed with {_error(error)}"
+
+
+def _at_the_latest(run: RunInfo) -> str:
+    if run.due_at is None:
+        return ""
+    end = ", its deadline" if run.due_at == run.deadline else ""
+    return f", at the latest until {clock(run.due_at)} ({ago(run.due_at, run.read_at)}{end})"
+
+
+def _send(run: RunInfo, name: str) -> str:
+    return f"stepfast signal {run.id} {shlex.quote(name)} JSON"
+
+
+def _open_children(children: Sequence[RunInfo]) -> str:
+    """Those that have not ended, the first few by name."""
+    waited = [child for child in children if child.completed_at is None]
+    if not waited:
+        return "a child"
+    told = [f"{child.workflow!r} (run {child.id}, {child.status})" for child in waited[:_FEW]]
+    if len(waited) > _FEW:
+        told.append(f"{len(waited) - _FEW} more")
+    return f"its child {told[0]}" if len(waited) == 1 else f"its children {listed(told)}"
+
+
+# -- held --------------------------------------------------------------------------------------------------------
+
+
+def _paused(run: RunInfo) -> str:
+    text = f"An operator holds it; `stepfast resume {run.id}` lets it go on."
+    if run.waiting_for:
+        text += f" Meanwhile it waits for {waited_for(run.waiting_for)}: what comes is kept for it."
+    if run.deadline is not None:
+        text += f" Its deadline counts all the same: {ago(run.deadline, run.read_at)}."
+    return text
+
+
+# -- undoing -----------------------------------------------------------------------------------------------------
+
+
+def _compensating(
+    run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], calls: Sequence[Activity]
+) -> str:
+    """What ended it, how far its undoing is, and who is at it."""
+    can = [step for step in steps if step.undo is not None and step.status == status.COMPLETED]
+    undone = [step for step in steps if step.kind == UNDO and step.completed_at is not None]
+    text = f"{_cause(run)}, and its completed steps are being undone: {len(undone)} of {len(can)} so far."
+    if run.worker is not None:
+        return f"{text} {_running(run, workers, steps)}"
+    if run.ready:
+        return f"{text} {_ready(run, workers)}"
+    return f"{text} It waits to retry {_last_try(calls)}; the next try is due {_due(run)}.{_overdue(run, workers)}"
+
+
+def _cause(run: RunInfo) -> str:
+    if run.reason == status.REASON_CANCELLED:
+        return "It was cancelled"
+    if run.reason == status.REASON_DEADLINE:
+        return "It did not end before its deadline"
+    return "It failed" if run.error is None else f"It failed with {_error(run.error)}"
+
+
+# -- in a worker's hands -------------------------------------------------------------------------------------------
+
+
+def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo]) -> str:
+    owner = next((worker for worker in workers if worker.id == run.worker), None)
+    if owner is None:
+        return f"Its worker {run.worker} is gone without a word; {_reaped(workers)}"
+    name, silent = worker_name(owner), lasting(owner.age_ms / 1000)
+    if owner.state == "dead":
+        lease = lasting(owner.lease_ms / 1000)
+        return f"Its worker {name} is dead: silent for {silent}, with a lease of {lease}; {_reaped(workers)}"
+    under_way = [f"{s.name!r} for {_since(s, run)}" for s in steps if s.status in _UNDER_WAY]
+    doing = f", executing {listed(under_way)}" if under_way else ""
+    text = f"It runs on {name}{doing}; the last heartbeat was {silent} ago."
+    if owner.state == "stopping":
+        text += " That worker is stopping: it finishes the run within its grace time, or gives it back."
+    return text
+
+
+def _since(step: StepInfo, run: RunInfo) -> str:
+    return lasting((run.read_at - (step.started_at or run.read_at)).total_seconds())
+
+
+def _reaped(workers: Sequence[WorkerInfo]) -> str:
+    live = claiming_workers(workers)
+    if not live:
+        return "it will be given back once a worker lives again: start one with `stepfast worker module:app`."
+    longest = lasting(max(worker.lease_ms for worker in live) / 1000)
+    return f"a live worker gives it back within seconds (one that has just started: after its first lease, {longest})."
+
+
+def _asked(run: RunInfo) -> str:
+    if run.asked == status.ASK_CANCEL:
+        return " It was asked to cancel: it will be ended after the step that is being executed."
+    return " It was asked to pause: it will be held after the step that is being executed." if run.asked else ""
+
+
+# -- ended ---------------------------------------------------------------------------------------------------------
+
+
+def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
+    again = f"`stepfast retry {run.id}`"
+    error = _error(run.error) if run.error is not None else "no recorded error"
+    when = _ago(run.completed_at, run)
+    anew = f"`stepfast retry --from-start {run.id}` starts a new run with the same input"
+    if run.reason == status.REASON_CONTINUED:
+        return f"It went on as run {run.output} {when}."
+    if run.status == status.COMPLETED:
+        return f"It completed {when}."
+    if run.status == status.COMPENSATED:
+        return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
+    if run.reason == status.REASON_UNDO:
+        return f"Its completed steps were to be undone, but that failed: {error} ({when}). See to them, then {anew}."
+    if nodes and any(_was_undone(step) for step in nodes):
+        return f"{_cause(run)} ({when}), and a step of it was undone; {anew}."
+    if nodes:
+        return f"{_cause(run)} ({when}); {again} lets it go on with the steps that did not complete."
+    if run.status == status.CANCELLED:
+        return f"It was cancelled {when}; {again} queues it again."
+    if run.reason == status.REASON_LOST:
+        return (
+            f"It is a dead letter: {count(run.losses, 'worker')} died while executing it, without a new record in "
+            f"between. Find out what kills them (memory? a native crash?), then {again}."
+        )
+    if run.reason == status.REASON_NON_DETERMINISM:
+        return (
+            f"The code no longer does what is recorded of this run: {error}. Deploy code that follows the recorded "
+            f"steps (listed below), then {again}."
+        )
+    if run.reason == status.REASON_EXPIRED:
+        return f"No worker picked it up in time, so it expired {when}; {again} queues it again, without an expiry."
+    if run.reason == status.REASON_DEADLINE:
+        return f"It did not end before its deadline ({when}); {again} queues it again with a new deadline."
+    what = f"It failed with {error}"
+    if run.reason == status.REASON_TIMEOUT:
+        what = "Its last attempt took longer than its timeout"
+    return f"{what} ({when}, attempt {run.attempt}); {again} queues it again, and its recorded steps are kept."
+
+
+def _was_undone(step: StepInfo) -> bool:
+    """Whether what a step of a dag did itself was undone, so that it cannot go on; a caught error need not."""
+    caught = (step.detail or "").startswith(f"{status.REASON_CAUGHT}:")
+    return (step.status == status.COMPENSATED and not caught) or step.detail == status.REASON_UNDO
+
+
+def _error(error: ErrorInfo) -> str:
+    return shortened(f"{error.type}: {error.message}" if error.message else error.type, 400)
+
+
+def _ago(when: datetime | None, run: RunInfo) -> str:
+    return "at an unknown time" if when is None else ago(when, run.read_at)

@@ -1,0 +1,48 @@
+"""Why a dag run is not moving: it is its steps that move, so what holds each of them up is told.
+
+Pure, as ``why.py`` is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ..model import status
+from ..model.records import WorkerInfo
+from ..run import RunInfo, StepInfo
+from .text import ago, clock, count, listed
+from .why import why
+
+TOLD = 3
+"""So many steps are told of one by one."""
+
+
+def is_among_steps(run: RunInfo) -> bool:
+    """Whether a dag run is with its steps: nobody holds the run itself, and it does not stand in line."""
+    return run.status == status.RUNNING and run.worker is None and not run.ready
+
+
+def why_dag(
+    run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], open_steps: Sequence[RunInfo], more: int = 0
+) -> str:
+    """The sentences. ``open_steps`` are, as runs, the first of those that wait for no other step, with ``more`` beside
+    them."""
+    settled = sum(step.status in status.TERMINAL for step in steps)
+    names = {step.child: step.name for step in steps}
+    failed = [repr(step.name) for step in steps if step.status == status.FAILED]
+    text = f"{settled} of {count(len(steps), 'step')} {'is' if settled == 1 else 'are'} settled"
+    told = [f"{text}; {listed(failed)} failed." if failed else f"{text}."]
+    told += [_step(run, step, names[step.id], workers) for step in open_steps]
+    if more:
+        told.append(f"{count(more, 'more step')} could go on.")
+    return " ".join(told)
+
+
+def _step(run: RunInfo, step: RunInfo, name: str, workers: Sequence[WorkerInfo]) -> str:
+    if step.waiting_for == f"{status.WAITING_SIGNAL}:{name}":
+        command = f"stepfast signal {run.id} {shlex.quote(name)}"
+        until = "" if step.due_at is None else f" until {clock(step.due_at)} ({ago(step.due_at, step.read_at)})"
+        return f"{name!r} waits for an answer{until}: `{command} true` approves, and `false` in its place refuses."
+    text = why(step, workers, [], [])
+    return f"{name!r}: {text[0].lower()}{text[1:]}"

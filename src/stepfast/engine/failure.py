@@ -1,0 +1,96 @@
+"""Errors as records: what is kept of one, and how it is raised again.
+
+The class is never rebuilt from its name. Live and replayed, the caller sees the same ``StepFailed``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import msgspec
+
+from ..errors import RecordedError, StepFailed
+from ..model.backoff import is_retryable, own_delay
+from ..model.payload import Payloads
+
+_MAX_TEXT = 64 * 1024
+"""Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """What is kept of an error."""
+    trace = getattr(error, "only_traceback", None) or "".join(traceback.format_exception(error)).strip()
+    kept = {
+        "type": type_name(error),
+        "message": _clean(_message(error)),
+        "traceback": _clean(trace[-_MAX_TEXT:]),
+        "retryable": is_retryable(error),
+    }
+    delay = own_delay(error)
+    return kept if delay is None else {**kept, "delay": delay}
+
+
+def encode_error(error: BaseException, payloads: Payloads) -> str:
+    """The stored text of an error. It always succeeds: an error that cannot be kept must not wedge its run."""
+    try:
+        return payloads.encode_own(describe(error))
+    except Exception as trouble:  # the application's codec; the text may hold what it was to hide
+        why = f"(the codec raised {type(trouble).__name__}, so the message is not kept)"
+        kept = {"type": type_name(error), "message": why, "traceback": None, "retryable": is_retryable(error)}
+        return msgspec.json.encode(kept).decode()
+
+
+def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str, Any]:
+    """What was kept, with every field present. Errors written by SQL are plain JSON whatever the codec."""
+    empty = {"type": "Error", "message": "", "traceback": None, "retryable": True, "delay": None}
+    if text is None:
+        return empty
+    return {**empty, **payloads.plain(text, 1 if text.startswith("{") else format_, "an error")}
+
+
+def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> StepFailed:
+    """What a failed step raises in its workflow."""
+    return StepFailed(
+        step,
+        error_type=error["type"],
+        message=error["message"],
+        traceback=error["traceback"],
+        retryable=error["retryable"],
+        delay=error["delay"],
+        place=place,
+    )
+
+
+def ending_record(error: BaseException) -> RecordedError | None:
+    """The failed record behind an error that ended an attempt: the error itself, or what it was raised from."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, RecordedError):
+            return link
+        seen.add(id(link))
+        if isinstance(link, BaseExceptionGroup):
+            inner = [found for part in link.exceptions if (found := ending_record(part))]
+            return inner[0] if inner else None
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return None
+
+
+def type_name(error: BaseException | type[BaseException]) -> str:
+    """Ours and Python's own go by their bare name; others by their module too."""
+    kind = error if isinstance(error, type) else type(error)
+    known = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("stepfast.")
+    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as trouble:
+        return f"(its message cannot be had: __str__ raised {type(trouble).__name__})"
+
+
+def _clean(text: str) -> str:
+    """Any text can be kept: what no database stores is spelled out."""
+    return text[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()

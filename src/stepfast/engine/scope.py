@@ -1,0 +1,65 @@
+"""Where the code being executed stands: in which run, and in which step of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ContextMisuse
+from ..model.status import ASK_CANCEL
+
+if TYPE_CHECKING:
+    from .calls import StepCall
+    from .execution import Execution
+    from .line import Line
+
+current_execution: ContextVar[Execution | None] = ContextVar("stepfast_execution", default=None)
+"""The run whose handler is executing here; set once per attempt, carried into its tasks and threads."""
+current_call: ContextVar[StepCall[Any] | None] = ContextVar("stepfast_call", default=None)
+"""The step whose function is executing here."""
+current_line: ContextVar[Line | None] = ContextVar("stepfast_line", default=None)
+"""The branch whose code is executing here; None: the main line."""
+abandoned_try: ContextVar[Event | None] = ContextVar("stepfast_abandoned_try", default=None)
+"""In the thread of a blocking step: set when nobody waits for this try any more."""
+
+
+def cancelled() -> bool:
+    """Whether the handler around this call should stop: its run was lost, timed out or cancelled, or the worker stops.
+
+    For plain ``def`` handlers, which cannot be interrupted: ask it in long loops and return when it says True.
+    """
+    abandoned = abandoned_try.get()
+    if abandoned is not None and abandoned.is_set():
+        return True
+    execution = current_execution.get()
+    return execution is not None and (execution.closed is not None or execution.asked == ASK_CANCEL)
+
+
+def refuse_in_workflow(called: str, instead: str) -> None:
+    """In the body of a workflow, or of a step of a dag, every replay would call it again. In a step of theirs, or in a
+    plain task, it may be called."""
+    execution = current_execution.get()
+    if execution is None or current_call.get() is not None:
+        return
+    workflow, again = execution.workflow, None
+    if workflow.kind == "workflow":
+        again = f"workflow {workflow.name!r}, where every replay would call it again"
+    elif workflow.kind == "dag step":
+        again = f"dag step {workflow.name!r}, where every further try and every replay would call it again"
+    if again is not None:
+        raise ContextMisuse(f"{called} was called in the body of {again}. Use {instead}, or call it inside a ctx.step")
+
+
+def alarm(seconds: float, function: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    """A timer that keeps nothing of the run alive. The event loop holds on to a cancelled timer, and to the context it
+    was set in, until its time has come or many others are cancelled too."""
+    return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
+
+
+def wake(future: asyncio.Future[Any]) -> None:
+    """For an alarm: whoever waits for the future goes on."""
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,259 @@
+"""Every error Stepfast raises, with the sentence a user needs to act on it.
+
+Two families. ``StepfastError`` and its children are ordinary exceptions, meant to be caught. ``Released`` and
+its children are ``BaseException``: they unwind a handler whose run is no longer its own, so that an
+``except Exception`` in user code cannot swallow them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+LONGEST = 100 * 366 * 86_400.0
+"""Seconds. A longer span is a typing error, and would leave the calendar of some database."""
+
+
+class StepfastError(Exception):
+    """The root of everything Stepfast raises on purpose."""
+
+
+# --- set-up ---------------------------------------------------------------------------------------------------
+
+
+class ConfigurationError(StepfastError):
+    """Something about the way Stepfast was set up cannot work: a URL, a name, an option."""
+
+
+class GraphError(ConfigurationError):
+    """A declared graph cannot work. Lists everything that is wrong with it."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        super().__init__(f"the graph of dag {name!r} cannot work: " + "; ".join(problems))
+        self.problems = problems
+
+
+class DatabaseUnavailable(StepfastError):
+    """The database cannot be reached."""
+
+
+class DatabaseRefused(StepfastError):
+    """The database answered, but would not take what it was given."""
+
+
+class SchemaError(StepfastError):
+    """The tables are missing, or were made by a version this code cannot work with."""
+
+
+# --- starting and reading runs --------------------------------------------------------------------------------
+
+
+class UnknownWorkflow(StepfastError):
+    """No workflow of that name, neither in this code nor among the stored definitions."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        names = ", ".join(sorted(known)) or "none yet"
+        super().__init__(f"there is no workflow named {name!r}; known workflows: {names}")
+        self.name = name
+
+
+class InvalidInput(StepfastError):
+    """A value does not fit the type it was declared with."""
+
+
+class PayloadError(StepfastError):
+    """A value cannot be stored as JSON, or is beyond a limit."""
+
+
+class RunNotFound(StepfastError):
+    """No run has that id (it may have been removed by retention)."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id}")
+        self.run_id = run_id
+
+
+class InvalidState(StepfastError):
+    """What was asked of a run does not fit the state it is in."""
+
+
+class RunFailed(StepfastError):
+    """The run ended without a result. Carries what is known of the error that ended it."""
+
+    def __init__(
+        self,
+        run_id: str,
+        message: str,
+        *,
+        reason: str | None = None,
+        error_type: str | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        what = f"{error_type}: {message}" if error_type else message
+        super().__init__(f"run {run_id} failed ({reason}): {what}" if reason else f"run {run_id} failed: {what}")
+        self.run_id = run_id
+        self.message = message
+        self.reason = reason
+        self.error_type = error_type
+        self.traceback = traceback
+
+
+class RunCancelled(StepfastError):
+    """The run was cancelled before it had a result."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id} was cancelled")
+        self.run_id = run_id
+
+
+# --- inside a handler -----------------------------------------------------------------------------------------
+
+
+class NonRetryableError(StepfastError):
+    """Raise it (or a subclass) to end a step or a run at once: no further try can help."""
+
+
+class RetryLater(StepfastError):
+    """Raise it to be tried again after ``delay`` (seconds or a timedelta). It uses up a try like any other error."""
+
+    def __init__(self, delay: float | timedelta, message: str = "") -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0 <= seconds <= LONGEST:
+            raise ValueError(
+                f"RetryLater: the delay must be zero or more seconds, up to a hundred years, not {delay!r}"
+            )
+        super().__init__(message or f"try again in {seconds:g} s")
+        self.delay = seconds
+
+
+class RecordedError(StepfastError):
+    """The root of what is raised in a workflow because of a record: a step, a wait or a child that failed.
+
+    Decided when it is recorded, and raised alike live and replayed.
+    """
+
+    retryable = False
+    """Whether another attempt of the run could help."""
+    delay: float | None = None
+    """Seconds until the next try, where the original was a ``RetryLater``."""
+    place: tuple[str, int] = ("", 0)
+    """(branch, position) of the failed record."""
+    seen: dict[str, int]
+    """How far each branch that this was raised in had come then; what came later is forgotten on a new attempt."""
+    beside: tuple[RecordedError, ...] = ()
+    """What failed beside it, where several were waited for: a new attempt does all of it again."""
+
+
+class StepFailed(RecordedError):
+    """A step failed for good. Built from its record, so that it is the same live and replayed.
+
+    ``error_type``, ``message`` and ``traceback`` tell of the original error as text; the original class is
+    not rebuilt, because a class is never imported by a name found in a row.
+    """
+
+    only_traceback: str | None = None
+    """What is kept in place of where it was raised, if that says nothing."""
+
+    def __init__(
+        self,
+        step: str,
+        *,
+        error_type: str,
+        message: str,
+        traceback: str | None = None,
+        retryable: bool = True,
+        delay: float | None = None,
+        place: tuple[str, int] = ("", 0),
+    ) -> None:
+        super().__init__(
+            f"step {step!r} failed: {error_type}: {message}" if message else f"step {step!r} failed: {error_type}"
+        )
+        self.step = step
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+        self.retryable = retryable
+        self.delay = delay
+        self.place = place
+
+
+class StepTimeout(StepfastError, TimeoutError):
+    """A try of a step took longer than its timeout."""
+
+
+class AttemptTimeout(StepfastError, TimeoutError):
+    """An attempt of a run took longer than its timeout."""
+
+
+class DeadlineExceeded(StepfastError):
+    """The run did not end before its deadline."""
+
+
+class NonDeterminismError(StepfastError):
+    """The code does not do again what is recorded of it: a step was renamed, moved, inserted or removed."""
+
+
+class SignalTimeout(RecordedError, TimeoutError):
+    """The awaited signal did not come in time."""
+
+
+class WaitTimeout(RecordedError, TimeoutError):
+    """What ``ctx.wait_until`` waits for did not come in time."""
+
+
+class ChildFailed(RecordedError):
+    """A child run ended without a result. Names it, and carries what is known of its error."""
+
+    def __init__(
+        self,
+        workflow: str,
+        run_id: str,
+        *,
+        error_type: str,
+        message: str,
+        traceback: str | None = None,
+        place: tuple[str, int] = ("", 0),
+    ) -> None:
+        super().__init__(f"child {workflow!r} (run {run_id}) failed: {error_type}: {message}")
+        self.workflow = workflow
+        self.run_id = run_id
+        self.error_type = error_type
+        self.message = message
+        self.traceback = traceback
+        self.place = place
+
+
+class CompensationFailed(StepfastError):
+    """The undo of a completed step failed for good. The message names each, and what had ended the run."""
+
+
+class ContextMisuse(StepfastError):
+    """A context was used in a way that could not be replayed: the message says how to write it instead."""
+
+
+# --- unwinding a handler whose run is gone --------------------------------------------------------------------
+
+
+class Released(BaseException):
+    """The run is no longer this handler's. Do not catch it; ``finally`` blocks run as usual."""
+
+
+class LeaseLost(Released):
+    """Another worker may own the run by now: nothing this handler does is recorded any more."""
+
+
+class RunSuspended(Released):
+    """The run waits for something longer than a moment and has given its slot back."""
+
+
+class AttemptEnded(Released):
+    """The attempt is over: it timed out, its deadline passed, the run is cancelled, or the worker stops."""
+
+
+class HistoryEnded(Released):
+    """A replay that does nothing new has come to the end of what is recorded."""
+
+
+def sentence(error: BaseException) -> str:
+    """One line for logs and reports: the type and the message, no traceback."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,264 @@
+"""Payloads: values to JSON text and back, typed by annotation. Never pickle.
+
+What cannot make the round trip exactly is refused with its path, alike for every database: NaN and infinity,
+lone surrogates, objects of unknown types, too deep, too large. NUL characters and integers of any size are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from ..errors import InvalidInput, PayloadError
+from ..settings import FORMAT, FORMAT_CODEC, Settings
+
+_ATOMS = frozenset({type(None), bool, int, str})
+"""Types that come back from JSON just as they went in, so that the live value needs no decoding."""
+_INTEGER_DIGITS = 4300
+"""Python, and msgspec with it, reads no longer integers than this."""
+
+
+class Codec(Protocol):
+    """One hook through which every stored payload passes: encryption, compression."""
+
+    def encode(self, data: bytes, /) -> bytes:
+        """From plain JSON to what is stored."""
+        ...
+
+    def decode(self, data: bytes, /) -> bytes:
+        """And back."""
+        ...
+
+
+class Payloads:
+    """Encodes and decodes for one application, with its codec and limits."""
+
+    def __init__(self, settings: Settings, codec: Codec | None = None, logger: logging.Logger | None = None) -> None:
+        self.settings = settings
+        self._codec = codec
+        self._logger = logger
+        self._encode = msgspec.json.Encoder(enc_hook=_to_json).encode
+        self._decoders: dict[Any, Callable[[bytes | str], Any]] = {}
+        self.format = FORMAT if codec is None else FORMAT_CODEC
+        self._harmless = min(settings.max_depth, settings.warn_payload, settings.max_payload)
+        """JSON of this many bytes is within every limit."""
+
+    def encode(self, value: Any, what: object) -> str:
+        """JSON text of ``value``. ``what`` names it in errors, and is only then asked for its name."""
+        raw = self._to_raw(value, what)
+        return raw.decode() if self._codec is None else self._wrap(raw)
+
+    def encode_own(self, value: Any) -> str:
+        """The same for what the engine itself writes, which is bounded where it is made: no limit applies."""
+        return self._wrap(self._encode(value))
+
+    def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
+        """The stored text, and the value as it will be read back: what a caller gets live and replayed."""
+        raw = self._to_raw(value, what)
+        kind = type(value)
+        if kind in _ATOMS and (type_ is Any or type_ is kind):
+            return raw.decode() if self._codec is None else self._wrap(raw), value
+        try:
+            return self._wrap(raw), self._decoder(type_)(raw)
+        except msgspec.ValidationError as error:
+            raise PayloadError(f"{what} does not fit its annotation: {error}") from None
+
+    def check_input(self, value: Any, type_: Any, workflow: str) -> str:
+        """The stored text of a run's input, refused if it does not fit the annotation."""
+        what = f"the input of {workflow!r}"
+        raw = self._to_raw(value, what)
+        if type_ is not Any:
+            try:
+                self._decoder(type_)(raw)
+            except msgspec.ValidationError as error:
+                raise InvalidInput(f"{what} does not fit: {error}") from None
+        return self._wrap(raw)
+
+    def decode(self, text: str, type_: Any, format_: int, what: str) -> Any:
+        """The value behind a stored text."""
+        raw = self._unwrap(text, format_, what)
+        try:
+            return self._decoder(type_)(raw)
+        except msgspec.ValidationError as error:
+            raise PayloadError(f"{what} does not fit its annotation: {error}") from None
+        except msgspec.DecodeError as error:
+            raise PayloadError(f"{what} is not readable JSON: {error}") from None
+
+    def plain(self, text: str | None, format_: int, what: str) -> Any:
+        """The same without a type, for lists and logs; None stays None."""
+        return None if text is None else self.decode(text, Any, format_, what)
+
+    # -- one direction ---------------------------------------------------------------------------------------
+
+    def _to_raw(self, value: Any, what: object) -> bytes:
+        try:
+            raw = self._encode(value)
+        except RecursionError:
+            raise PayloadError(f"{what} is nested too deeply, or contains itself") from None
+        except Exception as error:
+            path, reason = _locate(value, "$", error)
+            raise PayloadError(f"{what} cannot be stored as JSON: {reason} - at `{path}`") from None
+        if b"null" in raw and value is not None:
+            self._refuse_nan(value, what)
+        if len(raw) > self._harmless:
+            self._check_limits(raw, what)
+        return raw
+
+    def _wrap(self, raw: bytes) -> str:
+        if self._codec is None:
+            return raw.decode()
+        return base64.b64encode(self._codec.encode(raw)).decode("ascii")
+
+    def _check_limits(self, raw: bytes, what: object) -> None:
+        size, limits = len(raw), self.settings
+        if size > limits.warn_payload:
+            if size > limits.max_payload:
+                raise PayloadError(
+                    f"{what} has {size:,} bytes of JSON; the limit is {limits.max_payload:,} (setting max_payload). "
+                    "Keep large data elsewhere and pass its address"
+                )
+            if self._logger is not None:
+                self._logger.warning("%s is large: %d bytes of JSON", what, size)
+        if raw.count(b"[") + raw.count(b"{") > limits.max_depth and json_depth(raw) > limits.max_depth:
+            raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
+        if size > _INTEGER_DIGITS:
+            try:
+                msgspec.json.decode(raw)
+            except msgspec.DecodeError:  # all it refuses of its own encoder's work
+                raise PayloadError(
+                    f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
+                    "which cannot be read back"
+                ) from None
+
+    def _refuse_nan(self, value: Any, what: object) -> None:
+        # The encoder writes NaN and infinity as null, which would silently come back as None.
+        for path, number in _floats(msgspec.to_builtins(value, enc_hook=_to_json), "$"):
+            if not math.isfinite(number):
+                raise PayloadError(f"{what} cannot be stored as JSON: {number!r} is not a JSON number - at `{path}`")
+
+    # -- the other -------------------------------------------------------------------------------------------
+
+    def _unwrap(self, text: str, format_: int, what: str) -> bytes | str:
+        if format_ == FORMAT:
+            return text
+        if format_ != FORMAT_CODEC:
+            raise PayloadError(f"{what} has format {format_}, which is newer than this code: update Stepfast here")
+        if self._codec is None:
+            raise PayloadError(f"{what} was stored through a codec; pass the same one as Stepfast(codec=…)")
+        return self._codec.decode(base64.b64decode(text))
+
+    def _decoder(self, type_: Any) -> Callable[[bytes | str], Any]:
+        try:
+            return self._decoders[type_]
+        except (KeyError, TypeError):
+            decode = msgspec.json.Decoder(type_, dec_hook=_from_json).decode
+            try:
+                self._decoders[type_] = decode
+            except TypeError:  # an unhashable annotation; rare, and only slower
+                pass
+            return decode
+
+
+def check_type(type_: Any, what: str) -> None:
+    """Refuse an annotation that payloads cannot be typed by, when the code is registered rather than later."""
+    try:
+        msgspec.json.Decoder(type_, dec_hook=_from_json)
+    except TypeError as error:
+        raise InvalidInput(f"{what} has an annotation that cannot be read from JSON: {error}") from None
+
+
+def json_schema(type_: Any) -> str | None:
+    """The JSON schema of an annotation, as text; None if it has none."""
+    if type_ is Any:
+        return None
+    try:
+        return msgspec.json.encode(msgspec.json.schema(type_, schema_hook=_schema_hook)).decode()
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def json_depth(raw: bytes) -> int:
+    """How deep the arrays and objects of a JSON text are nested."""
+    brackets = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw).translate(_SQUARE, _NO_BRACKETS)
+    depth = 0
+    while brackets:
+        brackets = brackets.replace(b"[]", b"")
+        depth += 1
+    return depth
+
+
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(i for i in range(256) if i not in b"[]{}")
+
+
+def _to_json(value: Any) -> Any:
+    """For what msgspec does not know: pydantic models, where pydantic is installed."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
+
+
+def _from_json(type_: Any, value: Any) -> Any:
+    validate = getattr(type_, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"objects of type {getattr(type_, '__qualname__', type_)} are not supported")
+    try:
+        return validate(value)
+    except ValueError as error:  # pydantic's ValidationError is one
+        details = getattr(error, "errors", None)
+        if details is None:
+            raise
+        first = details()[0]
+        path = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in first["loc"])
+        raise ValueError(f"{first['msg']} ({type_.__name__}{path})") from None
+
+
+def _schema_hook(type_: Any) -> dict[str, Any]:
+    schema = getattr(type_, "model_json_schema", None)
+    if schema is None:
+        raise NotImplementedError
+    result: dict[str, Any] = schema()
+    return result
+
+
+def _locate(value: Any, path: str, error: Exception) -> tuple[str, str]:
+    """The deepest part of ``value`` that alone cannot be encoded, and why."""
+    for part, child in _children(value):
+        try:
+            msgspec.json.encode(child, enc_hook=_to_json)
+        except Exception as inner:
+            return _locate(child, path + part, inner)
+    if isinstance(error, UnicodeEncodeError):
+        return path, "a lone surrogate is not a character"
+    return path, str(error)
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield ".<key>", key
+            yield f".{key!s}".encode("utf-8", "replace").decode(), child
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, child in enumerate(value):
+            yield f"[{index}]", child
+    else:
+        for name in getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ())):
+            yield f".{name}", getattr(value, name, None)
+
+
+def _floats(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield from _floats(child, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, child in enumerate(value):
+            yield from _floats(child, f"{path}[{index}]")

@@ -1,0 +1,549 @@
+"""The values that cross the line between engine and store. All plain data; payloads are JSON text.
+
+Times are milliseconds of the database's clock. Spans are milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from ..settings import FORMAT
+from .graph import Settled
+
+RUN_ITSELF = -1
+"""The position under which the failed tries of a run as a whole are kept; steps count from 0."""
+
+
+class RunShape(NamedTuple):
+    """What many starts have in common, so that a batch is sent as a few scalars and three arrays."""
+
+    workflow: str
+    version: str
+    queue: str
+    priority: int = 0
+    delay_ms: int = 0
+    at_ms: int | None = None
+    expires_ms: int | None = None
+    deadline_ms: int | None = None
+    max_attempts: int | None = None
+    timeout_ms: int | None = None
+    tags: tuple[str, ...] = ()
+    concurrency_key: str | None = None
+    format: int = FORMAT
+
+
+class Parent(NamedTuple):
+    """Whose child a run is: the place in the parent's code, and the id under which the parent waits for its end."""
+
+    run_id: str
+    branch: str
+    position: int
+    reply_to: str
+
+
+class NewNode(NamedTuple):
+    """Which step of which dag run a new row is, and how many others it waits for."""
+
+    dag_id: str
+    name: str
+    pending: int
+
+
+class NewRun(Struct, gc=False):
+    """One start."""
+
+    id: str
+    shape: RunShape
+    input: str
+    key: str | None = None
+    parent: Parent | None = None
+    origin: str | None = None
+    """The run that this one continues or repeats."""
+    graph: str | None = None
+    """For a dag run and its steps: the version of the graph it goes by."""
+    steps: int = 0
+    """For a dag run: how many steps it has. They are started in the same call, after it."""
+    node: NewNode | None = None
+
+
+class Lane(NamedTuple):
+    """One line of ready runs: a queue, a workflow and a priority."""
+
+    queue: str
+    workflow: str
+    priority: int
+
+
+class StepRecord(Struct, gc=False):
+    """The recorded outcome of a step, as it is read back."""
+
+    branch: str
+    position: int
+    seq: int
+    name: str
+    kind: str
+    status: str
+    output: str | None
+    error: str | None
+    arguments: str | None
+    attempts: int
+    started_at: int
+    completed_at: int
+    line: str | None
+    format: int = FORMAT
+    undo: str | None = None
+
+
+class Claimed(Struct, gc=False):
+    """A run that a claim handed to this worker."""
+
+    id: str
+    workflow: str
+    queue: str
+    priority: int
+    claim: int
+    attempt: int
+    first_attempt: int
+    losses: int
+    wakes: int
+    format: int
+    input: str
+    max_attempts: int | None
+    timeout_ms: int | None
+    deadline_in_ms: int | None
+    started_at: int
+    place: int
+    last_version: str | None
+    asked: str | None = None
+    ends: int = 0
+    """How many ends of its children were delivered to it."""
+    undoing: bool = False
+    """Whether its completed steps are being undone."""
+    parent_id: str | None = None
+    now_ms: int = 0
+    """The database's time of the claim."""
+    dag_id: str | None = None
+    node: str | None = None
+    """For a step of a dag run: which."""
+    graph: str | None = None
+    released_at: int | None = None
+    """When it became ready: outputs of later steps are not for it."""
+    failing: bool = False
+    """For a dag run: one of its steps failed, or it was cancelled."""
+    reason: str | None = None
+    records: list[StepRecord] = field(default_factory=list)
+    complete: bool = True
+    """Whether ``records`` is the whole history, or pages are missing."""
+    tries: dict[tuple[str, int], Tries] = field(default_factory=dict)
+    """Failed tries of the present attempt, for steps that have no outcome yet."""
+
+
+class Tries(NamedTuple):
+    """The failed tries of a step: how many, and when the next one is due."""
+
+    failures: int
+    due_at: int
+
+
+class StepDone(NamedTuple):
+    """Journal entry: the outcome of a step. A tuple, because a flush turns hundreds of them into columns.
+
+    With the status ``waiting`` it is not the outcome yet, but what was decided when the step began (the time a sleep
+    ends, that a child was started); it may be replaced, once, by the outcome.
+    """
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    seq: int
+    name: str
+    kind: str
+    status: str
+    output: str | None
+    error: str | None
+    arguments: str | None
+    attempts: int
+    duration_ms: int
+    line: str | None
+    format: int = FORMAT
+    undo: str | None = None
+    """The name of the function that undoes it, if it has one."""
+
+
+class StepWith(Struct, gc=False):
+    """Journal entry: the outcome of a step together with what must happen in the same transaction."""
+
+    step: StepDone
+    takes: list[str] = field(default_factory=list)
+    """Ids of mail that the run takes by this record."""
+    starts: list[NewRun] = field(default_factory=list)
+    """Children that this record starts, unless the run is being cancelled."""
+
+    @property
+    def run_id(self) -> str:
+        """Whose entry it is."""
+        return self.step.run_id
+
+    @property
+    def claim(self) -> int:
+        """The fence."""
+        return self.step.claim
+
+
+class TryFailed(Struct, gc=False):
+    """Journal entry: one failed try of a step, or (at position ``RUN_ITSELF``) one failed attempt of the run."""
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    attempt: int
+    number: int
+    name: str
+    error: str
+    arguments: str | None
+    duration_ms: int
+    format: int = FORMAT
+    retry_ms: int = 0
+    """How long after this the next try is due."""
+
+
+class ValueSet(Struct, gc=False):
+    """Journal entry, latest wins: a value that the run lets others read."""
+
+    run_id: str
+    claim: int
+    key: str
+    value: str
+    format: int = FORMAT
+
+
+class StepRunning(Struct, gc=False):
+    """Journal entry, latest wins: a step is under way, and what it says of its progress."""
+
+    run_id: str
+    claim: int
+    branch: str
+    position: int
+    name: str
+    detail: str | None
+    data: str | None
+    since_ms: int
+    format: int = FORMAT
+
+
+class Transition(Struct, gc=False):
+    """Journal entry: the run leaves this worker, for good or for a while.
+
+    ``status`` is where it goes. ``due_at`` (a time of the database) or ``delay_ms`` is when it is due again (neither:
+    not by time). ``wakes`` is the number seen when the mailbox was looked at; if the row holds another by then, a
+    waiting run becomes ready instead. ``awaits`` is the number of delivered ends of children at which it is to be
+    woken. ``forget`` names the records that the next attempt is to make anew.
+
+    ``compensating`` begins, or goes on with, the undoing of completed steps. A ``successor`` is started in the same
+    transaction and takes over the mail and the parent.
+    """
+
+    run_id: str
+    claim: int
+    status: str
+    reason: str | None = None
+    output: str | None = None
+    error: str | None = None
+    delay_ms: int | None = None
+    waiting_for: str | None = None
+    wakes: int | None = None
+    next_attempt: bool = False
+    recorded: bool = False
+    """Whether this claim made a new record; if so the losses start anew."""
+    version: str | None = None
+    forget: list[tuple[str, int]] = field(default_factory=list)
+    format: int = FORMAT
+    due_at: int | None = None
+    awaits: int | None = None
+    linger_ms: int = 0
+    """For how long ends of children are gathered before they wake it: about as long as waking costs."""
+    child: bool = False
+    """Whether it has a parent, which must hear of its end."""
+    successor: NewRun | None = None
+    settled: Settled | None = None
+    """For a step of a dag run that ends: what it means to the others."""
+
+
+Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
+
+
+class Batch(Struct, gc=False):
+    """What one flush carries, sorted by what is to be done with it."""
+
+    steps: list[StepDone] = field(default_factory=list)
+    tries: list[TryFailed] = field(default_factory=list)
+    running: list[StepRunning] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    joint: list[StepWith] = field(default_factory=list)
+    values: list[ValueSet] = field(default_factory=list)
+    claims: dict[str, int] = field(default_factory=dict)
+    """The claim number each run in the batch is fenced on: one per run."""
+
+    def add(self, entry: Entry) -> None:
+        """Put an entry where it belongs."""
+        if isinstance(entry, StepDone):
+            self.steps.append(entry)
+        elif isinstance(entry, Transition):
+            self.transitions.append(entry)
+        elif isinstance(entry, TryFailed):
+            self.tries.append(entry)
+        elif isinstance(entry, StepWith):
+            self.joint.append(entry)
+        elif isinstance(entry, ValueSet):
+            self.values.append(entry)
+        else:
+            self.running.append(entry)
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything in the batch."""
+        return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
+
+    def clear(self) -> None:
+        """Empty it."""
+        for part in (
+            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims,
+        ):  # fmt: skip
+            part.clear()
+
+
+class FlushAnswer(Struct, gc=False):
+    """What the database said to a flush."""
+
+    now_ms: int
+    lost: set[str] = field(default_factory=set)
+    """Runs that are no longer this worker's: nothing of them was written."""
+    busy: set[str] = field(default_factory=set)
+    """Runs whose row somebody else holds locked: their entries ride in the next flush."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """What operators ask of runs in the batch: cancel, pause."""
+    barred: set[str] = field(default_factory=set)
+    """Runs that are being cancelled: of their entries that start children nothing was written."""
+    undelivered: bool = False
+    """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
+    lanes: set[Lane] = field(default_factory=set)
+    """Where steps of dag runs, or dag runs themselves, were put in line."""
+    asked_elsewhere: bool = False
+    """Whether steps that other workers hold are to end, because their dag run begins to fail."""
+
+
+class Mail(Struct, gc=False):
+    """A message in a run's mailbox: a signal, or the end of a child.
+
+    For a signal ``name`` is its name. For a child ``id`` is the id the parent knows it by and ``name`` its status.
+    """
+
+    run_id: str
+    id: str
+    kind: str
+    name: str
+    value: str | None
+    error: str | None = None
+    format: int = FORMAT
+
+
+class Mailbox(Struct, gc=False):
+    """What a look at a run's mailbox brought: the counters first, so that mail is never older than they are."""
+
+    wakes: int
+    ends: int
+    mail: list[Mail] = field(default_factory=list)
+    """In the order it was sent."""
+
+
+class Asked(Struct):
+    """What became of an operator's wish (cancel, pause, resume) or of a signal."""
+
+    status: str | None
+    """The run's status before; None: there is no such run."""
+    reason: str | None = None
+    done: bool = False
+    """False: the run was in no state for it, and nothing was changed."""
+    lane: Lane | None = None
+    """Where it stands in line now."""
+    ended: bool = False
+    running: bool = False
+    """Whether a worker holds it, which is to hear of it."""
+    lanes: set[Lane] = field(default_factory=set)
+    """For a dag run: where its steps stand in line now."""
+
+
+class Held(NamedTuple):
+    """A running run that names a worker: what a heartbeat brings back."""
+
+    id: str
+    claim: int
+    asked: str | None
+
+
+class BeatAnswer(Struct):
+    """What the database said to a heartbeat."""
+
+    alive: bool
+    """False: the worker was declared dead; nothing it holds is its own any more."""
+    held: list[Held] = field(default_factory=list)
+
+
+class WorkerInfo(Struct):
+    """A worker as it registers, and as ``stepfast workers`` shows it."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str] | None
+    workflows: dict[str, str]
+    """Name → version of the code this worker has."""
+    concurrency: int
+    lease_ms: int
+    state: str = "live"
+    running: int = 0
+    started_at: int = 0
+    beat_at: int = 0
+    age_ms: int = 0
+
+
+class Tick(Struct):
+    """The answer to the one question an idle worker asks: which duties have work?"""
+
+    now_ms: int
+    due: bool
+    next_due_ms: int | None
+    """Milliseconds until the next sleeper is due."""
+    suspects: bool
+    lanes: list[Lane]
+    mail: bool = False
+    """Whether there is mail to be delivered."""
+
+
+class RunRow(Struct):
+    """A run as ``run.info()`` and the lists read it."""
+
+    id: str
+    workflow: str
+    version: str
+    queue: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    input: str
+    output: str | None
+    error: str | None
+    format: int
+    output_format: int | None
+    attempt: int
+    max_attempts: int | None
+    losses: int
+    claim: int
+    priority: int
+    key: str | None
+    tags: list[str]
+    parent_id: str | None
+    worker: str | None
+    visible_at: int | None
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    deadline_at: int | None
+    expires_at: int | None
+    asked: str | None
+    ready: bool
+    now_ms: int
+    undoing: bool = False
+    origin_id: str | None = None
+    graph: str | None = None
+    """For a dag run and its steps: the version of the graph they go by, whoever has claimed them last."""
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    """The length of its deadline, which a retry has anew."""
+    dag_id: str | None = None
+    """For a step of a dag run: that run. Lists have no steps."""
+
+
+class Outcome(Struct):
+    """How a run ended, for those who wait for it."""
+
+    id: str
+    status: str
+    reason: str | None
+    output: str | None
+    error: str | None
+    format: int
+
+
+class NodeRow(Struct):
+    """A step of a dag run, as it stands."""
+
+    id: str
+    name: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    output: str | None
+    error: str | None
+    format: int
+    attempt: int
+    visible_at: int | None
+    released_at: int | None
+    started_at: int | None
+    completed_at: int | None
+    worker: str | None
+
+
+class DagOutputs(Struct):
+    """What the steps of a dag run see: its input, and what was completed since a time."""
+
+    input: str
+    format: int
+    outputs: list[tuple[str, str | None, int, int]]
+    """(step, output, its format, when it was completed)"""
+
+
+class ActivityRow(Struct):
+    """One call, successful or not, in the activity log."""
+
+    branch: str
+    position: int
+    name: str
+    attempt: int
+    number: int
+    status: str
+    arguments: str | None
+    output: str | None
+    error: str | None
+    started_at: int
+    completed_at: int
+    format: int = FORMAT
+
+
+class ProgressRow(Struct):
+    """A step under way."""
+
+    branch: str
+    position: int
+    name: str
+    detail: str | None
+    data: str | None
+    started_at: int
+    format: int = FORMAT
+
+
+class Definition(Struct):
+    """What the database knows of a workflow."""
+
+    name: str
+    version: str
+    kind: str
+    queue: str
+    options: str
+    input_schema: str | None
+    graph: str | None = None

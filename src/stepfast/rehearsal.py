@@ -1,0 +1,366 @@
+"""The rehearsal: unfinished runs are replayed by the code that is here, to see which of them it would not fit.
+
+Their records answer in place of steps, waits and children. Nothing is written, claimed or done, so it can be asked at
+any time, while workers run too: best before a deploy, with the code that is to be deployed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .engine.execution import Execution
+from .engine.handler import decode_input
+from .engine.history import recorded_as
+from .engine.replay import replay
+from .engine.undo import unreachable
+from .engine.workflow import DAG, TASK, Workflow
+from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
+from .model import status
+from .model.payload import Payloads
+from .model.records import Claimed, Entry, NewRun, Outcome, Parent, RunRow, StepDone, StepRecord
+from .settings import Settings
+from .store import Store
+from .worker.threads import Threads
+
+FITS = "fits"
+DIVERGES = "diverges"
+UNKNOWN = "unknown"
+TOO_LONG = "too long"
+VERDICTS = (FITS, DIVERGES, TOO_LONG, UNKNOWN)
+
+_UNFINISHED = (status.QUEUED, status.RUNNING, status.WAITING, status.PAUSED, status.COMPENSATING)
+_PAGE = 500
+_GRACE = 1.0
+"""Seconds that code which has been told to stop is given before it counts as blocked."""
+_BLOCKED_OFTEN = 3
+"""So many runs of a workflow that block their thread are enough: each keeps it, and the others would do the same."""
+_HERE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What came of one run."""
+
+    id: str
+    workflow: str
+    status: str
+    verdict: str
+    """``fits``, ``diverges``, ``too long``, or ``unknown``: its code is not here."""
+    detail: str
+    """Where it goes on; or where it diverges, with what is recorded and what the code does now."""
+
+
+Verdict = tuple[str, str]
+
+
+class Rehearsals:
+    """All runs of a store, against the code of an application."""
+
+    def __init__(
+        self,
+        store: Store,
+        workflows: Mapping[str, Workflow[Any, Any]],
+        settings: Settings,
+        payloads: Payloads,
+        logger: logging.Logger,
+        longest: float,
+    ) -> None:
+        self._store = store
+        self._workflows = workflows
+        self._new_stage: Callable[[], Stage] = lambda: Stage(settings, payloads, logger)
+        self._longest = longest
+        self._stage: Stage | None = None
+        self._blocked: Counter[str] = Counter()
+
+    async def each(self, workflow: str | None, limit: int | None) -> AsyncGenerator[Rehearsal, None]:
+        """One after the other, newest first."""
+        left = limit
+        try:
+            async for row in self._unfinished(workflow, limit):
+                if left == 0:
+                    return
+                verdict = await self._of(row)
+                if verdict is not None:
+                    left = None if left is None else left - 1
+                    yield Rehearsal(row.id, row.workflow, row.status, *verdict)
+        finally:
+            if self._stage is not None:
+                await self._stage.close()
+
+    async def _unfinished(self, workflow: str | None, limit: int | None) -> AsyncIterator[RunRow]:
+        """Runs that have been executed and have not ended, newest first, each once though it may move meanwhile."""
+        pages = [Pages(self._store, workflow, each, min(limit or _PAGE, _PAGE)) for each in _UNFINISHED]
+        seen: set[str] = set()
+        while True:
+            heads = [(head.id, page) for page in pages if (head := await page.head()) is not None]
+            if not heads:
+                return
+            row = max(heads, key=lambda head: head[0])[1].take()
+            if row.claim > 0 and row.id not in seen:
+                seen.add(row.id)
+                yield row
+
+    async def _of(self, row: RunRow) -> Verdict | None:
+        """Its verdict; None if it ended meanwhile. What seems to diverge is read again: a worker may have been at it,
+        and its records be of two moments."""
+        workflow = self._workflows.get(row.workflow)
+        if workflow is None:
+            return UNKNOWN, f"no code of {row.workflow!r} is here"
+        records = await self._history(row.id)
+        while True:
+            verdict = await self._play(_as_claimed(row, records), workflow)
+            if verdict[0] != DIVERGES:
+                return verdict
+            found, now = await self._store.run(row.id), await self._history(row.id)
+            if found is None or found.status in status.TERMINAL:
+                return None
+            if now == records:
+                return verdict
+            row, records = found, now
+
+    async def _history(self, run_id: str) -> list[StepRecord]:
+        records: list[StepRecord] = []
+        after = ("", -1)
+        while page := await self._store.steps(run_id, after):
+            records += page
+            after = (page[-1].branch, page[-1].position)
+        return records
+
+    async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
+        name = workflow.name
+        if self._blocked[name] >= _BLOCKED_OFTEN:
+            return TOO_LONG, f"not tried: the code of {name!r} blocks, as {_BLOCKED_OFTEN} other runs have shown"
+        if self._stage is None:
+            self._stage = self._new_stage()
+        verdict = await self._stage.play(claimed, workflow, self._longest)
+        if verdict is None:
+            self._blocked[name] += 1
+            self._stage = None  # its thread is lost; the next run gets another
+            return TOO_LONG, f"the code blocked its thread for longer than {self._longest:g} s"
+        return verdict
+
+
+class Pages:
+    """The runs of one status, newest first, a page at a time."""
+
+    def __init__(self, store: Store, workflow: str | None, where: str, size: int) -> None:
+        self._store = store
+        self._workflow = workflow
+        self._status = where
+        self._size = size
+        self._rows: deque[RunRow] = deque()
+        self._before: str | None = None
+        self._more = True
+
+    async def head(self) -> RunRow | None:
+        """The next one, without taking it."""
+        if not self._rows and self._more:
+            page = await self._store.runs(
+                workflow=self._workflow, status=self._status, before=self._before, limit=self._size
+            )
+            self._rows.extend(page)
+            self._more = len(page) == self._size
+            self._before = page[-1].id if page else None
+        return self._rows[0] if self._rows else None
+
+    def take(self) -> RunRow:
+        """The next one."""
+        return self._rows.popleft()
+
+
+class Stage:
+    """A thread with an event loop of its own in which one run at a time is played, so that code which blocks can be
+    left behind. To the code it looks like a worker; but it writes nothing."""
+
+    def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
+        self.settings = settings
+        self.payloads = payloads
+        self.logger = logger
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda *_: None)  # what becomes of code that was left behind is of no interest
+        self._handlers = Threads("rehearsal")
+        self._thread = threading.Thread(target=self.loop.run_forever, name="stepfast-rehearsal", daemon=True)
+        self._thread.start()
+        self.loop_thread = self._thread.ident or 0
+
+    async def play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict | None:
+        """What comes of a run; None if its code neither ends nor stops, and keeps the thread."""
+        playing = asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(self._play(claimed, workflow, longest), self.loop)
+        )
+        done, _ = await asyncio.wait((playing,), timeout=longest + _GRACE)
+        return playing.result() if done else None
+
+    async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
+        if workflow.kind == TASK:
+            return self._task(claimed, workflow)
+        if workflow.kind == DAG:
+            return FITS, "a dag run keeps the graph it was started with"
+        return judge(*await replay(claimed, workflow, self, self._handlers.submit, longest))
+
+    def _task(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
+        """A task has no records: it begins anew, with the input it was given."""
+        try:
+            if workflow.takes_input:
+                decode_input(Execution(claimed, workflow, self))
+        except StepfastError as error:
+            return DIVERGES, str(error)
+        return FITS, "a task begins anew"
+
+    async def close(self) -> None:
+        """Stop what is left, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._stop(), self.loop)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, _GRACE)
+        self._handlers.close()
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _stop(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_GRACE / 2)
+        self.loop.stop()
+
+    # -- a worker, as an execution sees it (engine.Recorder) ---------------------------------------------------------
+
+    def note(self, entry: Entry) -> None:
+        """What nobody waits for is not even heard."""
+
+    def record(self, entry: Entry) -> asyncio.Future[int]:
+        """Never asked for, as all below: a replay ends where something would have to be done."""
+        _never()
+
+    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """A step."""
+        _never()
+
+    async def look_into_mailbox(self, execution: Execution) -> None:
+        """A wait."""
+        _never()
+
+    def watch_mail(self, execution: Execution) -> None:
+        """A wait."""
+        _never()
+
+    def lingers(self, execution: Execution) -> None:
+        """A wait."""
+        _never()
+
+    def has_free_slots(self) -> bool:
+        """A wait."""
+        _never()
+
+    async def new_child(
+        self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
+    ) -> tuple[list[NewRun], Any]:
+        """A child."""
+        _never()
+
+    async def outcome(self, run_id: str) -> Outcome | None:
+        """A child."""
+        _never()
+
+    async def value(self, run_id: str, key: str) -> str | None:
+        """What is known of a check."""
+        _never()
+
+    async def retry(self, run_id: str) -> bool:
+        """A child."""
+        _never()
+
+    async def transact(
+        self,
+        execution: Execution,
+        place: tuple[str, int],
+        call: Callable[[Any], Awaitable[Any]],
+        record: Callable[[Any], StepDone],
+        timeout: float | None,
+    ) -> StepRecord:
+        """A transaction."""
+        _never()
+
+
+def _never() -> NoReturn:
+    raise RuntimeError("a rehearsal was asked to do something, which is a bug in Stepfast")
+
+
+def _as_claimed(row: RunRow, records: list[StepRecord]) -> Claimed:
+    """The run as a worker that claims it now would be given it."""
+    return Claimed(
+        id=row.id,
+        workflow=row.workflow,
+        queue=row.queue,
+        priority=row.priority,
+        claim=row.claim,
+        attempt=row.attempt,
+        first_attempt=row.attempt,
+        losses=row.losses,
+        wakes=0,
+        format=row.format,
+        input=row.input,
+        max_attempts=row.max_attempts,
+        timeout_ms=None,
+        deadline_in_ms=None,
+        started_at=row.started_at or row.created_at,
+        place=0,
+        last_version=row.version,
+        undoing=row.undoing,
+        parent_id=row.parent_id,
+        now_ms=row.now_ms,
+        records=records,
+    )
+
+
+# -- what a replay says ---------------------------------------------------------------------------------------------
+
+
+def judge(ghost: Execution, error: BaseException | None) -> Verdict:
+    """Whether the code fits, from what it met and how it ended."""
+    if ghost.diverged is not None:
+        return DIVERGES, str(ghost.diverged)
+    if isinstance(error, AttemptTimeout):
+        return TOO_LONG, str(error)
+    if isinstance(error, (InvalidInput, PayloadError)):
+        return DIVERGES, str(error)  # the input, or a recorded result, is not of the type that the code says now
+    if ghost.claimed.undoing and (missing := unreachable(ghost, ghost.undoable)):
+        return DIVERGES, "; ".join(missing)
+    if ghost.beyond is not None:  # whatever the code said after that does not count
+        return _at_the_end(ghost, f"the code goes on with {ghost.beyond.kind} {ghost.beyond.name!r}", ghost.beyond.line)
+    if ghost.successor is not None:
+        return FITS, "it would go on as a new run"
+    if error is not None:
+        return _at_the_end(ghost, f"the code raises {sentence(error)}", _line(error))
+    try:
+        ghost.history.check_all_taken()
+    except NonDeterminismError as left:
+        return DIVERGES, str(left)
+    return FITS, "it would return"
+
+
+def _at_the_end(ghost: Execution, what: str, line: str) -> Verdict:
+    """The code stops; that is well if it has come to all that is recorded."""
+    left = ghost.history.first_left()
+    if left is None:
+        return FITS, f"{what} (at {line})"
+    return DIVERGES, (
+        f"{recorded_as(left)}, but {what} (at {line}) and does not come to it. The code was changed while this run was "
+        "under way; put the old order back, or give the new code a new name"
+    )
+
+
+def _line(error: BaseException) -> str:
+    """Where the code of the user raised it."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(_HERE):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return "an unknown line"

@@ -1,0 +1,155 @@
+"""Every default and limit of Stepfast, with its reason.
+
+Each can be passed (``Stepfast(settings=Settings(lease=10))``, some also as arguments of ``app.worker``) and each
+can be set in the environment as ``STEPFAST_`` plus its name in capitals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import ConfigurationError
+
+DEFAULT_URL = "sqlite:///stepfast.db"
+DEFAULT_NAMESPACE = "stepfast"
+FORMAT = 1
+"""The format number of a record written by this code. A record with a higher one is refused, not guessed at."""
+FORMAT_CODEC = 2
+"""The same, with the payloads passed through the application's codec."""
+
+SUSPECT_LOSSES = 2
+"""From this many losses on a run is executed one at a time, so that a poisonous one takes no neighbours along.
+The SQL of the ready index knows the number too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it; times in seconds, sizes in bytes."""
+
+    # -- retries
+    max_attempts: int = 3
+    """Attempts of a task or workflow. Three: one for bad luck, one for the luck's brother."""
+    retries: int = 0
+    """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
+    undo_retries: int = 3
+    """Retries of an undo that says nothing itself: more than a step has, because nobody tries it again later."""
+    backoff_base: float = 1.0
+    """The first wait between two tries: long enough for a hiccup to pass."""
+    backoff_factor: float = 2.0
+    """Each wait is this many times the last."""
+    backoff_max: float = 300.0
+    """Five minutes: long enough for a dependency to come back, short enough to be noticed the same hour."""
+    backoff_jitter: float = 0.2
+    """±20 %, so that a thousand runs which failed together do not come back together."""
+    moment: float = 2.0
+    """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back."""
+
+    # -- leases
+    lease: float = 30.0
+    """A worker silent for this long is dead and its runs are given to others."""
+    heartbeat: float | None = None
+    """How often a worker says it lives; a third of the lease unless told, so that two beats may be lost."""
+    sweep: float = 5.0
+    """How often a worker looks for dead ones."""
+    poll: float = 1.0
+    """How often an idle worker asks for work when nothing woke it. Polling alone is always correct."""
+    busy_poll: float = 0.05
+    """The same without wake-ups while there is work about."""
+    max_losses: int = 5
+    """Losses without a new record between them before a run is a dead letter."""
+    grace: float = 30.0
+    """How long a stopping worker waits for running handlers before it gives their runs back."""
+    concurrency: int = 100
+    """Runs a worker executes at once."""
+    gc_threshold: int = 10_000
+    """New objects between two looks of Python's garbage collector while a worker works (700 by default, which costs a
+    fifth of the speed); 0 leaves it as it is, and so does a higher one of the application's own."""
+
+    # -- payloads
+    warn_payload: int = 256 * 1024
+    """A payload above this is logged as large: it is read back at every replay."""
+    max_payload: int = 8 * 1024 * 1024
+    """A payload above this is refused. It belongs in object storage, and its address in the payload."""
+    max_depth: int = 100
+    """Deeper nesting than this is refused: some reader of the row would fail on it."""
+    max_records: int = 50_000
+    """Records of one run at most: all of them are read back when it is replayed."""
+    max_name: int = 200
+    """Characters in the name of a workflow, queue, step or tag, and in a key."""
+    record_arguments: bool = True
+    """Whether the arguments of steps are kept for the activity log."""
+
+    # -- journal
+    flush_records: int = 1000
+    """Records in one flush at most: bounds how long a row stays locked."""
+    flush_bytes: int = 8 * 1024 * 1024
+    """About how many bytes one flush carries at most."""
+    start_batch: int = 10_000
+    """Runs inserted by one statement; larger calls use several within one transaction."""
+    history_records: int = 64
+    """Records a claim brings along per run; the rest is fetched in pages when the run is replayed."""
+    history_bytes: int = 256 * 1024
+    """The same in bytes: whichever comes first."""
+    history_cache: int = 64 * 1024 * 1024
+    """Memory for the records of runs that wait, so that they need not be read again."""
+    running_after: float = 1.0
+    """A step that takes longer than this is listed as running; a quicker one costs no extra write."""
+
+    # -- connections
+    pool_size: int = 5
+    """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own."""
+    transaction_pool: int = 4
+    """Connections for ``ctx.transaction``, apart from all others: what a user does in them must not stop the engine."""
+    connect_timeout: float = 10.0
+    """A connection that takes longer to make counts as an outage."""
+    command_timeout: float = 60.0
+    """A statement that takes longer has met a fault; it is given up and safely repeated."""
+    outage_backoff_max: float = 5.0
+    """While the database is away, ask again at least this often."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
+                raise ConfigurationError(f"settings: {field.name} must not be negative, got {value!r}")
+        if self.beat >= self.lease:
+            raise ConfigurationError(
+                f"settings: the heartbeat ({self.beat:g} s) must be shorter than the lease ({self.lease:g} s), "
+                "or every worker would look dead between two beats"
+            )
+        if self.concurrency < 1:
+            raise ConfigurationError("settings: concurrency must be at least 1")
+
+    @property
+    def beat(self) -> float:
+        """The heartbeat interval in force."""
+        return self.lease / 3 if self.heartbeat is None else self.heartbeat
+
+    def with_changes(self, **changes: Any) -> Settings:
+        """A copy with the given values; those that are None keep what they were."""
+        return dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
+
+    @classmethod
+    def from_environment(cls, environ: dict[str, str] | None = None, **changes: Any) -> Settings:
+        """The defaults, then ``STEPFAST_…`` variables, then what was passed."""
+        environ = dict(os.environ) if environ is None else environ
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            text = environ.get(f"STEPFAST_{field.name.upper()}")
+            if text is not None:
+                values[field.name] = _parse(field.name, text, getattr(cls(), field.name))
+        values.update({k: v for k, v in changes.items() if v is not None})
+        return cls(**values)
+
+
+def _parse(name: str, text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        return int(text) if isinstance(default, int) else float(text)
+    except (ValueError, KeyError):
+        kind = {bool: "true or false", int: "a whole number"}.get(type(default), "a number")
+        raise ConfigurationError(f"STEPFAST_{name.upper()} must be {kind}, not {text!r}") from None

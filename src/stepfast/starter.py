@@ -1,0 +1,95 @@
+"""Starting runs: many concurrent callers share one statement, as steps share the journal's commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from .errors import DatabaseRefused, StepfastError
+from .model.records import NewRun
+from .settings import Settings
+from .store import Store
+from .worker.patience import patiently
+from .worker.wakeups import Switchboard, started_lanes
+
+_PATIENCE = 5.0
+"""Seconds a start rides out trouble before its caller hears of it; the id is ours, so repeating is safe."""
+
+Item = tuple[NewRun, "asyncio.Future[str]"]
+
+
+class Starter:
+    """Collects starts and inserts them together."""
+
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        # Starts with a key may have to wait for somebody else's commit; those without must not wait with them.
+        self._queues: dict[bool, list[Item]] = {False: [], True: []}
+        self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
+
+    async def start(self, run: NewRun) -> str:
+        """The id of the run once it is committed: its own, or that of the run that has its key."""
+        keyed = run.key is not None
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._queues[keyed].append((run, future))
+        sender = self._senders[keyed]
+        if sender is None or sender.done():
+            self._senders[keyed] = asyncio.create_task(self._send(keyed), name="stepfast-start")
+        return await future
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[str]:
+        """All of them or none."""
+        ids = await self._insert(runs)
+        self._wake(runs)
+        return ids
+
+    async def _send(self, keyed: bool) -> None:
+        while self._queues[keyed]:
+            items, self._queues[keyed] = self._queues[keyed], []
+            await self._send_batch(items[: self._settings.start_batch])
+            self._queues[keyed] = items[self._settings.start_batch :] + self._queues[keyed]
+
+    async def _send_batch(self, items: list[Item]) -> None:
+        runs = [run for run, _ in items]
+        try:
+            ids = await self._insert(runs)
+        except DatabaseRefused as error:
+            if len(items) > 1:  # one bad start must not fail its neighbours
+                for item in items:
+                    await self._send_batch([item])
+                return
+            _fail(items, error)
+        except (StepfastError, asyncio.CancelledError) as error:
+            _fail(items, error)
+        except Exception as error:
+            self._logger.exception("start: unexpected error")
+            _fail(items, error)
+        else:
+            for (_, future), run_id in zip(items, ids, strict=True):
+                if not future.done():
+                    future.set_result(run_id)
+            self._wake(runs)
+
+    async def _insert(self, runs: Sequence[NewRun]) -> list[str]:
+        until = time.monotonic() + _PATIENCE
+        return await patiently(
+            lambda: self._store.start(runs), "start", self._logger, 1.0, lambda: time.monotonic() > until
+        )
+
+    def _wake(self, runs: Sequence[NewRun]) -> None:
+        ready, later = started_lanes(runs)
+        if ready:
+            self._switchboard.ready(ready)
+        if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
+            self._switchboard.look()
+
+
+def _fail(items: list[Item], error: BaseException) -> None:
+    for _, future in items:
+        if not future.done():
+            future.set_exception(error)

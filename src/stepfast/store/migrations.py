@@ -1,0 +1,58 @@
+"""Numbered migrations, the same for every database: which are there, which are due, who may work with the result.
+
+Each file says in its first line, ``-- compatible from: N``, from which version of the code on its tables can be worked
+with. Migrations within a major version only add, so that number rarely moves and old and new code run side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..errors import SchemaError
+from .protocol import SchemaState
+from .statements import fill, load_migrations
+
+
+class Migration(NamedTuple):
+    """One numbered script."""
+
+    number: int
+    name: str
+    text: str
+    compatible_from: int
+
+
+def migrations(package: str, words: dict[str, str]) -> list[Migration]:
+    """Every migration this code knows, in order."""
+    result = []
+    for number, name, text in load_migrations(package):
+        match = re.match(r"-- compatible from: (\d+)\n", text)
+        if match is None:
+            raise SchemaError(f"migration {number:04}_{name} does not say what it is compatible from")
+        result.append(Migration(number, name, fill(text, words), int(match[1])))
+    return result
+
+
+def state_of(known: list[Migration], version: int, compatible_from: int) -> SchemaState:
+    """How tables at ``version`` stand to the code that knows these migrations."""
+    pending = [f"{m.number:04}_{m.name}" for m in known if m.number > version]
+    return SchemaState(version, known[-1].number, compatible_from, pending)
+
+
+def refuse_too_new(state: SchemaState) -> None:
+    """Old code must not write into tables it does not understand."""
+    if state.compatible_from > state.newest:
+        raise SchemaError(
+            f"the tables are at version {state.version} and need code that knows at least version "
+            f"{state.compatible_from}; this code knows {state.newest}: update Stepfast here"
+        )
+
+
+def refuse_missing(state: SchemaState, namespace: str) -> None:
+    """Without the tables nothing works; say how to make them."""
+    if state.pending:
+        what = "there are no Stepfast tables" if state.version == 0 else "the Stepfast tables are not up to date"
+        raise SchemaError(
+            f"{what} in namespace {namespace!r} (pending: {', '.join(state.pending)}): run `stepfast migrate`"
+        )

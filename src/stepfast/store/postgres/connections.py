@@ -1,0 +1,241 @@
+"""Connections to Postgres: how they are made, kept for a duty, and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+
+from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
+from ...model.url import DatabaseUrl, redact
+from ...settings import Settings
+
+_OUTAGES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # shutdown, crash, cancelled by the administrator, timeout
+    asyncpg.InsufficientResourcesError,  # too many connections, disk full, out of memory
+    asyncpg.TransactionRollbackError,  # deadlock, serialisation failure
+    asyncpg.ObjectInUseError,
+    asyncpg.InvalidTransactionStateError,  # read-only: the old primary after a failover; idle for too long
+    asyncpg.PostgresSystemError,  # the server's disk
+    asyncpg.InvalidSQLStatementNameError,  # a pooler gave us another backend
+    asyncpg.InternalClientError,  # the driver met the server's farewell where it expected an answer
+)
+"""Errors after which the same statement may well succeed: the write is repeated, which is safe."""
+
+
+_ONE_PLAN = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+"""A duty has few statements, each made for one plan: small sets of rows found by an index. Left to itself the planner
+makes another while the tables are empty, and keeps it until they are analysed: the first minute of a new database was
+three times slower. Or it plans for the values at hand and reads a whole lane, because it takes queue and workflow for
+independent of each other."""
+
+
+class QuietConnection(asyncpg.Connection):  # type: ignore[misc]
+    """Leaves out the reset query on release: nothing here changes the session, and it costs a round trip."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Connector:
+    """Knows how to connect: directly, or behind a pooler, where prepared statements must not be left behind."""
+
+    def __init__(self, url: DatabaseUrl, settings: Settings, pool: Any = None) -> None:
+        self._url = url.text
+        self._settings = settings
+        self.shared_pool = pool
+        self._pooled_server: bool | None = None
+
+    async def connect(self) -> Any:
+        """A new connection for one duty, outside every pool."""
+        if self._pooled_server is None:
+            self._pooled_server = await self._is_behind_pooler()
+        options = self._options()
+        # A connection may be dead without anybody having been told: a duty must find out well within its lease.
+        options["command_timeout"] = min(self._settings.command_timeout, max(5.0, self._settings.lease / 2))
+        if "server_settings" in options:
+            options["server_settings"].update(_ONE_PLAN)
+        return await self._connect(options)
+
+    @property
+    def behind_pooler(self) -> bool:
+        """Whether a pooler in transaction mode seems to stand between us and the server."""
+        return bool(self._pooled_server)
+
+    async def options(self) -> dict[str, Any]:
+        """Arguments for asyncpg, found out with a first connection."""
+        if self._pooled_server is None:
+            self._pooled_server = await self._is_behind_pooler()
+        return self._options()
+
+    async def options_for_users(self) -> dict[str, Any]:
+        """The same for connections on which users' own code works: with the server's own ways of planning, no bound on
+        a statement, and, where sessions are ours, left as clean as they were found."""
+        options = await self.options()
+        options["command_timeout"] = None
+        if self.behind_pooler:
+            return options
+        options["connection_class"] = asyncpg.Connection
+        for name in ("jit", "idle_in_transaction_session_timeout"):
+            del options["server_settings"][name]
+        return options
+
+    def _options(self) -> dict[str, Any]:
+        settings = self._settings
+        options: dict[str, Any] = {
+            "dsn": self._url,
+            "timeout": settings.connect_timeout,
+            "command_timeout": settings.command_timeout,
+            "connection_class": QuietConnection,
+        }
+        if self._pooled_server is False:
+            options["server_settings"] = {
+                "application_name": "stepfast",
+                # A short statement must not be compiled because a plan for a large batch looked expensive.
+                "jit": "off",
+                # A machine that vanishes inside a transaction, or while it is sent a large claim, would keep its rows
+                # locked, and from the reaper, for as long as the server believes in the connection: two hours.
+                "idle_in_transaction_session_timeout": str(int(settings.lease * 1000)),
+                "tcp_user_timeout": str(int(settings.lease * 1000)),
+            }
+            options["max_cached_statement_lifetime"] = 0
+        else:
+            options["statement_cache_size"] = 0
+        return options
+
+    async def _connect(self, options: dict[str, Any]) -> Any:
+        try:
+            return await asyncpg.connect(**options)
+        except Exception as error:
+            raise connect_error(error, self._url) from None
+
+    async def _is_behind_pooler(self) -> bool:
+        # A pooler hands out a cancellation key of its own, so the process id in it is not the server's.
+        connection = await self._connect(self._options())
+        try:
+            return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+        except Exception as error:
+            raise translate(error) from None
+        finally:
+            await close_quietly(connection)
+
+
+class Line:
+    """One connection kept for one duty, so that a busy neighbour never makes it wait. Reconnects when broken."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._lock = asyncio.Lock()
+        self._connection: Any = None
+
+    @contextlib.asynccontextmanager
+    async def use(self) -> AsyncIterator[Any]:
+        """The connection, exclusively. Errors come out translated; a broken connection is thrown away."""
+        async with self._lock:
+            connection = await self._open()
+            try:
+                yield connection
+            except asyncio.CancelledError:
+                await self._drop()  # the statement may still be under way
+                raise
+            except Exception as error:
+                known = translate(error)
+                if isinstance(known, DatabaseUnavailable):
+                    await self._drop()
+                raise known from None
+
+    async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
+        """Rows of one statement."""
+        async with self.use() as connection:
+            rows: list[Any] = await connection.fetch(sql, *arguments)
+            return rows
+
+    async def close(self) -> None:
+        """Disconnect in good order."""
+        async with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await self._release(connection)
+
+    async def _open(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            pool = self._connector.shared_pool
+            self._connection = await (self._connector.connect() if pool is None else _acquire(pool))
+        return self._connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.terminate()
+            if self._connector.shared_pool is not None:
+                with contextlib.suppress(Exception):
+                    await self._connector.shared_pool.release(connection)
+
+    async def _release(self, connection: Any) -> None:
+        if self._connector.shared_pool is None:
+            await close_quietly(connection)
+        else:
+            with contextlib.suppress(Exception):
+                await self._connector.shared_pool.release(connection)
+
+
+async def _acquire(pool: Any) -> Any:
+    try:
+        return await pool.acquire()
+    except Exception as error:
+        raise translate(error) from None
+
+
+async def close_quietly(connection: Any) -> None:
+    """Close without a word: the server may be gone already."""
+    with contextlib.suppress(Exception):
+        await connection.close(timeout=2)
+
+
+def is_gone(connection: Any) -> bool:
+    """Whether it is closed; one out of a pool then knows nothing any more, and says so by raising."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
+
+
+def translate(error: Exception) -> Exception:
+    """What an error of the driver means to us: away for now, refused, or a bug (itself)."""
+    if isinstance(error, (DatabaseUnavailable, DatabaseRefused, SchemaError)):
+        return error
+    if isinstance(error, (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)):
+        return SchemaError(f"the Stepfast tables are missing ({sentence(error)}): run `stepfast migrate`")
+    if isinstance(error, (asyncpg.DataError, asyncpg.exceptions.DataError)):
+        return DatabaseRefused(sentence(error))
+    if isinstance(error, (*_OUTAGES, asyncpg.InterfaceError)):
+        return DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}")
+    if isinstance(error, asyncpg.PostgresError):
+        return DatabaseRefused(sentence(error))
+    return error
+
+
+def connect_error(error: Exception, url: str) -> Exception:
+    """Why no connection could be made, in one sentence, without the password."""
+    where = redact(url)
+    if isinstance(error, (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)):
+        return DatabaseUnavailable(f"the database at {where} refused the user or password")
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return DatabaseUnavailable(f"the database at {where} does not exist: {error}")
+    if isinstance(error, ValueError):  # asyncpg's errors about the address itself are such
+        return ConfigurationError(f"the database URL {where} cannot be used: {sentence(error)}")
+    if isinstance(error, (*_OUTAGES, asyncpg.PostgresError, asyncpg.InterfaceError)):
+        return DatabaseUnavailable(f"the database at {where} cannot be reached: {sentence(error)}")
+    return error

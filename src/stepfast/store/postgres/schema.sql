@@ -1,0 +1,53 @@
+-- Making, checking and dropping the tables.
+
+-- name: meta_exists
+-- Whether there are tables at all. Read from the catalogue: to_regclass() answers from a cache, which after the wait for
+-- the lock below may still say that there are none.
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname || '"' = $1 AND tablename = 'meta');
+
+-- name: meta
+-- Their version.
+SELECT name, value FROM {schema}.meta;
+
+-- name: put_meta
+-- Set it.
+INSERT INTO {schema}.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: lock
+-- One migration at a time. Held to the end of the transaction, so it works behind a pooler too.
+SELECT pg_advisory_xact_lock(hashtextextended('stepfast ' || $1, 0));
+
+-- name: schema_exists
+-- The schema may have been made for us by somebody with the right to do so.
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname || '"' = $1);
+
+-- name: create_schema
+-- Needs the CREATE privilege on the database.
+CREATE SCHEMA {schema};
+
+-- name: drop_schema
+-- Everything of this namespace.
+DROP SCHEMA IF EXISTS {schema} CASCADE;
+
+-- name: script_head
+-- The beginning of the script printed for those who migrate by hand.
+BEGIN;
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- name: script_tail
+-- Its end.
+INSERT INTO {schema}.meta (name, value) VALUES ('version', '{version}'), ('compatible_from', '{compatible_from}')
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+COMMIT;
+
+-- name: server_facts
+-- For the doctor.
+SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS text,
+       extract(epoch FROM clock_timestamp())::float8 AS now,
+       current_setting('fsync') || ', ' || current_setting('synchronous_commit') AS durability,
+       current_setting('max_connections')::int AS max_connections,
+       (SELECT count(*) FROM pg_stat_activity)::int AS connections;
+
+-- name: notify
+-- Wake others; a transaction of its own.
+SELECT pg_notify($1, $2);

@@ -1,0 +1,396 @@
+"""PostgresStore: the store's protocol over asyncpg. Every duty has a file of its own; here they are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from ...errors import ConfigurationError, DatabaseUnavailable
+from ...model.records import (
+    ActivityRow,
+    Asked,
+    Batch,
+    Claimed,
+    DagOutputs,
+    Definition,
+    FlushAnswer,
+    Lane,
+    Mail,
+    Mailbox,
+    NewRun,
+    NodeRow,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepDone,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+from ...model.url import DatabaseUrl
+from ...settings import Settings
+from ..migrations import migrations
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
+from ..statements import load_statements
+from .claiming import Claims
+from .connections import Connector, Line, connect_error, translate
+from .flushing import Flusher
+from .graph_reading import GraphReader
+from .graphs import Dags
+from .listening import Listener, encode_wakeups
+from .mailing import Mailroom
+from .operating import Operators
+from .pulse import PostgresPulse
+from .schema import Schema
+from .starting import Starts
+from .sweeping import Sweeps
+from .transacting import Transactions
+
+_PACKAGE = __package__ or ""
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
+
+_FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
+_DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
+"""Each has a connection of its own, made when it is first needed."""
+
+
+class PostgresStore:
+    """One namespace (a schema) of one Postgres database."""
+
+    dialect = "postgres"
+
+    def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
+        self._settings = settings
+        words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
+        self._sql = {name: text for file in _FILES for name, text in load_statements(_PACKAGE, file, words).items()}
+        self._channel = f"stepfast_{namespace}"
+        self._connector = Connector(url, settings, pool)
+        self._url = url.text
+        self._pool: Any = pool
+        self._owns_pool = pool is None
+        self._schema = Schema(words["schema"], migrations(_PACKAGE, words), self._sql)
+        self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
+        lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
+        self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch)
+        dags = Dags(self._sql)
+        self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags)
+        self._claims = Claims(lines["claim"], self._sql, settings)
+        self._sweeps = Sweeps(lines["sweep"], self._sql, dags)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags)
+        self._operators = Operators(self._sql, dags)
+        self._graphs = GraphReader(lines["mail"], self._sql)
+        self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
+
+    @property
+    def can_wake(self) -> bool:
+        """Whether a notification has arrived here."""
+        return self._listener.works
+
+    # -- opening and the schema ------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the pool; the first connection tells what is wrong, if anything is."""
+        if self._pool is not None:
+            self._check_pool()
+            return
+        options = await self._connector.options()
+        try:
+            self._pool = await asyncpg.create_pool(min_size=0, max_size=self._settings.pool_size, **options)
+        except Exception as error:
+            raise connect_error(error, self._url) from None
+
+    def _check_pool(self) -> None:
+        """A pool that is too small would make the duties wait for each other for ever."""
+        needed = len(self._lines) + 2
+        if self._pool.get_max_size() < needed:
+            raise ConfigurationError(f"pool= must hold at least {needed} connections, not {self._pool.get_max_size()}")
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        await self._transactions.close()
+        for line in self._lines.values():
+            await line.close()
+        if self._owns_pool and self._pool is not None:
+            pool, self._pool = self._pool, None
+            await pool.close()
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+        state: SchemaState = await self._with_connection(self._schema.state)
+        return state
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date."""
+        applied: list[str] = await self._with_connection(self._schema.migrate)
+        return applied
+
+    def migration_sql(self) -> str:
+        """The same as a script."""
+        return self._schema.script()
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+        await self._with_connection(self._schema.drop)
+
+    async def doctor(self) -> list[Check]:
+        """Look at the server, the connection and the wake-ups."""
+        wakes = await self._listener.try_once()
+        found: list[Check] = await self._with_connection(
+            lambda connection: self._schema.checks(connection, self._connector.behind_pooler, wakes)
+        )
+        return found
+
+    # -- definitions and starts ------------------------------------------------------------------------------
+
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """In the order of their names, so that two processes never wait for each other in a circle."""
+
+        async def put(connection: Any) -> None:
+            async with connection.transaction():
+                for d in sorted(definitions, key=lambda d: d.name):
+                    await connection.execute(
+                        self._sql["put_definition"],
+                        d.name,
+                        d.version,
+                        d.kind,
+                        d.queue,
+                        d.options,
+                        d.input_schema,
+                        d.graph,
+                    )
+
+        await self._with_connection(put)
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        return [Definition(*row) for row in await self._fetch("definitions")]
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """All or none."""
+        return await self._starts.start(runs)
+
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same in the caller's transaction."""
+        return await self._starts.start_within(connection, runs)
+
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """A signal in the sender's transaction."""
+        return await self._mailroom.send_within(connection, mail)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended."""
+        return [Outcome(str(row[0]), *row[1:]) for row in await self._fetch("outcomes", list(ids))]
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+        rows = await self._fetch("run", run_id)
+        return _run_row(rows[0]) if rows else None
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first."""
+        filters = (workflow, status, queue, before, reason, key, limit)
+        rows = await (self._fetch("runs", *filters) if tag is None else self._fetch("runs_tagged", *filters, tag))
+        return [_run_row(row) for row in rows]
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes."""
+        return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+        return [_worker_info(row) for row in await self._fetch("workers")]
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return await self._graphs.nodes(dag_id)
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """What the steps of dag runs see."""
+        return await self._graphs.outputs(wanted)
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        return await self._graphs.graph(name, version)
+
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read."""
+        rows = await self._fetch("value", run_id, key)
+        return (rows[0]["value"], rows[0]["format"]) if rows else None
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key."""
+        return [tuple(row) for row in await self._fetch("values", run_id)]
+
+    # -- operators and senders -----------------------------------------------------------------------------------
+
+    async def retry(self, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again."""
+        lanes: set[Lane] | None = await self._with_connection(lambda c: self._operators.retry(c, run_id))
+        return lanes
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's box and wake the run."""
+        asked: Asked = await self._with_connection(lambda c: self._mailroom.send(c, mail, again))
+        return asked
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run, begin its undoing, or mark it."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.cancel(c, run_id))
+        return asked
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run, or mark it."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.pause(c, run_id))
+        return asked
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on, or take the mark back."""
+        asked: Asked = await self._with_connection(lambda c: self._operators.resume(c, run_id))
+        return asked
+
+    # -- workers -----------------------------------------------------------------------------------------------
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+        queues = None if worker.queues is None else msgspec.json.encode(worker.queues).decode()
+        workflows = msgspec.json.encode(worker.workflows).decode()
+        await self._fetch(
+            "register", worker.id, worker.host, worker.pid, queues, workflows, worker.concurrency, worker.lease_ms
+        )
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+        await self._fetch("worker_state", worker, state)
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order; what still names it goes back in line."""
+        await self._fetch("unregister", worker)
+
+    def pulse(self, patience: float = 10.0) -> PostgresPulse:
+        """A heartbeat for a thread of its own."""
+        return PostgresPulse(self._connector, self._sql, patience)
+
+    async def claim(
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
+    ) -> list[Claimed]:
+        """Ready runs of these lanes."""
+        return await self._claims.claim(worker, token, lanes, versions, limit, remembered)
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        return await self._claims.claim_suspect(worker, token, versions, queues)
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal."""
+        return await self._flusher.flush(worker, batch)
+
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> Transacted:  # fmt: skip
+        """A function's own statements and the record of its result, in one transaction."""
+        return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout)
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the boxes of these runs."""
+        return await self._mailroom.look(runs)
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._mailroom.deliver(limit)
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back in line at once."""
+        await self._sweeps.give_back(worker, held)
+
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
+        """Which duties have work?"""
+        return await self._sweeps.tick(workflows, lanes, queues)
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what is late."""
+        return await self._sweeps.promote(limit)
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Bury dead workers, and give back what they held."""
+        return await self._sweeps.reap(worker, limit, max_losses)
+
+    # -- wake-ups ----------------------------------------------------------------------------------------------
+
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Wake others."""
+        await self._lines["notify"].fetch(
+            self._sql["notify"], self._channel, encode_wakeups(wakeups, self._listener.me)
+        )
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Pass on what is heard, until cancelled."""
+        await self._listener.run(heard)
+
+    # -- plumbing ----------------------------------------------------------------------------------------------
+
+    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+        rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
+        return rows
+
+    async def _with_connection(self, call: Callable[[Any], Any]) -> Any:
+        if self._pool is None:
+            raise DatabaseUnavailable("the store is closed")
+        try:
+            async with self._pool.acquire(timeout=self._settings.connect_timeout) as connection:
+                return await call(connection)
+        except Exception as error:
+            raise translate(error) from None
+
+
+def _run_row(row: Any) -> RunRow:
+    values = dict(row)
+    values["id"] = str(values["id"])
+    values["tags"] = msgspec.json.decode(values["tags"]) if values["tags"] else []
+    for name in ("parent_id", "worker", "origin_id", "dag_id"):
+        values[name] = None if values.get(name) is None else str(values[name])
+    return RunRow(**values)
+
+
+def _worker_info(row: Any) -> WorkerInfo:
+    values = dict(row)
+    values["id"] = str(values["id"])
+    values["queues"] = None if values["queues"] is None else msgspec.json.decode(values["queues"])
+    values["workflows"] = msgspec.json.decode(values["workflows"])
+    return WorkerInfo(**values)

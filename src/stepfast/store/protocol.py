@@ -1,0 +1,337 @@
+"""What every store can do. One protocol, batch-shaped; one test suite runs over all that implement it.
+
+All methods raise ``DatabaseUnavailable`` when the database cannot be reached or the connection broke; every write is
+then safe to repeat with the same arguments, because the reply may have been lost after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from ..model.records import (
+    ActivityRow,
+    Asked,
+    Batch,
+    BeatAnswer,
+    Claimed,
+    DagOutputs,
+    Definition,
+    FlushAnswer,
+    Lane,
+    Mail,
+    Mailbox,
+    NewRun,
+    NodeRow,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepDone,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class Delivery(NamedTuple):
+    """What became of mail that was to be delivered."""
+
+    lanes: set[Lane]
+    """Where runs that it woke stand in line."""
+    ended: bool
+    """Whether runs were cancelled by it."""
+    running: bool
+    """Whether some of it was for runs that a worker holds."""
+    moved: int
+
+
+class Promotion(NamedTuple):
+    """What became of due runs."""
+
+    lanes: set[Lane]
+    ended: list[str]
+    moved: int
+    asked: bool = False
+    """Whether steps that workers hold are to end, because their dag run begins to fail."""
+
+
+class Reaping(NamedTuple):
+    """What became of the runs of dead workers."""
+
+    buried: list[str]
+    lanes: set[Lane]
+    dead_letters: list[str]
+    moved: int
+    asked: bool = False
+    """The same."""
+
+
+class Transacted(NamedTuple):
+    """What a transaction of a step brought."""
+
+    record: StepRecord
+    asked: str | None
+    """What operators ask of the run: cancel, pause."""
+
+
+class SchemaState(NamedTuple):
+    """How the tables stand to this code."""
+
+    version: int
+    """0: there are none."""
+    newest: int
+    compatible_from: int
+    pending: list[str]
+    """Names of the migrations still to be applied."""
+
+
+class Check(NamedTuple):
+    """One finding of ``stepfast doctor``."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+class Pulse(Protocol):
+    """A worker's heartbeat: synchronous, for a thread of its own, on a connection of its own."""
+
+    def beat(self, worker: str, running: int) -> BeatAnswer:
+        """Say that the worker lives; hear what it holds."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+
+
+class Wakeups(NamedTuple):
+    """Topics of a wake-up: lanes that have something ready, whether runs have ended, or just: look."""
+
+    lanes: frozenset[Lane]
+    ended: bool
+    look: bool = False
+    """Something may have changed, nobody knows what."""
+
+
+class Store(Protocol):
+    """A database that holds runs."""
+
+    dialect: str
+
+    @property
+    def can_wake(self) -> bool:
+        """Whether ``listen`` delivers. Without it everything works by polling."""
+        ...
+
+    # -- opening and the schema
+    async def open(self) -> None:
+        """Connect. Says in one sentence what is wrong if it cannot."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+        ...
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; the names of what was applied. Idempotent, safe when many call at once."""
+        ...
+
+    def migration_sql(self) -> str:
+        """The whole of it as a script, for those who apply it themselves."""
+        ...
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+
+    async def doctor(self) -> list[Check]:
+        """Check connection, version, clock, wake-ups, pool."""
+        ...
+
+    # -- definitions and starts
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """Store what the code declares."""
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        ...
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it."""
+        ...
+
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same on a connection of the caller's, in the caller's transaction: inserts only, locks nothing."""
+        ...
+
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """Send a signal in the caller's transaction: inserts only; ``deliver`` does the rest after the commit."""
+        ...
+
+    # -- reading
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended."""
+        ...
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+        ...
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first; ``before`` is the last id of the page before."""
+        ...
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes, by (branch, position)."""
+        ...
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+        ...
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+        ...
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run, in the order they were started in."""
+        ...
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """Of dag runs: the input, and the outputs of steps completed at a time or after."""
+        ...
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        ...
+
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read, and its format."""
+        ...
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key: (key, value, format)."""
+        ...
+
+    # -- operators and senders
+    async def retry(self, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
+        steps that did not complete. Where it, or they, stand in line now. Refused (None) once an undo has begun."""
+        ...
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does
+        not know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
+        ...
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""
+        ...
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run; mark one that a worker holds. Its time to wake is kept."""
+        ...
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on: at once, or when it would have been due; take back a mark."""
+        ...
+
+    # -- workers
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order; what still names it goes back in line."""
+
+    def pulse(self, patience: float = 10.0) -> Pulse:
+        """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
+        ...
+
+    async def claim(
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
+    ) -> list[Claimed]:
+        """Up to ``limit`` ready runs of these lanes (each with its mark), highest priority first, then oldest, with
+        their first records. Called again with the same token it returns what the first call took. Runs whose records
+        the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
+        ...
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        ...
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal: one transaction, fenced run by run."""
+        ...
+
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> Transacted:  # fmt: skip
+        """Call a function with a connection inside a transaction, and commit what it did together with the record of
+        its result. The fence and the record come last. If the record is there already, made under this claim, it is
+        returned and the function is not called. LeaseLost if the run is not this worker's any more; what the
+        function raises undoes everything and is raised."""
+        ...
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the mailboxes of these runs."""
+        ...
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs: count it, wake who waits for it, carry out cancellations."""
+        ...
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put (run, claim) pairs back in line at once; no attempt, no loss."""
+
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
+        """Which duties have work, for a worker that knows these workflows and serves these queues (None: every one)?"""
+        ...
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what expired."""
+        ...
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Give back what dead workers held, in a bounded batch."""
+        ...
+
+    # -- wake-ups
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Wake others. A transaction of its own, after the data is committed; never required."""
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Call ``heard`` at each wake-up until the store is closed. Reconnects by itself."""

@@ -1,0 +1,255 @@
+"""The journal's flush on SQLite: fenced entry by entry, in the writer's transaction. The hot path."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...model import status
+from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
+from .families import cancel_children, succeed, tell_parents
+from .forgetting import forget_steps
+from .graphs import dags_of, settle
+from .starting import start
+from .wide import execute_wide, fetch_wide
+
+_FEW = 32
+"""Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
+
+_DURATION = StepDone._fields.index("duration_ms")
+
+E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition, StepWith, ValueSet)
+
+
+def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch) -> FlushAnswer:
+    """Write what passes the fence; say what did not."""
+    (now,) = database.execute(sql["now"]).fetchone()
+    answer = FlushAnswer(now)
+    claims = _fence(database, sql, worker, batch, answer)
+    batch = _passing(batch, claims, answer)
+    if batch.joint:
+        _bar(database, sql, batch, answer)
+    if batch.steps or batch.joint:
+        _record_steps(database, sql, batch, now, answer)
+    if batch.joint:
+        _join(database, sql, batch.joint)
+    if batch.tries:
+        database.executemany(sql["record_try"], [_try_row(entry, now) for entry in batch.tries])
+    if batch.running:
+        database.executemany(sql["record_progress"], [_running_row(entry, now) for entry in batch.running])
+    if batch.values:
+        execute_wide(database, sql["set_value"], [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
+    if batch.transitions:
+        _move(database, sql, worker, batch.transitions, now, answer)
+    return answer
+
+
+# -- the fence ---------------------------------------------------------------------------------------------
+
+
+def _fence(
+    database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, answer: FlushAnswer
+) -> dict[str, int]:
+    """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch."""
+    entries: list[Entry] = [*batch.steps, *batch.tries, *batch.running, *batch.transitions, *batch.joint, *batch.values]
+    ids = {entry.run_id for entry in entries}
+    if len(ids) <= _FEW:
+        held = [(i, *row) for i in ids for row in database.execute(sql["held_run"], (i, worker)).fetchall()]
+    else:
+        held = [tuple(row) for row in fetch_wide(database, sql["held_all"], (worker,))]
+    answer.asked = {run_id: asked for run_id, _, asked in held if asked is not None and run_id in ids}
+    return {run_id: claim for run_id, claim, _ in held}
+
+
+def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch:
+    """The batch without what this worker may no longer write. An entry of an older claim does not pass beside one of
+    the present claim; the run is lost only if it has none of these."""
+    refused: set[str] = set()
+    passed = Batch(
+        _sieve(batch.steps, claims, refused),
+        _sieve(batch.tries, claims, refused),
+        _sieve(batch.running, claims, refused),
+        _sieve(batch.transitions, claims, refused),
+        _sieve(batch.joint, claims, refused),
+        _sieve(batch.values, claims, refused),
+    )
+    if refused:
+        answer.lost |= refused - {entry.run_id for entry in passed.entries()}
+        answer.asked = {run_id: asked for run_id, asked in answer.asked.items() if run_id not in answer.lost}
+    return passed
+
+
+def _sieve(entries: list[E], claims: dict[str, int], refused: set[str]) -> list[E]:
+    passed = [entry for entry in entries if claims.get(entry.run_id) == entry.claim]
+    if len(passed) < len(entries):
+        refused.update(entry.run_id for entry in entries if claims.get(entry.run_id) != entry.claim)
+    return passed
+
+
+# -- steps -------------------------------------------------------------------------------------------------
+
+
+def _record_steps(
+    database: sqlite3.Connection, sql: dict[str, str], batch: Batch, now: int, answer: FlushAnswer
+) -> None:
+    """A place taken under our own claim is our own record, its reply lost; one that is open is replaced, or left as it
+    is. One taken under another claim means that the run's history is not what its owner believes: the run is lost, and
+    nothing of it stays."""
+    database.execute("SAVEPOINT stepfast_steps")
+    steps = _steps(batch)
+    if execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in steps]) < len(steps):
+        foreign = {entry.run_id for entry in steps if _is_foreign(database, sql, entry)}
+        if foreign:
+            database.execute("ROLLBACK TO stepfast_steps")
+            answer.lost |= foreign
+            _leave_out(batch, foreign)
+            execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in _steps(batch)])
+    database.execute("RELEASE stepfast_steps")
+
+
+def _steps(batch: Batch) -> list[StepDone]:
+    return [*batch.steps, *(entry.step for entry in batch.joint)] if batch.joint else batch.steps
+
+
+def _is_foreign(database: sqlite3.Connection, sql: dict[str, str], entry: StepDone) -> bool:
+    place = (entry.run_id, entry.branch, entry.position, entry.claim)
+    return database.execute(sql["foreign_step"], place).fetchone() is not None
+
+
+def _leave_out(batch: Batch, runs: set[str]) -> None:
+    batch.steps = [entry for entry in batch.steps if entry.run_id not in runs]
+    batch.tries = [entry for entry in batch.tries if entry.run_id not in runs]
+    batch.running = [entry for entry in batch.running if entry.run_id not in runs]
+    batch.transitions = [entry for entry in batch.transitions if entry.run_id not in runs]
+    batch.joint = [entry for entry in batch.joint if entry.run_id not in runs]
+    batch.values = [entry for entry in batch.values if entry.run_id not in runs]
+
+
+# -- what goes with a step ---------------------------------------------------------------------------------
+
+
+def _bar(database: sqlite3.Connection, sql: dict[str, str], batch: Batch, answer: FlushAnswer) -> None:
+    """A run that is being cancelled starts no more children: they would not be cancelled with it. What an earlier flush
+    has written, whose reply was lost, is there already, and stays in."""
+    doomed = [e for e in batch.joint if e.starts and answer.asked.get(e.run_id) == status.ASK_CANCEL]
+    barred = [e for e in doomed if not database.execute(sql["made_before"], e.step[:4]).fetchone()]
+    answer.barred = {e.run_id for e in barred}
+    if barred:
+        batch.joint = [e for e in batch.joint if e not in barred]
+
+
+def _join(database: sqlite3.Connection, sql: dict[str, str], entries: list[StepWith]) -> None:
+    """The mail that records take, and the children that they start."""
+    taken = [(e.takes[0], e.run_id, e.step.branch, e.step.position) for e in entries if e.takes]
+    if taken:
+        database.executemany(sql["name_mail"], taken)
+        execute_wide(database, sql["take_mail"], [(e.run_id, mail_id) for e in entries for mail_id in e.takes])
+    children = [run for e in entries for run in e.starts]
+    if children:
+        start(database, sql, children)
+
+
+# -- transitions -------------------------------------------------------------------------------------------
+
+
+def _move(
+    database: sqlite3.Connection,
+    sql: dict[str, str],
+    worker: str,
+    moves: list[Transition],
+    now: int,
+    answer: FlushAnswer,
+) -> None:
+    ends = {m.run_id: m.settled for m in moves if m.settled is not None and m.status in status.TERMINAL}
+    dags = dags_of(database, sql, {end.dag_id for end in ends.values()}) if ends else {}
+    when = {run_id: dags[end.dag_id].next(now) for run_id, end in ends.items() if end.dag_id in dags}
+    completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None]
+    if completed:
+        rows = [(m.run_id, m.output, m.format, when.get(m.run_id, now) if when else now) for m in completed]
+        execute_wide(database, sql["complete"], rows)
+    if len(completed) < len(moves):
+        others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]
+        forgotten = [(m.run_id, *place) for m in others if m.next_attempt for place in m.forget]
+        forget_steps(database, sql, forgotten)
+        execute_wide(database, sql["move"], [_move_row(m, n, when.get(m.run_id, now)) for n, m in enumerate(others, 1)])
+        _pass_on(database, sql, others, answer)
+    if ends:
+        after = settle(database, sql, list(ends.values()), dags, now)
+        answer.lanes |= after.lanes
+        answer.undelivered |= after.undelivered
+        mine = [run_id for run_id, holder in after.held.items() if holder == worker]
+        answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
+        answer.asked_elsewhere = len(mine) < len(after.held)
+    leaving = [m.run_id for m in moves if m.child and m.successor is None and m.status in status.TERMINAL]
+    if leaving:
+        answer.undelivered |= tell_parents(database, sql, leaving)
+
+
+def _pass_on(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], answer: FlushAnswer) -> None:
+    """What a cancellation means to children, and an end to the run that goes on from it."""
+    cancelled = [m.run_id for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
+    if cancelled:
+        answer.undelivered |= cancel_children(database, sql, cancelled)
+    for m in moves:
+        if m.successor is not None:
+            asked = answer.asked.get(m.run_id)
+            succeed(database, sql, m.run_id, m.successor, asked)
+            answer.undelivered |= asked == status.ASK_CANCEL
+
+
+# -- rows, in the order of their statements ----------------------------------------------------------------
+
+
+def step_row(e: StepDone, now: int) -> tuple[Any, ...]:
+    """A record, as made at this time: the columns are in the order of the fields, the duration taken out."""
+    return (*e[:_DURATION], *e[_DURATION + 1 :], now - e.duration_ms, now)
+
+
+def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
+    return (
+        e.run_id,
+        e.claim,
+        e.branch,
+        e.position,
+        e.attempt,
+        e.number,
+        e.name,
+        e.error,
+        e.arguments,
+        e.format,
+        now - e.duration_ms,
+        now,
+        now + e.retry_ms if e.retry_ms else None,
+    )
+
+
+def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
+    return e.run_id, e.branch, e.position, e.name, e.detail, e.data, e.format, now - e.since_ms, now
+
+
+def _move_row(m: Transition, n: int, now: int) -> tuple[Any, ...]:
+    """What the next attempt forgets is gone already; what a retry would have to forget is kept with the run."""
+    kept = None if m.next_attempt or not m.forget else msgspec.json.encode(m.forget).decode()
+    due = now + m.delay_ms if m.due_at is None and m.delay_ms is not None else m.due_at
+    return (
+        m.run_id,
+        m.status,
+        m.reason,
+        m.output,
+        m.error,
+        due,
+        m.waiting_for,
+        m.wakes,
+        m.awaits,
+        m.linger_ms,
+        m.next_attempt,
+        m.recorded,
+        m.version,
+        kept,
+        m.status in status.TERMINAL,
+        m.format,
+        n,
+        now,
+    )

@@ -1,0 +1,400 @@
+"""SqliteStore: the store's protocol over one file. Claims, flushes, sweeps and threads have files of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...model.records import (
+    ActivityRow,
+    Asked,
+    Batch,
+    Claimed,
+    DagOutputs,
+    Definition,
+    FlushAnswer,
+    Lane,
+    Mail,
+    Mailbox,
+    NewRun,
+    NodeRow,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepDone,
+    StepRecord,
+    Tick,
+    WorkerInfo,
+)
+from ...model.url import DatabaseUrl
+from ...settings import Settings
+from ..migrations import migrations, refuse_too_new
+from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
+from ..statements import load_statements
+from . import graphs, health, mailing, operating, sweeping, within
+from .claiming import Claims
+from .connections import connect
+from .flushing import flush
+from .guard import GuardedConnection
+from .jobs import T, Work
+from .listening import LOOK, Bell
+from .pulse import SqlitePulse
+from .reading import page_statement, run_row, worker_info
+from .schema import Schema
+from .starting import start
+from .threads import ConnectionThread, Reader
+from .transacting import Undone, transact
+from .troubles import Troubles, closed
+from .writer import Writer
+
+_PACKAGE = __package__ or ""
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
+"""Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
+
+
+class SqliteStore:
+    """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
+
+    dialect = "sqlite"
+    can_wake = True
+
+    def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
+        self._path = url.path
+        self._settings = settings
+        self._troubles = Troubles(url.path, namespace, settings.command_timeout)
+        words = {"prefix": f"{namespace}_", "now": _NOW}
+        self._sql = {
+            name: text
+            for file in ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")
+            for name, text in load_statements(_PACKAGE, file, words).items()
+        }
+        self._schema = Schema(migrations(_PACKAGE, words), self._sql)
+        self._claims = Claims(self._sql, settings)
+        self._bell = Bell()
+        self._writer: Writer | None = None
+        self._reader: ConnectionThread | None = None
+
+    # -- opening and the schema -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect the writer and, for a file, a reader beside it. In memory there is but one connection."""
+        if self._writer is not None:
+            return
+        patience = self._settings.command_timeout
+        writer = Writer(
+            "stepfast-sqlite-writer",
+            lambda: connect(self._path, patience, factory=GuardedConnection),
+            self._troubles,
+            patience,
+            watched=lambda: self._path is not None and self._bell.heard,
+            others_wrote=self._bell.ring,
+        )
+        await writer.open()
+        reader: ConnectionThread = writer
+        if self._path is not None:
+            name, path = "stepfast-sqlite-reader", self._path
+            reader = Reader(name, lambda: connect(path, patience, read_only=True), self._troubles, patience)
+            try:
+                await reader.open()
+            except BaseException:
+                await writer.close()
+                raise
+        self._writer, self._reader = writer, reader
+
+    async def close(self) -> None:
+        """Finish what waits; the writer goes last, and tidies the write-ahead log away."""
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
+        if reader is not None and reader is not writer:
+            await reader.close()
+        if writer is not None:
+            await writer.close()
+
+    async def schema_state(self) -> SchemaState:
+        """Where the tables stand."""
+        return await self._read(self._schema.state)
+
+    async def migrate(self) -> list[str]:
+        """Bring the tables up to date; a glance first, so that a process that finds nothing to do takes no lock."""
+        state = await self.schema_state()
+        refuse_too_new(state)
+        return await self._write(self._schema.migrate) if state.pending else []
+
+    def migration_sql(self) -> str:
+        """The same as a script."""
+        return self._schema.script()
+
+    async def reset(self) -> None:
+        """Drop everything of this namespace."""
+        await self._write(self._schema.drop)
+
+    async def doctor(self) -> list[Check]:
+        """Look at the library, the file and the clock."""
+        return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
+
+    # -- definitions and starts -----------------------------------------------------------------------------
+
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """Store what the code declares."""
+        rows = [(d.name, d.version, d.kind, d.queue, d.options, d.input_schema, d.graph) for d in definitions]
+        await self._write(lambda database: _nothing(database.executemany(self._sql["put_definition"], rows)))
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        return [Definition(*row) for row in await self._fetch("definitions")]
+
+    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+        """All or none: a job that fails is rolled back to its savepoint."""
+        return await self._write(lambda database: start(database, self._sql, runs))
+
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """The same on the caller's connection, in the caller's thread."""
+        return await within.start_within(connection, self._sql, runs, self._troubles)
+
+    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+        """A signal on the caller's connection, to be delivered after the commit."""
+        return await within.send_within(connection, self._sql, mail, self._troubles)
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended. One job for all, so that asking for many costs one hop."""
+        statement = self._sql["outcome"]
+
+        def look(database: sqlite3.Connection) -> list[Outcome]:
+            return [Outcome(*row) for run_id in ids for row in database.execute(statement, (run_id,)).fetchall()]
+
+        return await self._read(look)
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run."""
+        rows = await self._fetch("run", run_id)
+        return run_row(rows[0]) if rows else None
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> list[RunRow]:
+        """A page of runs, newest first."""
+        filters = {
+            "workflow": workflow,
+            "status": status,
+            "queue": queue,
+            "tag": tag,
+            "reason": reason,
+            "key": key,
+            "before": before,
+            "limit": limit,
+        }
+        statement = self._sql[page_statement(tag, status, workflow)]
+        rows: list[Any] = await self._read(lambda database: database.execute(statement, filters).fetchall())
+        return [run_row(row) for row in rows]
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes."""
+        return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way."""
+        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+
+    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
+        """Every call, in start order."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker."""
+        return [worker_info(row) for row in await self._fetch("workers")]
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return await self._read(lambda database: graphs.nodes(database, self._sql, dag_id))
+
+    async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
+        """What the steps of dag runs see."""
+        return await self._read(lambda database: graphs.dag_outputs(database, self._sql, wanted))
+
+    async def graph(self, name: str, version: str) -> str | None:
+        """The stored graph of a dag in a version."""
+        rows = await self._fetch("graph", name, version)
+        return rows[0][0] if rows else None
+
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read."""
+        rows = await self._fetch("value", run_id, key)
+        return tuple(rows[0]) if rows else None
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All of them, by key."""
+        return [tuple(row) for row in await self._fetch("values", run_id)]
+
+    # -- operators and senders ------------------------------------------------------------------------------
+
+    async def retry(self, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again."""
+        return await self._write(lambda database: operating.retry(database, self._sql, run_id))
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's mailbox and wake the run."""
+        return await self._write(lambda database: mailing.send(database, self._sql, mail, again))
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run, begin its undoing, or mark it."""
+        return await self._write(lambda database: operating.cancel(database, self._sql, run_id))
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run, or mark it."""
+        return await self._write(lambda database: operating.pause(database, self._sql, run_id))
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on."""
+        return await self._write(lambda database: operating.resume(database, self._sql, run_id))
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+        queues = None if worker.queues is None else msgspec.json.encode(worker.queues).decode()
+        workflows = msgspec.json.encode(worker.workflows).decode()
+        lease = worker.lease_ms
+        await self._execute(
+            "register",
+            worker.id,
+            worker.host,
+            worker.pid,
+            queues,
+            workflows,
+            worker.concurrency,
+            lease,
+            lease,
+        )
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+        await self._execute("worker_state", state, worker)
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order; what still names it goes back in line."""
+        await self._execute("give_all_back", worker)
+        await self._execute("unregister", worker)
+
+    def pulse(self, patience: float = 10.0) -> SqlitePulse:
+        """A heartbeat for a thread of its own."""
+        if self._writer is None:
+            raise closed()
+        return SqlitePulse(self._writer, self._sql, patience)
+
+    async def claim(
+        self,
+        worker: str,
+        token: int,
+        lanes: Sequence[tuple[Lane, int]],
+        versions: dict[str, str],
+        limit: int,
+        remembered: Mapping[str, int] = NOTHING,
+    ) -> list[Claimed]:
+        """Ready runs of these lanes."""
+        return await self._write(
+            lambda database: self._claims.claim(database, worker, token, lanes, versions, limit, remembered)
+        )
+
+    async def claim_suspect(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    ) -> list[Claimed]:
+        """At most one run that workers have died with."""
+        return await self._write(lambda database: self._claims.claim_suspect(database, worker, token, versions, queues))
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        """Write the journal."""
+        return await self._write(lambda database: flush(database, self._sql, worker, batch))
+
+    async def transact(
+        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        record: Callable[[Any], StepDone], timeout: float | None,
+    ) -> Transacted:  # fmt: skip
+        """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
+        ``except``, so that nothing is added to it."""
+        try:
+            return await self._write(
+                lambda db: transact(db, self._sql, worker, run_id, claim, place, call, record, timeout)
+            )
+        except Undone as undone:
+            cause = undone.cause
+        raise cause
+
+    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+        """A look into the mailboxes of these runs."""
+        return await self._read(lambda database: mailing.mail(database, self._sql, runs))
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._write(lambda database: mailing.deliver(database, self._sql, limit))
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back in line at once."""
+        await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
+
+    async def tick(
+        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+    ) -> Tick:
+        """Which duties have work?"""
+        return await self._read(
+            lambda database: sweeping.tick(database, self._sql, self._claims, workflows, lanes, queues)
+        )
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what expired."""
+        return await self._write(lambda database: sweeping.promote(database, self._sql, limit))
+
+    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+        """Bury dead workers, and give back what they held."""
+        return await self._write(lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses))
+
+    # -- wake-ups -------------------------------------------------------------------------------------------
+
+    async def notify(self, wakeups: Wakeups) -> None:
+        """Nothing to send: the commit itself is what the writers of other processes look for."""
+
+    async def listen(self, heard: Callable[[Wakeups], None]) -> None:
+        """Pass on what is heard, until cancelled."""
+        ticket = self._bell.add(heard)
+        try:
+            await self._write(lambda database: None)  # the writer begins to look around once it knows of a listener
+            heard(LOOK)
+            await asyncio.Event().wait()
+        finally:
+            self._bell.remove(ticket)
+
+    # -- plumbing -------------------------------------------------------------------------------------------
+
+    async def _write(self, work: Work[T]) -> T:
+        if self._writer is None:
+            raise closed()
+        return await self._writer.do(work)
+
+    async def _read(self, work: Work[T]) -> T:
+        if self._reader is None:
+            raise closed()
+        return await self._reader.do(work)
+
+    async def _execute(self, name: str, *arguments: Any) -> None:
+        await self._write(lambda database: _nothing(database.execute(self._sql[name], arguments)))
+
+    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+        return await self._read(lambda database: database.execute(self._sql[name], arguments).fetchall())
+
+
+def _nothing(_: object) -> None:
+    """For statements that bring nothing back."""

@@ -1,0 +1,154 @@
+"""Starts and signals on a connection of the caller's, in the caller's transaction and thread.
+
+Accepted are sqlite3's connections and what SQLAlchemy wraps around them. Nothing of them is changed, and nothing is
+begun or committed that the caller would have to know of: a transaction that is open is joined by a savepoint, one that
+Python begins by itself at the first write is left open, and without either the savepoint is the transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, TypeVar
+
+from ...errors import ConfigurationError, DatabaseUnavailable
+from ...model import status
+from ...model.records import Asked, Mail, NewRun
+from .connections import is_busy
+from .families import post
+from .graphs import post_to_step
+from .starting import start
+from .troubles import Troubles
+
+T = TypeVar("T")
+
+_ACCEPTED = (
+    "connection= must be a sqlite3.Connection to the same file, or a SQLAlchemy Session or Connection over one "
+    "(AsyncSession, AsyncConnection too)"
+)
+
+
+class Borrowed:
+    """A caller's connection with sqlite3's words; its row factory, if it has one, does not apply."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Any = ()) -> Answer:
+        """Run a statement."""
+        with closing(self._connection.cursor()) as cursor:
+            if isinstance(cursor, sqlite3.Cursor):
+                cursor.row_factory = None
+            cursor.execute(sql, values)
+            return Answer(cursor.rowcount, cursor.fetchall() if cursor.description else [])
+
+    def executemany(self, sql: str, rows: Sequence[Any]) -> None:
+        """Run a statement for each row."""
+        for row in rows:
+            self.execute(sql, row)
+
+
+class Answer:
+    """What a statement brought, read to its end."""
+
+    def __init__(self, rowcount: int, rows: Sequence[Any]) -> None:
+        self.rowcount = rowcount
+        self._rows = [tuple(_text(value) for value in row) for row in rows]
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The first row."""
+        return self._rows[0] if self._rows else None
+
+
+async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles) -> list[str]:
+    """Insert runs, all or none."""
+    return await _within(connection, lambda database: start(database, sql, runs), troubles)
+
+
+async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles) -> Asked:
+    """Post a signal, unless the run has ended."""
+
+    def send(database: Any) -> Asked:
+        posted = post(database, sql, mail)
+        row = database.execute(sql["status"], (mail.run_id,)).fetchone()
+        if row is None:
+            return Asked(None)
+        state, reason, is_dag = row
+        if is_dag and state not in status.TERMINAL:
+            done = post_to_step(database, sql, mail)
+            return Asked(state, reason if done else status.NO_SUCH_STEP, done)
+        return Asked(state, reason, done=posted or state not in status.TERMINAL)
+
+    return await _within(connection, send, troubles)
+
+
+async def _within(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
+    if isinstance(connection, sqlite3.Connection):
+        return _in_transaction(connection, work, troubles)
+    if hasattr(connection, "run_sync"):
+        result: T = await connection.run_sync(lambda inner: _in_alchemy(inner, work, troubles))
+        return result
+    return _in_alchemy(connection, work, troubles)
+
+
+def _in_alchemy(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
+    """On what SQLAlchemy has beneath. It must know of a transaction, or it would not commit."""
+    if callable(getattr(connection, "connection", None)):
+        connection = connection.connection()  # a session's
+    pooled = getattr(connection, "connection", None)
+    if getattr(getattr(connection, "dialect", None), "name", None) != "sqlite" or pooled is None:
+        raise ConfigurationError(f"{_ACCEPTED}; this is a {type(connection).__name__}")
+    if not connection.in_transaction():
+        connection.begin()
+    driver = pooled.driver_connection
+    if isinstance(driver, sqlite3.Connection):
+        return _in_transaction(driver, work, troubles)
+    try:
+        return work(Borrowed(pooled))  # aiosqlite's, in its own thread
+    except Exception as error:
+        raise _explained(error, troubles) from error
+
+
+def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], troubles: Troubles) -> T:
+    database = Borrowed(connection)
+    begins_itself = not connection.in_transaction and _begins_at_first_write(connection)
+    try:
+        if not begins_itself:
+            database.execute("SAVEPOINT stepfast")
+        try:
+            result = work(database)
+        except BaseException:
+            if begins_itself:
+                connection.rollback()  # nobody else has written in it yet
+            elif connection.in_transaction:
+                database.execute("ROLLBACK TO stepfast")
+                database.execute("RELEASE stepfast")
+            raise
+        if not begins_itself:
+            database.execute("RELEASE stepfast")
+        return result
+    except Exception as error:
+        raise _explained(error, troubles) from error
+
+
+def _begins_at_first_write(connection: sqlite3.Connection) -> bool:
+    """Python's older way of transactions, which is still the usual one."""
+    legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
+    return getattr(connection, "autocommit", legacy) == legacy and connection.isolation_level is not None
+
+
+def _explained(error: Exception, troubles: Troubles) -> Exception:
+    text = str(error)
+    if isinstance(error, sqlite3.ProgrammingError) and ("thread" in text or "closed" in text):
+        return ConfigurationError(f"the connection given as connection= cannot be used here: {text}")
+    if is_busy(error):
+        return DatabaseUnavailable(
+            "the connection given as connection= could not get SQLite's lock for writing: begin its transaction with "
+            "BEGIN IMMEDIATE, and give it time to wait (sqlite3.connect(…, timeout=…))"
+        )
+    return troubles.explain(error)
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value  # a text_factory of bytes

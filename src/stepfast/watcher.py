@@ -1,0 +1,109 @@
+"""Waiting for results: one watcher per process asks one question for everybody who waits.
+
+Runs that end in this process are told at once. Otherwise a wake-up makes it ask, and without wake-ups it asks in
+growing intervals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from .errors import DatabaseUnavailable
+from .model.records import Outcome, Transition
+from .model.status import COMPENSATED
+from .settings import Settings
+from .store import Store
+from .store.protocol import Wakeups
+from .worker.wakeups import Switchboard
+
+_FIRST = 0.01
+_MOST_AT_ONCE = 5000
+
+
+class Watcher:
+    """Resolves whoever waits for a run to end."""
+
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._switchboard = switchboard
+        self._waiting: dict[str, set[asyncio.Future[Outcome]]] = {}
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        switchboard.outcomes = self._ended_here
+
+    async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
+        """How the run ended; None if it had not by the timeout."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, set()).add(future)
+        self._start()
+        self._look.set()
+        try:
+            done, _ = await asyncio.wait((future,), timeout=timeout)
+            return future.result() if done else None
+        finally:
+            waiters = self._waiting.get(run_id)
+            if waiters is not None:
+                waiters.discard(future)
+                if not waiters:
+                    del self._waiting[run_id]
+
+    async def close(self) -> None:
+        """Stop watching."""
+        self._switchboard.unsubscribe(self._woken)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._switchboard.unsubscribe(self._woken)
+            self._switchboard.subscribe(self._woken)
+            self._task = asyncio.create_task(self._watch(), name="stepfast-watch")
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        if wakeups.ended or wakeups.look:
+            self._look.set()
+
+    def _ended_here(self, moves: Sequence[Transition]) -> None:
+        for move in moves:
+            if move.status == COMPENSATED:
+                self._look.set()  # the error it had ended with is in its row
+            elif move.run_id in self._waiting:
+                self._resolve(Outcome(move.run_id, move.status, move.reason, move.output, move.error, move.format))
+
+    async def _watch(self) -> None:
+        wait = _FIRST
+        while self._waiting:
+            self._look.clear()
+            found = await self._ask()
+            longest = self._settings.poll if self._store.can_wake else self._settings.poll / 2
+            wait = _FIRST if found else min(wait * 2, longest)
+            try:
+                async with asyncio.timeout(longest if self._store.can_wake else wait):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    async def _ask(self) -> bool:
+        ids = list(self._waiting)
+        found = False
+        for start in range(0, len(ids), _MOST_AT_ONCE):
+            try:
+                outcomes = await self._store.outcomes(ids[start : start + _MOST_AT_ONCE])
+            except DatabaseUnavailable as error:
+                self._logger.debug("watching results: %s", error)
+                await asyncio.sleep(0.2)
+                return False
+            for outcome in outcomes:
+                found = True
+                self._resolve(outcome)
+        return found
+
+    def _resolve(self, outcome: Outcome) -> None:
+        for future in self._waiting.get(outcome.id, ()):
+            if not future.done():
+                future.set_result(outcome)

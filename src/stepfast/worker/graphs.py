@@ -1,0 +1,124 @@
+"""What a worker knows of dag runs: their graphs, and the outputs of their steps, asked for once and kept a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import Any
+
+from ..engine.dag_context import DagView
+from ..model.graph import Graph
+from ..model.payload import Payloads
+from ..model.records import Claimed, DagOutputs
+from ..settings import Settings
+from ..store import Store
+from .patience import patiently
+
+
+class Seen:
+    """What is known of one dag run."""
+
+    def __init__(self) -> None:
+        self.input = "null"
+        self.format = 1
+        self.outputs: dict[str, tuple[str | None, int, int]] = {}
+        self.until = 0
+        """Everything completed before this time is known."""
+        self.size = 0
+
+    def add(self, found: DagOutputs) -> None:
+        """Take in what is new."""
+        self.input, self.format = found.input, found.format
+        for name, output, format_, completed_at in found.outputs:
+            self.outputs[name] = (output, format_, completed_at)
+            self.until = max(self.until, completed_at)
+        self.size = len(self.input) + sum(100 + len(output or "") for output, _, _ in self.outputs.values())
+
+
+class Graphs:
+    """One question for all steps that begin in the same turn; bounded by bytes."""
+
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, payloads: Payloads) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._payloads = payloads
+        self._graphs: dict[tuple[str, str], asyncio.Task[Graph]] = {}
+        self._seen: OrderedDict[str, Seen] = OrderedDict()
+        self._wanted: dict[str, asyncio.Future[Seen]] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    async def view(self, name: str, claimed: Claimed) -> DagView:
+        """What a step, or the run itself, sees. Who is stopped while it asks must not stop those who ask with it."""
+        graph = await asyncio.shield(self._graph(name, claimed.graph or ""))
+        seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
+        return DagView(graph, self._payloads.plain(seen.input, seen.format, "the input"), seen.outputs)
+
+    # -- graphs ------------------------------------------------------------------------------------------------
+
+    def _graph(self, name: str, version: str) -> asyncio.Task[Graph]:
+        """The graph that a run was started with."""
+        task = self._graphs.get((name, version))
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._graphs[name, version] = asyncio.create_task(self._fetch(name, version))
+        return task
+
+    async def _fetch(self, name: str, version: str) -> Graph:
+        """A start that joined somebody's transaction may be a little ahead of its definition."""
+        while True:
+            text = await patiently(
+                lambda: self._store.graph(name, version), "graph", self._logger, self._settings.outage_backoff_max
+            )
+            if text is not None:
+                return Graph.from_text(text)
+            self._logger.warning("dag %s: its graph of version %s is not stored yet; asking again", name, version)
+            await asyncio.sleep(self._settings.poll)
+
+    # -- outputs -----------------------------------------------------------------------------------------------
+
+    def _look(self, dag_id: str) -> asyncio.Future[Seen]:
+        future = self._wanted.get(dag_id)
+        if future is None:
+            future = self._wanted[dag_id] = asyncio.get_running_loop().create_future()
+            if self._round is None or self._round.done():
+                self._round = asyncio.create_task(self._go_round(), name="stepfast-graphs")
+        return future
+
+    async def _go_round(self) -> None:
+        await asyncio.sleep(0)  # whoever asks in the same turn goes along
+        while self._wanted:
+            wanted, self._wanted = self._wanted, {}
+            since = [(dag_id, self._seen[dag_id].until if dag_id in self._seen else 0) for dag_id in wanted]
+            try:
+                found = await patiently(
+                    lambda: self._store.dag_outputs(since),  # noqa: B023
+                    "outputs", self._logger, self._settings.outage_backoff_max,
+                )  # fmt: skip
+            except Exception as error:
+                for future in wanted.values():
+                    future.set_exception(error)
+                continue
+            for dag_id, future in wanted.items():
+                seen = self._seen.setdefault(dag_id, Seen())
+                self._seen.move_to_end(dag_id)
+                if dag_id in found:
+                    seen.add(found[dag_id])
+                future.set_result(seen)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Least recently asked for goes first; it can be asked for again."""
+        size = sum(seen.size for seen in self._seen.values())
+        while size > self._settings.history_cache and self._seen:
+            _, oldest = self._seen.popitem(last=False)
+            size -= oldest.size
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        tasks: list[asyncio.Task[Any]] = [*self._graphs.values()]
+        if self._round is not None:
+            tasks.append(self._round)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,117 @@
+"""The heartbeat: one statement for all a worker holds, in a thread and on a connection of its own.
+
+Neither a blocked event loop nor an exhausted pool costs a lease. Each answer tells what the worker still holds, so that
+it learns of what it lost, of what operators ask, and of runs that name it without its knowledge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ..errors import StepfastError, sentence
+from ..model.records import BeatAnswer
+from ..store import Store
+from ..store.protocol import Pulse
+
+_HURRY = 0.2
+"""Seconds between two beats at least, however much one is hurried."""
+
+
+class Heartbeat:
+    """Beats until stopped; reports to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        interval: float,
+        lease: float,
+        logger: logging.Logger,
+        worker_id: Callable[[], str],
+        holding: Callable[[], dict[str, int]],
+        answered: Callable[[BeatAnswer, dict[str, int]], None],
+        expired: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._interval = interval
+        self._lease = lease
+        self._logger = logger
+        self._worker_id = worker_id
+        self._holding = holding
+        self._answered = answered
+        self._expired = expired
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._hurried = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stepfast-heartbeat", daemon=True)
+        self.unbroken_since = time.monotonic()
+        """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
+        self._last = time.monotonic()
+
+    @property
+    def unbroken(self) -> float:
+        """For how many seconds the beats have come through without an error or a gap; 0 while one is overdue."""
+        now = time.monotonic()
+        return 0.0 if now - self._last > self._lease else now - self.unbroken_since
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """An operator may have asked something of what we hold: do not wait for the next beat to hear of it."""
+        self._hurried.set()
+
+    async def stop(self) -> None:
+        """End, and wait for the thread."""
+        self._stop.set()
+        self._hurried.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
+
+    def _run(self) -> None:
+        # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
+        # must be time for others, over a new one.
+        pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
+        try:
+            while not self._stop.is_set():
+                if self._hurried.wait(self._pause()):
+                    self._stop.wait(max(0.0, self._last + _HURRY - time.monotonic()))
+                self._hurried.clear()
+                if not self._stop.is_set():
+                    self._beat_once(pulse)
+        finally:
+            pulse.close()
+
+    def _pause(self) -> float:
+        late = time.monotonic() - self._last
+        return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
+
+    def _beat_once(self, pulse: Pulse) -> None:
+        before = dict(self._holding())
+        sent = time.monotonic()
+        try:
+            answer = pulse.beat(self._worker_id(), len(before))
+        except StepfastError as error:
+            self.unbroken_since = time.monotonic()
+            self._logger.debug("heartbeat: %s", sentence(error))
+        except Exception:
+            self.unbroken_since = time.monotonic()
+            self._logger.exception("heartbeat: unexpected error")
+        else:
+            if time.monotonic() - self._last > self._lease:
+                self.unbroken_since = time.monotonic()  # no error, but a gap: we were stopped, or the answer hung
+            self._last = sent
+            self._tell(self._answered, answer, before)
+            return
+        if time.monotonic() - self._last > self._lease:
+            self._tell(self._expired)
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            self._stop.set()
+            self._hurried.set()  # the loop is gone, and the worker with it

@@ -1,0 +1,91 @@
+"""The mailman: looks into the mailboxes of runs that this worker holds, one question for all who want to know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from ..engine.execution import Execution
+from ..settings import Settings
+from ..store import Store
+from .patience import patiently
+
+_MARGIN = 1.0
+"""Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
+
+
+class Mailman:
+    """Asks when a run asks, and again whenever there may be something new."""
+
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger) -> None:
+        self._store = store
+        self._settings = settings
+        self._logger = logger
+        self._watched: set[Execution] = set()
+        """Runs in memory that wait for mail."""
+        self._news = 0.0
+        """When we were last told that there may be something new."""
+        self._wanted: dict[str, tuple[Execution, asyncio.Future[None]]] = {}
+        self._round: asyncio.Task[None] | None = None
+
+    def look(self, execution: Execution) -> asyncio.Future[None]:
+        """Ask for a run; the future comes when its mail is in its inbox."""
+        known = self._wanted.get(execution.run_id)
+        if known is not None and known[0] is execution:
+            return known[1]
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wanted[execution.run_id] = (execution, future)
+        if self._round is None or self._round.done():
+            self._round = asyncio.create_task(self._go_round(), name="stepfast-mail")
+        return future
+
+    def watch(self, execution: Execution) -> None:
+        """Look again into this mailbox when there may be something new; at once, if there may be since the last
+        look."""
+        self._watched.add(execution)
+        if self._news > (execution.inbox.looked_at or execution.began - _MARGIN):
+            self.look(execution)
+
+    def told(self) -> None:
+        """Somebody says that there is something new, for some run or other."""
+        self._news = time.monotonic()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """There may be something new."""
+        for execution in list(self._watched):
+            if execution.closed is not None or not execution.waits.wants_mail:
+                self._watched.discard(execution)
+            else:
+                self.look(execution)
+
+    async def _go_round(self) -> None:
+        await asyncio.sleep(0)  # whoever asks in the same turn goes along
+        while self._wanted:
+            wanted, self._wanted = self._wanted, {}
+            ids, began = list(wanted), time.monotonic()
+            try:
+                found = await patiently(
+                    lambda: self._store.mail(ids),  # noqa: B023
+                    "mail", self._logger, self._settings.outage_backoff_max,
+                )  # fmt: skip
+            except Exception as error:  # a bug: those who wait for this look must not wait for ever
+                self._logger.exception("mail: unexpected error")
+                for _, future in wanted.values():
+                    if not future.done():
+                        future.set_exception(error)
+                        future.exception()  # seen: not everybody waits for it
+                continue
+            for run_id, (execution, future) in wanted.items():
+                if run_id in found:
+                    execution.inbox.looked_at = began
+                    execution.inbox.put(found[run_id])
+                if not future.done():
+                    future.set_result(None)
+
+    async def close(self) -> None:
+        """Nobody asks any more."""
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)

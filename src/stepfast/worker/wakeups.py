@@ -1,0 +1,109 @@
+"""The switchboard: who wants to be woken in this process, and what to tell other processes.
+
+Outgoing notifications are coalesced: whatever came up while the last one was sent goes out as the next, in a
+transaction of its own, after the data was committed. None of it is required: polling alone is correct.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import StepfastError, sentence
+from ..model.records import Lane, NewRun, Transition
+from ..store import Store
+from ..store.protocol import Wakeups
+
+Listener = Callable[[Wakeups], None]
+
+
+def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
+    """Where runs that were just started stand in line; and whether some stand in none yet, because of their time."""
+    shapes = {run.shape for run in runs if not run.steps and (run.node is None or run.node.pending == 0)}
+    ready = {shape for shape in shapes if not shape.delay_ms and shape.at_ms is None}
+    return {Lane(s.queue, s.workflow, s.priority) for s in ready}, len(ready) < len(shapes)
+
+
+class Switchboard:
+    """Passes wake-ups on, inside the process at once and to other processes by the store."""
+
+    def __init__(self, store: Store, logger: logging.Logger) -> None:
+        self._store = store
+        self._logger = logger
+        self._listeners: list[Listener] = []
+        self._lanes: set[Lane] = set()
+        self._ended = False
+        self._look = False
+        self._sender: asyncio.Task[None] | None = None
+        self._ear: asyncio.Task[None] | None = None
+        self.outcomes: Callable[[Sequence[Transition]], None] | None = None
+        """Told how runs of this process ended, so that nobody here needs to ask the database."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Be told of every wake-up."""
+        self._listeners.append(listener)
+        if self._ear is None:
+            self._ear = asyncio.create_task(self._store.listen(self._heard), name="stepfast-listen")
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """No more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def ready(self, lanes: Iterable[Lane]) -> None:
+        """Runs were put in line."""
+        new = frozenset(lanes)
+        self._lanes |= new
+        self._heard(Wakeups(new, False))
+        self._send_soon()
+
+    def look(self) -> None:
+        """Something has a time that may come before the next tick."""
+        self._heard(Wakeups(frozenset(), False, True))
+
+    def look_everywhere(self) -> None:
+        """Something is asked of, or sent to, a run that a worker holds, here or elsewhere."""
+        self.look()
+        self.tell_others()
+
+    def tell_others(self) -> None:
+        """The same for other processes alone."""
+        self._look = True
+        self._send_soon()
+
+    def ended(self, moves: Sequence[Transition] = ()) -> None:
+        """Runs have ended; how, where it is known here."""
+        self._ended = True
+        if self.outcomes is not None and moves:
+            self.outcomes(moves)
+        elif not moves:
+            self._heard(Wakeups(frozenset(), True))
+        self._send_soon()
+
+    async def close(self) -> None:
+        """Send what is left, stop listening."""
+        if self._sender is not None:
+            await asyncio.wait((self._sender,), timeout=2)
+        for task in (self._sender, self._ear):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _heard(self, wakeups: Wakeups) -> None:
+        for listener in list(self._listeners):
+            listener(wakeups)
+
+    def _send_soon(self) -> None:
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="stepfast-notify")
+
+    async def _send(self) -> None:
+        while self._lanes or self._ended or self._look:
+            wakeups = Wakeups(frozenset(self._lanes), self._ended, self._look)
+            self._lanes, self._ended, self._look = set(), False, False
+            try:
+                await self._store.notify(wakeups)
+            except StepfastError as error:
+                self._logger.debug("notify: %s", sentence(error))
+                return
