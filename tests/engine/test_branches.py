@@ -656,7 +656,7 @@ async def test_changed_branches_are_noticed(make_app: MakeApp, changed: Body) ->
     await new.drain()
     with pytest.raises(RunFailed) as failed:
         await new.get(run.id).result()
-    assert (failed.value.reason, failed.value.error_type) == ("non-determinism", "NonDeterminismError")
+    assert (failed.value.reason, failed.value.error_type) == ("non_determinism", "NonDeterminismError")
     assert (await new.get(run.id).info()).attempt == 1
 
 

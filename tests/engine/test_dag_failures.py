@@ -448,7 +448,7 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, s
     ]
     with pytest.raises(RunFailed, match="b cannot be undone") as failed:
         await run.result()
-    assert (failed.value.reason, failed.value.error_type) == ("a failed undo", "CompensationFailed")
+    assert (failed.value.reason, failed.value.error_type) == ("undo_failed", "CompensationFailed")
     assert "'a'" in failed.value.message and "a cannot be undone" in failed.value.message
 
 
@@ -798,7 +798,7 @@ async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, sag
     await rows.close()
     assert saga.undone == []
     info = await run.info()
-    assert (info.status, info.reason) == ("failed", "lost workers")
+    assert (info.status, info.reason) == ("failed", "workers_lost")
     with pytest.raises(RunFailed, match="workers"):
         await run.result()
     assert await how(run) == {"a": "completed", "b": "failed", "c": "skipped"}
@@ -833,7 +833,7 @@ async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(m
     gate.open()
     await new.drain()
     info = await run.info()
-    assert (info.status, info.reason, saga.log) == ("failed", "non-determinism", ["a"])
+    assert (info.status, info.reason, saga.log) == ("failed", "non_determinism", ["a"])
     await run.retry()
     await old.drain()
     assert await run.result(timeout=20) == {"a": "a-1", "b": "done"}
@@ -889,7 +889,7 @@ async def test_an_undo_that_fails_within_a_step_is_in_the_list_of_its_run(
         gate.open()
         await eventually(lambda: ended(run))
     info = await run.info()
-    assert (info.status, info.reason, saga.undone) == ("failed", "a failed undo", ["a"])
+    assert (info.status, info.reason, saga.undone) == ("failed", "undo_failed", ["a"])
     assert info.error is not None and "in step 'b'" in info.error.message and "stuck" in info.error.message
 
 

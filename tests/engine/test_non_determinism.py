@@ -101,7 +101,7 @@ async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene
     with pytest.raises(RunFailed) as caught:
         await app.get(run_id).result()
     error = caught.value
-    assert error.reason == "non-determinism"
+    assert error.reason == "non_determinism"
     assert error.error_type is not None and error.error_type.endswith("NonDeterminismError")
     assert "step 'b'" in error.message and f"step {now!r}" in error.message
     assert line_of(scene.body, "recorded here") in error.message
@@ -121,7 +121,7 @@ async def test_a_step_removed_at_the_end_is_noticed_too(scene: Scene) -> None:
     await app.drain()
     with pytest.raises(RunFailed, match="'c'") as caught:
         await app.get(run_id).result()
-    assert caught.value.reason == "non-determinism"
+    assert caught.value.reason == "non_determinism"
     assert line_of(scene.body, "recorded here") in caught.value.message
 
 
@@ -150,7 +150,7 @@ async def test_a_divergence_burns_no_retries_and_runs_nothing(scene: Scene, call
     app = scene.changed(other)
     await app.drain()
     info = await app.get(run_id).info()
-    assert (info.status, info.reason, info.attempt) == ("failed", "non-determinism", 1)
+    assert (info.status, info.reason, info.attempt) == ("failed", "non_determinism", 1)
     assert calls == {"attempt": 1}
     assert [s.name for s in await app.get(run_id).steps()] == ["a", "b", "c"]
 
@@ -171,7 +171,7 @@ async def test_swallowing_the_error_changes_nothing(scene: Scene, calls: Calls) 
     app = scene.changed(stubborn)
     await app.drain()
     info = await app.get(run_id).info()
-    assert (info.status, info.reason, info.output) == ("failed", "non-determinism", None)
+    assert (info.status, info.reason, info.output) == ("failed", "non_determinism", None)
     assert [type(error) for error in seen] == [NonDeterminismError] * 3
     assert calls["another"] == 0
 
@@ -210,7 +210,7 @@ async def test_a_divergence_in_a_plain_def_workflow(make_app: MakeApp) -> None:
     await other.drain()
     with pytest.raises(RunFailed, match=r"'a' .*'other'") as caught:
         await run.result()
-    assert caught.value.reason == "non-determinism"
+    assert caught.value.reason == "non_determinism"
     assert len(re.findall(r"test_non_determinism\.py:\d+", caught.value.message)) == 2
 
 
@@ -264,7 +264,7 @@ async def test_when_no_worker_has_the_recorded_code_the_run_ends(scene: Scene) -
     async with scene.changed(reordered).worker(queues=["elsewhere"]):
         app = scene.changed(renamed)
         await app.drain()
-        assert (await app.get(run_id).info()).reason == "non-determinism"
+        assert (await app.get(run_id).info()).reason == "non_determinism"
 
 
 async def test_a_divergence_of_the_very_code_that_recorded_is_not_given_back(make_app: MakeApp) -> None:
@@ -281,4 +281,4 @@ async def test_a_divergence_of_the_very_code_that_recorded_is_not_given_back(mak
     await interrupt(app, gate)
     async with app.worker(queues=["elsewhere"]):
         await app.drain()
-    assert (await run.info()).reason == "non-determinism"
+    assert (await run.info()).reason == "non_determinism"

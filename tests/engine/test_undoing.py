@@ -320,7 +320,7 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, t
     assert trip.undone == ["car", "hotel", "flight"]
     with pytest.raises(RunFailed, match="hotel cannot be undone") as failed:
         await run.result()
-    assert (failed.value.reason, failed.value.error_type) == ("a failed undo", "CompensationFailed")
+    assert (failed.value.reason, failed.value.error_type) == ("undo_failed", "CompensationFailed")
     assert "'book hotel'" in failed.value.message
     assert await run.status() == "failed"
 
@@ -721,7 +721,7 @@ async def test_changed_code_does_not_undo(make_app: MakeApp, trip: Trip) -> None
     await interrupt(old, gate)
     gate.open()
     await new.drain()
-    assert ((await run.info()).status, (await run.info()).reason) == ("failed", "non-determinism")
+    assert ((await run.info()).status, (await run.info()).reason) == ("failed", "non_determinism")
     await run.retry()
     await old.drain()
     assert await run.result() == "done"
@@ -747,7 +747,7 @@ async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> Non
         await rows.silence(worker.id)
         await store.reap("00000000-0000-7000-8000-000000000000", 10, 0)
         info = await run.info()
-        assert (info.status, info.reason) == ("failed", "lost workers")
+        assert (info.status, info.reason) == ("failed", "workers_lost")
     await rows.close()
     await app.drain()
     assert trip.undone == []
@@ -893,7 +893,7 @@ async def test_an_undo_that_is_no_longer_in_the_code_is_reported(make_app: MakeA
     assert trip.undone == ["flight"]
     with pytest.raises(RunFailed, match="undo 'unbook' of step 'book hotel' could not be reached") as failed:
         await run.result()
-    assert failed.value.reason == "a failed undo"
+    assert failed.value.reason == "undo_failed"
 
 
 async def test_code_that_ends_early_now_still_has_what_it_reaches_undone(make_app: MakeApp, trip: Trip) -> None:

@@ -142,7 +142,7 @@ def _may_end_so(evidence: Evidence, case: Case) -> bool:
     """What may become of a run that nobody cancelled (what of one that was, the rules of wishes say)."""
     row = case.row
     assert row is not None
-    if row.reason == "a failed undo":
+    if row.reason == "undo_failed":
         return row.status == "failed" and row.workflow in evidence.may_fail_to_undo
     return (
         row.status == "completed"

@@ -12,7 +12,7 @@ from tests.faults.evidence import DELETED, UNDO, Evidence, Place, Run, Signal, S
 
 Cases = Mapping[str, Case]
 
-NEVER_UNDONE = frozenset({"lost workers", "non-determinism"})
+NEVER_UNDONE = frozenset({"workers_lost", "non_determinism"})
 """Reasons for which a failed run keeps what it did."""
 
 
@@ -88,7 +88,7 @@ def _named(row: Run, undos: dict[int, Step]) -> Iterator[Violation]:
     failed = [step for step in undos.values() if step.status != "completed"]
     if row.status == "compensated" and failed:
         yield Violation("not undone", row.id, f"it ended compensated, but {len(failed)} undos failed")
-    if row.reason == "a failed undo":
+    if row.reason == "undo_failed":
         if not failed:
             yield Violation("not undone", row.id, "an undo is said to have failed, and none is recorded so")
         for step in failed:
@@ -140,7 +140,7 @@ def wishes(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
 
 def _lost_by_itself(evidence: Evidence, row: Run) -> bool:
     """It failed before it heard of the wish; or was being undone, and an undo failed."""
-    allowed = evidence.may_fail_to_undo if row.reason == "a failed undo" else evidence.may_fail
+    allowed = evidence.may_fail_to_undo if row.reason == "undo_failed" else evidence.may_fail
     return row.workflow in allowed
 
 

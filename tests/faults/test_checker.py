@@ -153,7 +153,7 @@ def end_a_run_twice(e: Evidence) -> None:
 
 
 def fail_a_run_that_should_complete(e: Evidence) -> None:
-    e.runs[0] = Run("run", "chain", "failed", "lost workers", claim=2)
+    e.runs[0] = Run("run", "chain", "failed", "workers_lost", claim=2)
     e.seen[0] = Seen("run", "failed")
     e.moves[4] = left(7 * S, "run", 2, "w2", "failed", losses=2, old_losses=1)
 

@@ -138,7 +138,7 @@ def story() -> Evidence:
     tale.told("tripper", "failed")
     # One with an undo that fails.
     error = json.dumps({"message": "undo 'sulk' of step 'work': ValueError: no"})
-    tale.run("sour", "sour", status="failed", reason="a failed undo", error=error)
+    tale.run("sour", "sour", status="failed", reason="undo_failed", error=error)
     tale.step(10 * MS, "sour", ("", 0), "u", undo="sulk")
     tale.evidence.acts.append(Act(2 * S, "sour", "", 1, "sulk", 2, 1, 100, "w", RAISES, 0, UNDO, "u"))
     tale.record(2100 * MS, "sour", (UNDO, 1), "undo", None, claim=2, status="failed", name="sulk")
@@ -609,7 +609,7 @@ def pause_in_doubt_after_the_resume(e: Evidence) -> None:
 
 
 def keep_what_was_done_by_a_dead_letter(e: Evidence) -> None:
-    change_run(e, "doomed", status="failed", reason="lost workers", workflow="brittle")
+    change_run(e, "doomed", status="failed", reason="workers_lost", workflow="brittle")
     e.starts[2] = dataclasses.replace(e.starts[2], workflow="brittle")
     e.seen[2] = Seen("doomed", "failed")
     change_step(e, "doomed", ("", 0), undo="undo")

@@ -32,7 +32,7 @@ async def test_a_run_that_kills_its_process_ends_as_a_dead_letter_and_takes_no_n
             await storm.settle()
         evidence = await storm.verdict()
     rows = {run.id: run for run in evidence.runs}
-    assert (rows[poison.id].status, rows[poison.id].reason) == ("failed", "lost workers")
+    assert (rows[poison.id].status, rows[poison.id].reason) == ("failed", "workers_lost")
     assert {rows[run.id].status for run in neighbours} == {"completed"}
     deaths = sum(act.run == poison.id and act.position == 1 for act in evidence.acts)
     # The first loss comes after a record, and counts as the first since it.

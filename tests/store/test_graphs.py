@@ -675,7 +675,7 @@ async def test_a_dead_letter_fails_its_run(scene: Scene) -> None:
     mine = (await dag.claim())["other"]
     await scene.bury(victim, max_losses=1)
     assert await dag.states() == {"deadly": "failed", "other": "running", "after": "skipped"}
-    assert (await dag.node("deadly")).reason == "lost workers"
+    assert (await dag.node("deadly")).reason == "workers_lost"
     assert (await scene.info(mine.id)).asked == "cancel"
     assert (await scene.flush(dag.end(mine, "cancelled"))).lanes == {lane()}
     assert (await dag.claim())[ITSELF].failing is True

@@ -447,7 +447,7 @@ async def test_a_dead_letter_waits_for_its_dag_run_and_is_not_lost(scene: Scene,
     reaped = await scene.store.reap(scene.worker, 100, 1)
     assert (reaped.dead_letters, reaped.moved) == ([held[name].id], 1)
     assert lane() in reaped.lanes
-    assert (await dag.node(name)).reason == "lost workers"
+    assert (await dag.node(name)).reason == "workers_lost"
     assert (await dag.get("pending"), await dag.get("failing")) == (0, True)
 
 

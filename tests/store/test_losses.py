@@ -165,10 +165,10 @@ async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
     reaping = await scene.store.reap(scene.worker, 100, 3)
     assert (reaping.dead_letters, reaping.lanes, reaping.moved) == ([run_id], set(), 1)
     row = await scene.info(run_id)
-    assert (row.status, row.reason, row.losses, row.worker, row.ready) == ("failed", "lost workers", 3, None, False)
+    assert (row.status, row.reason, row.losses, row.worker, row.ready) == ("failed", "workers_lost", 3, None, False)
     assert row.completed_at is not None
     assert row.error is not None and "worker" in row.error
-    assert [letter.id for letter in await scene.store.runs(reason="lost workers")] == [run_id]
+    assert [letter.id for letter in await scene.store.runs(reason="workers_lost")] == [run_id]
     assert await scene.suspect() == []
     assert run.id == run_id
 

@@ -208,15 +208,15 @@ async def test_a_cancelled_run_that_is_undone_was_cancelled(scene: Scene) -> Non
 async def test_a_failed_undo_says_so_and_keeps_the_error_that_began_it(scene: Scene) -> None:
     run = await scene.undoing()
     [again] = await scene.claim()
-    await scene.flush(move(again, "failed", reason="a failed undo"))
+    await scene.flush(move(again, "failed", reason="undo_failed"))
     row = await scene.info(run.id)
-    assert (row.status, row.reason, row.error) == ("failed", "a failed undo", ERROR)
+    assert (row.status, row.reason, row.error) == ("failed", "undo_failed", ERROR)
 
 
 async def test_a_failed_undo_may_bring_an_error_of_its_own(scene: Scene) -> None:
     run = await scene.undoing()
     [again] = await scene.claim()
-    await scene.flush(move(again, "failed", reason="a failed undo", error='{"type":"KeyError"}'))
+    await scene.flush(move(again, "failed", reason="undo_failed", error='{"type":"KeyError"}'))
     assert (await scene.info(run.id)).error == '{"type":"KeyError"}'
 
 
@@ -296,5 +296,5 @@ async def test_a_dead_letter_is_not_undone(scene: Scene) -> None:
     await scene.flush(step(run, 0, undo="refund"), move(run, "queued", delay_ms=0))
     await scene.lose(run.id, max_losses=1)
     row = await scene.info(run.id)
-    assert (row.status, row.reason, row.undoing) == ("failed", "lost workers", False)
+    assert (row.status, row.reason, row.undoing) == ("failed", "workers_lost", False)
     assert await scene.store.retry(run.id) == {LANE}

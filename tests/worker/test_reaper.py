@@ -68,9 +68,9 @@ async def test_a_run_that_kills_its_workers_is_a_dead_letter(
             await ledger.seen("poison", times=times)
             assert await victim.ended() == -9
             await eventually(lambda times=times: _losses(tables, run.id, times))
-        with pytest.raises(RunFailed, match="lost workers"):
+        with pytest.raises(RunFailed, match="workers_lost"):
             await run.result(timeout=PATIENCE)
-        [letter] = await app.runs(status="failed", reason="lost workers")
+        [letter] = await app.runs(status="failed", reason="workers_lost")
         assert (letter.id, letter.attempt, letter.losses) == (run.id, 1, 2)
         ledger.open("fixed")
         await run.retry()

@@ -33,7 +33,7 @@ async def runs(
     status: Annotated[str | None, option("--status", "-s", help=", ".join(statuses.RUN_STATUSES))] = None,
     queue: Annotated[str | None, option("--queue", "-q")] = None,
     tag: Annotated[str | None, option("--tag")] = None,
-    reason: Annotated[str | None, option("--reason", help="Why it ended: code, timeout, deadline, expired…")] = None,
+    reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None,
     key: Annotated[str | None, option("--key")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Dead letters: failed because workers died with them.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
@@ -42,7 +42,7 @@ async def runs(
     """List runs, newest first."""
     if dead:
         if status not in (None, statuses.FAILED) or reason not in (None, statuses.REASON_LOST):
-            raise ConfigurationError("--dead means --status failed --reason 'lost workers'; leave the others out")
+            raise ConfigurationError("--dead means --status failed --reason workers_lost; leave the others out")
         status, reason = statuses.FAILED, statuses.REASON_LOST
     async with session.reading() as app:
         found = await app.runs(

@@ -24,14 +24,20 @@ REASON_CODE = "code"
 REASON_TIMEOUT = "timeout"
 REASON_DEADLINE = "deadline"
 REASON_EXPIRED = "expired"
-REASON_LOST = "lost workers"
-REASON_NON_DETERMINISM = "non-determinism"
+REASON_LOST = "workers_lost"
+REASON_NON_DETERMINISM = "non_determinism"
 REASON_CANCELLED = "cancelled"
-REASON_UNDO = "a failed undo"
+REASON_UNDO = "undo_failed"
 REASON_CAUGHT = "caught"
 """Of a step of a dag run, with the step that goes on instead: ``caught:mend``."""
 REASON_CONTINUED = "continued"
 """Not a failure: the run went on as another one, whose id is its output."""
+
+REASONS = (
+    REASON_CODE, REASON_TIMEOUT, REASON_DEADLINE, REASON_EXPIRED, REASON_LOST, REASON_NON_DETERMINISM,
+    REASON_CANCELLED, REASON_UNDO, REASON_CONTINUED,
+)  # fmt: skip
+"""The reasons a run can have. They are identifiers, for they are typed as ``--reason`` and compared in SQL."""
 
 # What a waiting run waits for.
 WAITING_RETRY = "retry"

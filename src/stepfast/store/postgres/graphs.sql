@@ -216,7 +216,7 @@ WITH lost AS MATERIALIZED (
     FROM lost l JOIN {schema}.runs r ON r.id = l.id
 )
 UPDATE {schema}.runs r
-SET worker = NULL, token = NULL, losses = c.losses, status = 'failed', reason = 'lost workers', error = $3,
+SET worker = NULL, token = NULL, losses = c.losses, status = 'failed', reason = 'workers_lost', error = $3,
     asked = NULL, completed_at = $4::bigint, place = NULL, visible_at = NULL
 FROM counted c WHERE r.id = c.id AND c.losses >= $2
 RETURNING r.id, r.dag_id;

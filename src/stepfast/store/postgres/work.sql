@@ -462,7 +462,7 @@ WITH lost AS MATERIALIZED (
     UPDATE {schema}.runs r
     SET worker = NULL, token = NULL, losses = c.losses,
         status = CASE WHEN c.losses >= $2 THEN 'failed' WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-        reason = CASE WHEN c.losses >= $2 THEN 'lost workers' ELSE r.reason END,
+        reason = CASE WHEN c.losses >= $2 THEN 'workers_lost' ELSE r.reason END,
         error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
         asked = CASE WHEN c.losses < $2 THEN r.asked END,
         completed_at = CASE WHEN c.losses >= $2 THEN c.now END,

@@ -297,7 +297,7 @@ UPDATE {prefix}runs AS r
 SET worker = NULL, token = NULL, losses = lost.losses,
     status = CASE WHEN lost.losses >= :max_losses THEN 'failed'
                   WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-    reason = CASE WHEN lost.losses >= :max_losses THEN 'lost workers' WHEN r.undoing OR r.failing THEN r.reason END,
+    reason = CASE WHEN lost.losses >= :max_losses THEN 'workers_lost' WHEN r.undoing OR r.failing THEN r.reason END,
     asked = CASE WHEN lost.losses < :max_losses THEN r.asked END,
     error = CASE WHEN lost.losses >= :max_losses THEN :error ELSE r.error END,
     completed_at = CASE WHEN lost.losses >= :max_losses THEN {now} END,

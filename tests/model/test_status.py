@@ -1,0 +1,24 @@
+"""The words of statuses and reasons are the same in the code and in the documents, and can be typed without quotes."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from stepfast.model import status
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "statuses.md"
+
+
+def test_reasons_are_identifiers():
+    assert status.REASONS == (
+        "code", "timeout", "deadline", "expired", "workers_lost", "non_determinism", "cancelled", "undo_failed",
+        "continued",
+    )  # fmt: skip
+    assert all(reason.isidentifier() for reason in status.REASONS)
+
+
+def test_every_reason_is_in_the_reference():
+    table = PAGE.read_text().partition("## Why a run ended")[2].partition("## A step")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(listed) == sorted(status.REASONS)
