@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import bounds
+from tests.support import bounds, needs
 from tests.support.databases import DatabasePool
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 
 pytest_configure = bounds.pytest_configure
 pytest_runtest_protocol = bounds.pytest_runtest_protocol
+pytest_terminal_summary = needs.pytest_terminal_summary
 
 MANY, SHARE = 10, 4
 """Of the command line's tests, and of tests with many cases, `make test` runs all on Postgres and one in so many on

@@ -1,6 +1,6 @@
 """Behind PgBouncer in transaction mode everything works by polling (Q13).
 
-Needs pgbouncer on the machine, and says so where there is none; so it is one of the long tests.
+Needs pgbouncer on the machine; without one these tests are left out, except in CI.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from stepfast import Backoff, Context, Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
 from tests.support.pgbouncer import pgbouncer
-
-pytestmark = pytest.mark.slow
 
 SETTINGS = Settings(lease=3, sweep=0.2, poll=0.2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,11 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support import wire
+from tests.support.needs import PGBOUNCER, need
 from tests.support.postgres import HOST, _free_port
 
 
 class PgBouncerUnavailable(Exception):
-    """There is no pgbouncer on this machine, or it did not start."""
+    """It did not start."""
 
 
 CONFIGURATION = """
@@ -44,12 +44,7 @@ pidfile = {folder}/pid
 @contextlib.contextmanager
 def pgbouncer(target: str) -> Iterator[str]:
     """The same database URL, through a pooler of our own."""
-    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
-    if program is None:
-        raise PgBouncerUnavailable(
-            "this test needs pgbouncer, and there is none on the PATH. Debian: apt-get install pgbouncer "
-            "(the service need not run); macOS: brew install pgbouncer"
-        )
+    program = need(PGBOUNCER)
     parts = urlsplit(target)
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="stepfast-pgbouncer-", dir="/tmp") as name:
