@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ..model.records import Claimed, Lane
 from ..settings import Settings
 from ..store import Store
-from .patience import patiently
+from .patience import dutifully
 
 _MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
@@ -156,7 +156,7 @@ class Claimer:
             return await self._store.claim(worker, token, lanes, self._versions, limit, self._remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
-        runs = await patiently(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
+        runs = await dutifully(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
         if lanes is None:
             self._suspects = self._suspects or bool(runs)  # there may be another, for when this one is done
         else:

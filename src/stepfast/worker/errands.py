@@ -11,7 +11,7 @@ from ..errors import DatabaseUnavailable, LeaseLost
 from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 from ..store import Store
-from .patience import patiently
+from .patience import dutifully
 
 NewChild = Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]
 
@@ -73,9 +73,10 @@ class Errands:
         """Ridden out: after a lost reply the record tells whether the commit came through."""
         arguments = (execution.run_id, execution.claim, place, call, record, timeout)
         try:
-            made, asked = await patiently(
+            made, asked = await dutifully(
                 lambda: self._store.transact(self._worker_id(), *arguments),
                 "transaction", self._logger, self._settings.outage_backoff_max, lambda: execution.closed is not None,
+                refusable=True,
             )  # fmt: skip
         except DatabaseUnavailable:
             raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
@@ -83,4 +84,4 @@ class Errands:
         return made
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        return await patiently(call, "errand", self._logger, self._settings.outage_backoff_max)
+        return await dutifully(call, "errand", self._logger, self._settings.outage_backoff_max, refusable=True)

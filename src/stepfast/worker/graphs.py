@@ -13,7 +13,7 @@ from ..model.payload import Payloads
 from ..model.records import Claimed, DagOutputs
 from ..settings import Settings
 from ..store import Store
-from .patience import patiently
+from .patience import dutifully
 
 
 class Seen:
@@ -67,7 +67,7 @@ class Graphs:
     async def _fetch(self, name: str, version: str) -> Graph:
         """A start that joined somebody's transaction may be a little ahead of its definition."""
         while True:
-            text = await patiently(
+            text = await dutifully(
                 lambda: self._store.graph(name, version), "graph", self._logger, self._settings.outage_backoff_max
             )
             if text is not None:
@@ -91,7 +91,7 @@ class Graphs:
             wanted, self._wanted = self._wanted, {}
             since = [(dag_id, self._seen[dag_id].until if dag_id in self._seen else 0) for dag_id in wanted]
             try:
-                found = await patiently(
+                found = await dutifully(
                     lambda: self._store.dag_outputs(since),  # noqa: B023
                     "outputs", self._logger, self._settings.outage_backoff_max,
                 )  # fmt: skip

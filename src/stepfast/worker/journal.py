@@ -15,7 +15,7 @@ from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..settings import Settings
 from ..store import Store
-from .patience import patiently
+from .patience import dutifully
 
 
 class Receipt(asyncio.Future[int]):
@@ -184,12 +184,13 @@ class Journal:
         return kept
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
-        return await patiently(
+        return await dutifully(
             lambda: self._store.flush(worker, batch),
             "journal",
             self._logger,
             self._settings.outage_backoff_max,
             lambda: self._giving_up,
+            refusable=True,
         )
 
     async def _halve(self, items: list[Item], error: DatabaseRefused) -> None:

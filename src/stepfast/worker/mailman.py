@@ -9,7 +9,7 @@ import time
 from ..engine.execution import Execution
 from ..settings import Settings
 from ..store import Store
-from .patience import patiently
+from .patience import dutifully
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
@@ -66,7 +66,7 @@ class Mailman:
             wanted, self._wanted = self._wanted, {}
             ids, began = list(wanted), time.monotonic()
             try:
-                found = await patiently(
+                found = await dutifully(
                     lambda: self._store.mail(ids),  # noqa: B023
                     "mail", self._logger, self._settings.outage_backoff_max,
                 )  # fmt: skip

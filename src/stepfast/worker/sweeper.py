@@ -16,7 +16,7 @@ from ..model.records import Lane, Tick
 from ..settings import Settings
 from ..store import Store
 from .claimer import Claimer
-from .patience import patiently
+from .patience import dutifully
 
 T = TypeVar("T")
 
@@ -185,4 +185,4 @@ class Sweeper:
             pass
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(call, "sweep", self._logger, self._settings.outage_backoff_max)
+        return await dutifully(call, "sweep", self._logger, self._settings.outage_backoff_max)

@@ -27,7 +27,7 @@ from .graphs import Graphs
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .mailman import Mailman
-from .patience import patiently
+from .patience import dutifully, patiently
 from .sweeper import Sweeper
 from .wakeups import Switchboard, started_lanes
 
@@ -212,7 +212,7 @@ class Worker:
 
     async def _has_code(self, workflow: str, version: str) -> bool:
         """Whether a living worker has this version of a workflow."""
-        workers = await patiently(self._store.workers, "workers", self._logger, self._settings.outage_backoff_max)
+        workers = await dutifully(self._store.workers, "workers", self._logger, self._settings.outage_backoff_max)
         return any(w.state == "live" and w.workflows.get(workflow) == version and w.id != self.id for w in workers)
 
     async def _fetch_history(self, claimed: Claimed) -> None:
@@ -220,7 +220,7 @@ class Worker:
         claimed.records = []
         after = ("", -1)
         while True:
-            page = await patiently(
+            page = await dutifully(
                 lambda: self._store.steps(claimed.id, after),  # noqa: B023
                 "history", self._logger, self._settings.outage_backoff_max,
             )  # fmt: skip
@@ -356,7 +356,7 @@ class Worker:
         self._duties.append(asyncio.create_task(self._register_again()))
 
     async def _register_again(self) -> None:
-        await patiently(
+        await dutifully(
             lambda: self._store.register(self._info()), "register", self._logger, self._settings.outage_backoff_max
         )
         self._claimer.paused = False

@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, DatabaseUnavailable
-from .connections import is_gone, translate
+from .connections import is_gone
+from .server_errors import translate
 
 _ACCEPTED = (
     "connection= takes an asyncpg connection, or a SQLAlchemy AsyncSession or AsyncConnection over asyncpg "

@@ -1,4 +1,4 @@
-"""Connections to Postgres: how they are made, kept for a duty, and what their errors mean."""
+"""Connections to Postgres: how they are made, and kept for a duty."""
 
 from __future__ import annotations
 
@@ -9,25 +9,19 @@ from typing import Any
 
 import asyncpg
 
-from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
+from ...errors import ConfigurationError, DatabaseUnavailable, sentence
 from ...model.url import DatabaseUrl, redact
 from ...settings import Settings
+from .server_errors import translate
 
-_OUTAGES = (
+_NOT_MADE = (
     OSError,
     TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,  # shutdown, crash, cancelled by the administrator, timeout
-    asyncpg.InsufficientResourcesError,  # too many connections, disk full, out of memory
-    asyncpg.TransactionRollbackError,  # deadlock, serialisation failure
-    asyncpg.ObjectInUseError,
-    asyncpg.InvalidTransactionStateError,  # read-only: the old primary after a failover; idle for too long
-    asyncpg.PostgresSystemError,  # the server's disk
-    asyncpg.InvalidSQLStatementNameError,  # a pooler gave us another backend
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # the driver met the server's farewell where it expected an answer
 )
-"""Errors after which the same statement may well succeed: the write is repeated, which is safe."""
-
+"""Whatever keeps a connection from being made may be over the next time."""
 
 _ONE_PLAN = {
     "plan_cache_mode": "force_generic_plan",
@@ -212,21 +206,6 @@ def is_gone(connection: Any) -> bool:
         return True
 
 
-def translate(error: Exception) -> Exception:
-    """What an error of the driver means to us: away for now, refused, or a bug (itself)."""
-    if isinstance(error, (DatabaseUnavailable, DatabaseRefused, SchemaError)):
-        return error
-    if isinstance(error, (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)):
-        return SchemaError(f"the Stepfast tables are missing ({sentence(error)}): run `stepfast migrate`")
-    if isinstance(error, (asyncpg.DataError, asyncpg.exceptions.DataError)):
-        return DatabaseRefused(sentence(error))
-    if isinstance(error, (*_OUTAGES, asyncpg.InterfaceError)):
-        return DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}")
-    if isinstance(error, asyncpg.PostgresError):
-        return DatabaseRefused(sentence(error))
-    return error
-
-
 def connect_error(error: Exception, url: str) -> Exception:
     """Why no connection could be made, in one sentence, without the password."""
     where = redact(url)
@@ -236,6 +215,8 @@ def connect_error(error: Exception, url: str) -> Exception:
         return DatabaseUnavailable(f"the database at {where} does not exist: {error}")
     if isinstance(error, ValueError):  # asyncpg's errors about the address itself are such
         return ConfigurationError(f"the database URL {where} cannot be used: {sentence(error)}")
-    if isinstance(error, (*_OUTAGES, asyncpg.PostgresError, asyncpg.InterfaceError)):
+    if isinstance(
+        error, (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+    ):
         return DatabaseUnavailable(f"the database at {where} cannot be reached: {sentence(error)}")
     return error

@@ -13,7 +13,8 @@ from ...errors import DatabaseUnavailable, sentence
 from ...model.ids import new_id
 from ...model.records import Lane
 from ..protocol import Wakeups
-from .connections import Connector, close_quietly, translate
+from .connections import Connector, close_quietly
+from .server_errors import translate
 
 _LIMIT = 7900
 """Postgres takes payloads below 8000 bytes."""

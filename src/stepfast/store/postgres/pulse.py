@@ -10,7 +10,8 @@ from typing import Any
 
 from ...errors import DatabaseUnavailable
 from ...model.records import BeatAnswer, Held
-from .connections import Connector, close_quietly, translate
+from .connections import Connector, close_quietly
+from .server_errors import translate
 
 
 class PostgresPulse:

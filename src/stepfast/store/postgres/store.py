@@ -36,7 +36,7 @@ from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import load_statements
 from .claiming import Claims
-from .connections import Connector, Line, connect_error, translate
+from .connections import Connector, Line, connect_error
 from .flushing import Flusher
 from .graph_reading import GraphReader
 from .graphs import Dags
@@ -45,6 +45,7 @@ from .mailing import Mailroom
 from .operating import Operators
 from .pulse import PostgresPulse
 from .schema import Schema
+from .server_errors import translate
 from .starting import Starts
 from .sweeping import Sweeps
 from .transacting import Transactions

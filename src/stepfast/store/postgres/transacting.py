@@ -19,7 +19,8 @@ from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, StepTimeout
 from ...model.records import StepDone, StepRecord
 from ...settings import Settings
 from ..protocol import Transacted
-from .connections import Connector, is_gone, translate
+from .connections import Connector, is_gone
+from .server_errors import translate
 
 _PATIENCE = 5.0
 """Seconds for a rollback, or for the pool to close; then the connection is dropped, and the server rolls back."""
