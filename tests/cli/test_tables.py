@@ -122,6 +122,7 @@ def test_reset_asks(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("nothing")
     answer = stepfast("reset", input="n\n", code=1)
     assert "Drop every run, step and table in namespace 'stepfast'" in answer.stderr
+    assert "to be dropped:" in answer.stderr and "run_values" in answer.stderr
     stepfast("reset", input="", code=1)  # nobody there to answer
     assert stepfast.json("show", run_id)["id"] == run_id
     stepfast("reset", input="y\n")

@@ -6,12 +6,15 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from typing import Any
 
 import asyncpg
 import pytest
 
-from stepfast.errors import SchemaError
-from stepfast.store import Store
+from stepfast.errors import InvalidState, SchemaError
+from stepfast.model.url import parse_url
+from stepfast.settings import Settings
+from stepfast.store import Store, open_store
 from stepfast.store.statements import load_migrations
 from tests.store.conftest import Stores
 from tests.store.scene import Rows
@@ -131,6 +134,78 @@ async def test_a_reset_drops_this_namespace_and_no_other(stores: Stores, store: 
     assert (await scene.info(run_id)).id == run_id
     await store.migrate()
     assert await store.runs() == []
+
+
+async def test_a_reset_leaves_what_others_keep_in_the_same_schema(postgres_url: str) -> None:
+    """A namespace may be a schema that holds the application's own tables, ``public`` above all."""
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute(
+        "CREATE TABLE public.orders (id serial PRIMARY KEY); INSERT INTO public.orders DEFAULT VALUES"
+    )
+    await connection.execute("CREATE VIEW public.recent AS SELECT * FROM public.orders; CREATE SEQUENCE public.numbers")
+    store = open_store(parse_url(postgres_url), "public", Settings())
+    await store.open()
+    try:
+        before = await objects_in(connection, "public")
+        await store.migrate()
+        await store.reset()
+        assert (await store.schema_state()).version == 0
+        assert await objects_in(connection, "public") == before
+        assert await connection.fetchval("SELECT count(*) FROM public.recent") == 1
+    finally:
+        await store.close()
+        await connection.close()
+
+
+async def test_a_reset_drops_the_schema_that_a_migration_made_unless_others_use_it(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    store = open_store(parse_url(postgres_url), "ours", Settings())
+    await store.open()
+    try:
+        await store.migrate()
+        await store.reset()
+        assert not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'ours'")
+        await store.migrate()
+        await connection.execute("CREATE TABLE ours.theirs (id integer)")
+        await store.reset()
+        assert await objects_in(connection, "ours") == ["theirs"]
+    finally:
+        await store.close()
+        await connection.close()
+
+
+async def test_a_reset_drops_nothing_if_something_was_built_upon_it(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    store = open_store(parse_url(postgres_url), "ours", Settings())
+    await store.open()
+    try:
+        await store.migrate()
+        before = await objects_in(connection, "ours")
+        await connection.execute("CREATE VIEW public.report AS SELECT id, status FROM ours.runs")
+        with pytest.raises(InvalidState, match="nothing was dropped.*view report depends on table ours.runs"):
+            await store.reset()
+        assert await objects_in(connection, "ours") == before
+    finally:
+        await store.close()
+        await connection.close()
+
+
+async def objects_in(connection: Any, schema: str) -> list[str]:
+    """Everything that has a name there: tables, views, indexes, sequences and functions."""
+    rows = await connection.fetch(
+        "SELECT relname AS name FROM pg_class WHERE relnamespace = $1::regnamespace "
+        "UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = $1::regnamespace ORDER BY 1",
+        schema,
+    )
+    return [str(row["name"]) for row in rows]
+
+
+async def test_a_reset_is_refused_by_code_that_does_not_know_all_tables(stores: Stores, store: Store) -> None:
+    rows = (await stores.scene(store)).rows
+    await rows.fetch("UPDATE [meta] SET value = '99' WHERE name = 'version'")
+    with pytest.raises(SchemaError, match="version 99.*would leave some of them behind"):
+        await store.reset()
+    assert (await store.schema_state()).version == 99
 
 
 async def test_a_reset_of_nothing_is_nothing(bare: Store) -> None:

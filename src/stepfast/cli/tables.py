@@ -66,7 +66,8 @@ async def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Even while workers live.")] = False,
 ) -> None:
-    """Drop everything of the namespace: runs, steps, definitions, tables. Asks first; refuses while workers live."""
+    """Drop the tables of the namespace with all runs. Tables of others in the same schema stay. Asks first; refuses while
+    workers live."""
     app = session.application()
     where = f"namespace {app.namespace!r} of {redact(app.url.text)}"
     if absent_file(app) is not None:
@@ -79,10 +80,12 @@ async def reset(
             return
         if not force:
             await _refuse_while_workers_live(store, state)
+        names = listed(store.names())
         if not yes:
+            say(f"to be dropped: {names}")
             typer.confirm(f"Drop every run, step and table in {where}?", abort=True, err=True)
         await store.reset()
-    say(f"dropped everything in {where}")
+    say(f"dropped everything of {where}: {names}")
 
 
 async def _refuse_while_workers_live(store: Store, state: SchemaState) -> None:

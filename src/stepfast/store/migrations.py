@@ -34,6 +34,15 @@ def migrations(package: str, words: dict[str, str]) -> list[Migration]:
     return result
 
 
+_MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW) (\S+)", re.MULTILINE)
+
+
+def made_by(known: list[Migration], kind: str) -> list[str]:
+    """The names of what the migrations make: ``TABLE`` or ``VIEW``. Indexes go with their tables."""
+    found = [match for migration in known for match in _MADE.findall(migration.text)]
+    return sorted({name for what, name in found if what == kind})
+
+
 def state_of(known: list[Migration], version: int, compatible_from: int) -> SchemaState:
     """How tables at ``version`` stand to the code that knows these migrations."""
     pending = [f"{m.number:04}_{m.name}" for m in known if m.number > version]
@@ -46,6 +55,15 @@ def refuse_too_new(state: SchemaState) -> None:
         raise SchemaError(
             f"the tables are at version {state.version} and need code that knows at least version "
             f"{state.compatible_from}; this code knows {state.newest}: update Stepfast here"
+        )
+
+
+def refuse_to_drop(state: SchemaState) -> None:
+    """Tables are dropped by name, and this code does not know the names that newer code has added."""
+    if state.version > state.newest:
+        raise SchemaError(
+            f"the tables are at version {state.version}, this code knows {state.newest} and would leave some of them "
+            "behind: update Stepfast here, then reset"
         )
 
 

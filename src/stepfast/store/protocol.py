@@ -146,6 +146,10 @@ class Store(Protocol):
         """The whole of it as a script, for those who apply it themselves."""
         ...
 
+    def names(self) -> list[str]:
+        """The tables and views that a reset drops."""
+        ...
+
     async def reset(self) -> None:
         """Drop everything of this namespace."""
 

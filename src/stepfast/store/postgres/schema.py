@@ -5,9 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ..migrations import Migration, refuse_too_new, state_of
+import asyncpg
+
+from ...errors import InvalidState, sentence
+from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import Check, SchemaState
 from ..statements import fill
+
+_MADE_SCHEMA = "made_schema"
+"""The word in `meta` that says that the schema itself was made by a migration, and not by somebody else for us."""
 
 
 class Schema:
@@ -35,19 +41,51 @@ class Schema:
             await connection.execute(self._sql["lock"], self._schema)
             state = await self.state(connection)
             refuse_too_new(state)
-            if not await connection.fetchval(self._sql["schema_exists"], self._schema):
+            made_schema = not await connection.fetchval(self._sql["schema_exists"], self._schema)
+            if made_schema:
                 await connection.execute(self._sql["create_schema"])
             for migration in self._known[len(self._known) - len(state.pending) :]:
                 await connection.execute(migration.text)
                 await connection.execute(self._sql["put_meta"], "version", str(migration.number))
                 await connection.execute(self._sql["put_meta"], "compatible_from", str(migration.compatible_from))
+            if made_schema:
+                await connection.execute(self._sql["put_meta"], _MADE_SCHEMA, "yes")
             return state.pending
 
     async def drop(self, connection: Any) -> None:
-        """Everything of this namespace."""
+        """What the migrations made, by name: in the same schema there may be tables of others. The schema goes too, if
+        a migration made it and nothing is left in it."""
         async with connection.transaction():
             await connection.execute(self._sql["lock"], self._schema)
-            await connection.execute(self._sql["drop_schema"])
+            state = await self.state(connection)
+            refuse_to_drop(state)
+            if state.version == 0:
+                return
+            made_schema = _MADE_SCHEMA in dict(await connection.fetch(self._sql["meta"]))
+            for kind in ("VIEW", "TABLE"):
+                await self._drop_all(connection, kind)
+            if made_schema:
+                await self._drop_schema(connection)
+
+    async def _drop_all(self, connection: Any, kind: str) -> None:
+        """In one statement, because views are made of each other. What somebody else has built upon is not dropped."""
+        try:
+            await connection.execute(f"DROP {kind} IF EXISTS {', '.join(made_by(self._known, kind))}")
+        except asyncpg.DependentObjectsStillExistError as error:
+            raise InvalidState(
+                f"nothing was dropped: {sentence(error)} ({error.detail}). Drop what depends on it first"
+            ) from None
+
+    async def _drop_schema(self, connection: Any) -> None:
+        try:
+            async with connection.transaction():
+                await connection.execute(self._sql["drop_schema"])
+        except asyncpg.DependentObjectsStillExistError:
+            pass  # somebody else keeps something in it
+
+    def names(self) -> list[str]:
+        """The tables and views that a reset drops."""
+        return made_by(self._known, "TABLE") + made_by(self._known, "VIEW")
 
     def script(self) -> str:
         """The whole of it for psql."""

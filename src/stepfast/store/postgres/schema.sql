@@ -26,8 +26,8 @@ SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname || '"'
 CREATE SCHEMA {schema};
 
 -- name: drop_schema
--- Everything of this namespace.
-DROP SCHEMA IF EXISTS {schema} CASCADE;
+-- The schema, if nothing is left in it.
+DROP SCHEMA {schema} RESTRICT;
 
 -- name: script_head
 -- The beginning of the script printed for those who migrate by hand.

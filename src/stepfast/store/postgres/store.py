@@ -138,6 +138,10 @@ class PostgresStore:
         """Drop everything of this namespace."""
         await self._with_connection(self._schema.drop)
 
+    def names(self) -> list[str]:
+        """The tables and views that a reset drops."""
+        return self._schema.names()
+
     async def doctor(self) -> list[Check]:
         """Look at the server, the connection and the wake-ups."""
         wakes = await self._listener.try_once()

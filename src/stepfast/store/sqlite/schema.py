@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 
-from ..migrations import Migration, refuse_too_new, state_of
+from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import SchemaState
 from ..statements import fill, split_script
-
-_MADE = re.compile(r"^CREATE (TABLE|VIEW) (\w+)", re.MULTILINE)
 
 
 class Schema:
@@ -41,9 +38,14 @@ class Schema:
     def drop(self, database: sqlite3.Connection) -> None:
         """Everything of this namespace: what the migrations made, by name. The prefix alone would not do: it may be the
         beginning of another one. Views go first, indexes with their tables."""
-        made = [match for migration in self._known for match in _MADE.findall(migration.text)]
-        for kind, name in sorted(made, reverse=True):
-            database.execute(f"DROP {kind} IF EXISTS {name}")
+        refuse_to_drop(self.state(database))
+        for kind in ("VIEW", "TABLE"):
+            for name in made_by(self._known, kind):
+                database.execute(f"DROP {kind} IF EXISTS {name}")
+
+    def names(self) -> list[str]:
+        """The tables and views that a reset drops."""
+        return made_by(self._known, "TABLE") + made_by(self._known, "VIEW")
 
     def script(self) -> str:
         """The whole of it for the sqlite3 shell."""

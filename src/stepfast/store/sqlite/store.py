@@ -132,6 +132,10 @@ class SqliteStore:
         """Drop everything of this namespace."""
         await self._write(self._schema.drop)
 
+    def names(self) -> list[str]:
+        """The tables and views that a reset drops."""
+        return self._schema.names()
+
     async def doctor(self) -> list[Check]:
         """Look at the library, the file and the clock."""
         return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
