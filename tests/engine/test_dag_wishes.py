@@ -8,9 +8,10 @@ import pytest
 
 from stepfast import Backoff, Context, InvalidState, NonRetryableError, RunCancelled, RunFailed, Settings, Stepfast
 from stepfast.engine.dag import Dag
+from stepfast.model.records import Lane
 from stepfast.run import Run
 from tests.engine.conftest import MakeApp
-from tests.store.scene import Rows
+from tests.store.scene import Rows, Scene, move
 from tests.support.dags import how, make_step_due, row_of, steps_of, undos_of
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
@@ -461,3 +462,26 @@ async def test_a_step_that_waits_in_a_cancelled_run_undoes_what_it_did(app: Step
     assert (log, await how(run)) == (["hold", "undo"], {"wait": "compensated"})
     with pytest.raises(RunCancelled):
         await run.result()
+
+
+# -- a finisher that stops -------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_run_whose_finisher_stops_gracefully_ends_cancelled(app: Stepfast, calls: Calls) -> None:
+    dag = chain(app, calls)
+    run = await app.start(dag)
+    await run.cancel()
+    store = await app.store()
+    rows = Rows(store, app.namespace, app.url.text)
+    try:
+        scene = Scene(store, rows)
+        worker = await scene.add_worker()
+        [itself] = await store.claim(worker, 1, [(Lane("dag", "dag", 0), 0)], {"dag": dag.version}, 1)
+        await scene.flush(move(itself, "queued", delay_ms=0), worker=worker)
+        await store.unregister(worker)
+    finally:
+        await rows.close()
+    await app.drain()
+    assert (await run.info()).status == "cancelled"
+    with pytest.raises(RunCancelled):
+        await run.result(timeout=PATIENCE)

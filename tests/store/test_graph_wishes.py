@@ -192,6 +192,17 @@ async def test_a_paused_run_can_be_cancelled(scene: Scene) -> None:
     assert (itself.failing, itself.reason) == (True, "cancelled")
 
 
+async def test_a_cancelled_run_that_is_given_back_by_its_finisher_is_still_a_cancelled_one(scene: Scene) -> None:
+    """A worker that stops gracefully leaves the run to another, who must know why it failed."""
+    dag = await started(scene, graph_of(CHAIN))
+    await scene.store.cancel(dag.id)
+    itself = (await dag.claim())[ITSELF]
+    assert (itself.failing, itself.reason) == (True, "cancelled")
+    await scene.flush(move(itself, "queued", delay_ms=0))
+    again = (await dag.claim())[ITSELF]
+    assert (again.failing, again.reason) == (True, "cancelled")
+
+
 async def test_the_deadline_ends_a_paused_run(scene: Scene) -> None:
     dag = await started(scene, graph_of(CHAIN), deadline_ms=DAY)
     await scene.store.pause(dag.id)

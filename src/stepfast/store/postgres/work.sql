@@ -283,7 +283,8 @@ SET status = CASE WHEN s.goes = 'ended' THEN s.status
     worker = NULL, token = NULL,
     asked = CASE WHEN s.goes NOT IN ('ended', 'held') AND s.status <> 'compensating' THEN r.asked END,
     undoing = s.undoing OR s.status = 'compensating',
-    reason = CASE WHEN s.undoing OR s.status = 'compensating' THEN COALESCE(s.reason, r.reason) ELSE s.reason END,
+    reason = CASE WHEN s.undoing OR s.status = 'compensating' OR r.failing THEN COALESCE(s.reason, r.reason)
+                  ELSE s.reason END,
     output = s.output, output_format = s.format,
     error = COALESCE(s.error, CASE WHEN s.status <> 'completed' THEN r.error END),
     waiting_for = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.waiting_for END,
