@@ -66,8 +66,7 @@ async def reset(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Even while workers live.")] = False,
 ) -> None:
-    """Drop the tables of the namespace with all runs. Tables of others in the same schema stay. Asks first; refuses while
-    workers live."""
+    """Drop the tables of the namespace with all runs, and nothing else. Asks first; refuses while workers live."""
     app = session.application()
     where = f"namespace {app.namespace!r} of {redact(app.url.text)}"
     if absent_file(app) is not None:

@@ -72,8 +72,9 @@ class Schema:
         try:
             await connection.execute(f"DROP {kind} IF EXISTS {', '.join(made_by(self._known, kind))}")
         except asyncpg.DependentObjectsStillExistError as error:
+            detail = getattr(error, "detail", "")
             raise InvalidState(
-                f"nothing was dropped: {sentence(error)} ({error.detail}). Drop what depends on it first"
+                f"nothing was dropped: {sentence(error)} ({detail}). Drop what depends on it first"
             ) from None
 
     async def _drop_schema(self, connection: Any) -> None:
