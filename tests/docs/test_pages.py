@@ -54,6 +54,13 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_a_worker_that_imports_the_example_of_the_readme_does_not_run_it() -> None:
+    [example] = [block for block in all_blocks("python") if block.page == ROOT / "README.md"]
+    body = ast.parse(example.text).body
+    assert not [node for node in body if isinstance(node, ast.Expr)]
+    assert isinstance(body[-1], ast.If) and ast.unparse(body[-1].test) == "__name__ == '__main__'"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_module_opens_with_its_duty(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"

@@ -73,5 +73,5 @@ def stepfast(
 
 
 def main() -> None:
-    """The entry point of ``stepfast`` and of ``python -m stepfast``."""
+    """The command line, when the packages it needs are there; called by ``__main__``."""
     cli(prog_name="stepfast")

@@ -1,0 +1,83 @@
+"""What is installed with what: the library by itself is small, and says which extra brings what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"asyncpg", "click", "pydantic", "rich", "sqlalchemy", "typer"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+A_RUN = """
+import asyncio
+from stepfast import Context, Stepfast
+
+app = Stepfast("sqlite:///library.db")
+
+@app.workflow
+async def order(ctx: Context, name: str) -> str:
+    return await ctx.step("greet", lambda: f"hello {name}")
+
+async def main():
+    async with app:
+        run = await app.start(order, "ada")
+        await app.drain()
+        print(await run.result())
+
+asyncio.run(main())
+"""
+
+THE_COMMAND = """
+sys.argv = ["stepfast", "runs"]
+from stepfast.__main__ import main
+main()
+"""
+
+ON_POSTGRES = """
+from stepfast import Stepfast
+import asyncio
+asyncio.run(Stepfast("postgresql://localhost/shop").migrate())
+"""
+
+
+def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code as in an environment that has the library and what it always brings."""
+    command = [sys.executable, "-c", WITHOUT_EXTRAS + code]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_the_library_runs_on_sqlite_without_any_extra(tmp_path: Path) -> None:
+    done = without_extras(A_RUN, tmp_path)
+    assert (done.returncode, done.stdout.strip()) == (0, "hello ada"), done.stderr
+
+
+def test_the_command_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    done = without_extras(THE_COMMAND, tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'stepfast[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_postgres_without_its_driver_says_what_to_install(tmp_path: Path) -> None:
+    done = without_extras(ON_POSTGRES, tmp_path)
+    assert "pip install 'stepfast[postgres]'" in done.stderr
+
+
+def test_all_brings_every_other_extra_and_the_library_itself_little() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    named = extras["all"][0].removeprefix("stepfast[").removesuffix("]").split(",")
+    assert sorted(named) == sorted(set(extras) - {"all"})
+    assert [name.partition(">")[0] for name in project["dependencies"]] == ["msgspec"]
