@@ -36,6 +36,7 @@ HEIGHT = {
 #: The files that make up the face are one room, and so is the command line however it is started.
 ROOM = {
     "__init__": "app",
+    "announcing": "app",
     "connected": "app",
     "planning": "app",
     "rehearsal": "app",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from .announcing import announce_database, announce_namesakes
 from .connected import Connected
 from .engine.context import Context
 from .engine.dag import Dag, dag_from_spec, dag_options
@@ -64,7 +65,10 @@ class Stepfast:
         record_arguments: bool | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.url: DatabaseUrl = parse_url(os.environ.get("STEPFAST_URL") or DEFAULT_URL if url is None else url)
+        named = os.environ.get("STEPFAST_URL") if url is None else url
+        self.url: DatabaseUrl = parse_url(named or DEFAULT_URL if url is None else url)
+        self.url_named = bool(named)
+        """Whether somebody said which database to use, here or in the environment."""
         default = os.environ.get("STEPFAST_NAMESPACE") or DEFAULT_NAMESPACE
         self.namespace = check_namespace(default if namespace is None else namespace)
         base = settings or Settings.from_environment()
@@ -424,6 +428,8 @@ class Stepfast:
         settings = self.settings.with_changes(**changes)
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))
+        announce_database(self.url, self.namespace, self.url_named, self.logger)
+        announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         workflows = dict(self.workflows)
         for dag in self.workflows.values():
             for step in dag.steps.values() if isinstance(dag, Dag) else ():
@@ -453,7 +459,7 @@ class Stepfast:
         if any(not loop.is_closed() for loop in self._connected):
             raise ConfigurationError("an application that is connected cannot be redirected; close it first")
         if url is not None:
-            self.url, self._pool = parse_url(url), None
+            self.url, self._pool, self.url_named = parse_url(url), None, True
         if namespace is not None:
             self.namespace = check_namespace(namespace)
         if auto_migrate is not None:

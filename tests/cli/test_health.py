@@ -137,3 +137,27 @@ def test_an_unreachable_database(stepfast: Verbs) -> None:
     [check] = stepfast.json("doctor", "-u", "postgresql://me:s3cret@127.0.0.1:1/none", code=5)
     assert check["check"] == "connection" and not check["ok"] and check["advice"]
     assert "s3cret" not in check["found"]
+
+
+def test_doctor_names_workers_that_have_different_code_of_one_name(stepfast: Verbs, shop: Shop) -> None:
+    async def two_services(scene: Scene) -> None:
+        await scene.add_worker(host="bills", workflows={"send": "v1"}, modules={"send": "bills"})
+        await scene.add_worker(host="mails", workflows={"send": "v7"}, modules={"send": "mails"})
+
+    shop.play(two_services)
+    found = finding(stepfast.json("doctor", code=1), "names")
+    assert not found["ok"]
+    assert "'send'" in found["found"] and "bills" in found["found"] and "mails" in found["found"]
+    assert "namespace" in found["advice"]
+
+
+def test_a_database_that_nobody_named_is_warned_of(
+    stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STEPFAST_URL")
+    stepfast("migrate")
+    answer = stepfast("runs", "--json")
+    assert answer.stdout.strip() == "[]"
+    assert "--url" in answer.stderr and "STEPFAST_URL" in answer.stderr and "stepfast.db" in answer.stderr
+    monkeypatch.setenv("STEPFAST_URL", "sqlite:///stepfast.db")
+    assert "warning" not in stepfast("runs", "--json").stderr

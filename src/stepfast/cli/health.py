@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from ..announcing import all_namesakes
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable, SchemaError
 from ..model import status
@@ -111,6 +112,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
         _workers_check(found, bool(tick.lanes) or tick.suspects or overdue),
         _definitions_check(definitions, found, app),
         _unserved_check(tick.lanes, found),
+        *_namesakes_check(found),
         Check("dead letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
     ]
 
@@ -138,6 +140,15 @@ def _definitions_check(definitions: Sequence[Definition], found: Sequence[Worker
     if other:
         text += f"; live workers have other code of {listed(other)} than this"
     return Check("workflows", True, text)
+
+
+def _namesakes_check(found: Sequence[WorkerInfo]) -> list[Check]:
+    """Two services with one name for different code execute each other's runs."""
+    twice = [f"{n.workflow!r} is from {n.module} and from {n.other}" for n in all_namesakes(found)]
+    if not twice:
+        return []
+    advice = "if they are two services, give each a namespace of its own; if a deploy renamed a module, let it finish"
+    return [Check("names", False, f"live workers have different code of one name: {listed(twice)}", advice)]
 
 
 def _unserved_check(lanes: Sequence[Lane], found: Sequence[WorkerInfo]) -> Check:

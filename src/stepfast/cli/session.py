@@ -10,12 +10,14 @@ from typing import Annotated
 
 import typer
 
+from ..announcing import unnamed
 from ..app import Stepfast
 from ..errors import PayloadError, SchemaError
 from ..model.url import parse_url
 from ..store import Store, open_store
 from .loading import load_app
 from .options import option
+from .output import say
 
 UrlOption = Annotated[
     str | None, option("--url", "-u", metavar="URL", help="The database. Else STEPFAST_URL, or sqlite:///stepfast.db.")
@@ -76,6 +78,7 @@ class Session:
         app = self.application()
         if self.code is None:
             _refuse_absent_file(app)
+        _warn_if_unnamed(app)
         async with _closing(app):
             try:
                 yield app
@@ -90,12 +93,14 @@ class Session:
         app = self.application(codec=Sealed())
         app.redirect(auto_migrate=False)
         _refuse_absent_file(app)
+        _warn_if_unnamed(app)
         async with _closing(app):
             yield app
 
     @contextlib.asynccontextmanager
     async def store(self, app: Stepfast) -> AsyncIterator[Store]:
         """The database whatever its tables look like."""
+        _warn_if_unnamed(app)
         store = open_store(app.url, app.namespace, app.settings)
         await store.open()
         try:
@@ -116,6 +121,12 @@ def absent_file(app: Stepfast) -> str | None:
     """The SQLite file that is not there: opening it would create it."""
     path = app.url.path
     return path if app.url.kind == "sqlite" and path is not None and not os.path.exists(path) else None
+
+
+def _warn_if_unnamed(app: Stepfast) -> None:
+    """Nobody said which database: what is found or started there may be in the wrong place."""
+    if not app.url_named:
+        say(f"warning: {unnamed(app.url, '--url')}")
 
 
 def _refuse_absent_file(app: Stepfast) -> None:

@@ -184,6 +184,8 @@ class Dag(Workflow[Any, dict[str, Any]]):
         if step.node.name in self.steps:
             self._duplicates.append(f"there are two steps named {step.node.name!r}")
         self.steps[step.node.name] = step
+        if step.node.kind == STEP:
+            self.module = step.module  # a graph is from where its functions are
         self._graph, self.version = None, ""  # not known before the graph is asked for
 
     @contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -69,6 +71,16 @@ def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope
             "import the type where the function is defined, not only for type checking"
         )
     return found
+
+
+def module_of(function: Callable[..., Any]) -> str:
+    """The module a function is from; that of a script is called as it would be if it were imported."""
+    name = getattr(inspect.unwrap(_unwrap(function)), "__module__", None) or ""
+    if name != "__main__":
+        return name
+    main = sys.modules.get(name)
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem if file else name
 
 
 def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

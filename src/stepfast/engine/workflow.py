@@ -15,7 +15,7 @@ from ..model.backoff import Backoff, seconds
 from ..model.names import check_name
 from ..model.payload import check_type, json_schema
 from ..model.records import Definition
-from .signature import code_version, input_type, is_async, name_of, positional, return_type
+from .signature import code_version, input_type, is_async, module_of, name_of, positional, return_type
 
 I = TypeVar("I", contravariant=True)  # noqa: E741
 O = TypeVar("O", covariant=True)  # noqa: E741
@@ -84,6 +84,7 @@ class Workflow(Generic[I, O]):
         self.takes_input, self.input_type = self._input(scope)
         self.output_type = return_type(function, scope)
         self.version = code_version(function)
+        self.module = module_of(function)
         check_type(self.input_type, f"the input of {self.name!r}")
         check_type(self.output_type, f"the result of {self.name!r}")
         self.__name__ = self.name

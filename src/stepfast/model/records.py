@@ -410,6 +410,8 @@ class WorkerInfo(Struct):
     started_at: int = 0
     beat_at: int = 0
     age_ms: int = 0
+    modules: dict[str, str] = {}
+    """Name → module that the code comes from."""
 
 
 class Tick(Struct):

@@ -200,6 +200,7 @@ class Worker:
             self._versions,
             self._settings.concurrency,
             int(self._settings.lease * 1000),
+            modules={name: code.module for name, code in self._workflows.items() if code.kind != DAG_STEP},
         )
 
     def _free_slots(self) -> int:

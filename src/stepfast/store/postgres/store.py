@@ -285,9 +285,11 @@ class PostgresStore:
         """A worker comes to life."""
         queues = None if worker.queues is None else msgspec.json.encode(worker.queues).decode()
         workflows = msgspec.json.encode(worker.workflows).decode()
+        modules = msgspec.json.encode(worker.modules).decode()
         await self._fetch(
-            "register", worker.id, worker.host, worker.pid, queues, workflows, worker.concurrency, worker.lease_ms
-        )
+            "register", worker.id, worker.host, worker.pid, queues, workflows, worker.concurrency, worker.lease_ms,
+            modules,
+        )  # fmt: skip
 
     async def worker_state(self, worker: str, state: str) -> None:
         """A worker says it is stopping."""
@@ -398,4 +400,5 @@ def _worker_info(row: Any) -> WorkerInfo:
     values["id"] = str(values["id"])
     values["queues"] = None if values["queues"] is None else msgspec.json.decode(values["queues"])
     values["workflows"] = msgspec.json.decode(values["workflows"])
+    values["modules"] = msgspec.json.decode(values["modules"])
     return WorkerInfo(**values)

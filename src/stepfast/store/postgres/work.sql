@@ -324,8 +324,8 @@ RETURNING r.id;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, 'live', {now}, {now}, {now} + $7::bigint)
+INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, state, started_at, beat_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'live', {now}, {now}, {now} + $7::bigint)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -348,7 +348,7 @@ DELETE FROM {schema}.workers WHERE id = $1;
 -- Every worker, for people.
 SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms
+       {now} - beat_at AS age_ms, modules
 FROM {schema}.workers ORDER BY started_at;
 
 -- name: tick

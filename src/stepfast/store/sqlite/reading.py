@@ -34,4 +34,5 @@ def worker_info(row: Any) -> WorkerInfo:
     worker = WorkerInfo(*row)
     worker.queues = None if row[3] is None else msgspec.json.decode(row[3])
     worker.workflows = msgspec.json.decode(row[4])
+    worker.modules = msgspec.json.decode(str(worker.modules))
     return worker

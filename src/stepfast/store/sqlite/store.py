@@ -282,6 +282,7 @@ class SqliteStore:
             workflows,
             worker.concurrency,
             lease,
+            msgspec.json.encode(worker.modules).decode(),
             lease,
         )
 

@@ -193,8 +193,8 @@ WHERE id = ? AND claim = ? AND worker = ?;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, state, started_at, beat_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'live', {now}, {now}, {now} + ?)
+INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, state, started_at, beat_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'live', {now}, {now}, {now} + ?)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -216,7 +216,7 @@ DELETE FROM {prefix}workers WHERE id = ?;
 -- Every worker, for people.
 SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms
+       {now} - beat_at AS age_ms, modules
 FROM {prefix}workers ORDER BY started_at, id;
 
 -- name: duties

@@ -52,6 +52,7 @@ CREATE TABLE {schema}.workers (
     pid         integer NOT NULL,
     queues      text,                     -- JSON list, or null: every queue
     workflows   text NOT NULL,            -- JSON: name -> version of the code
+    modules     text NOT NULL DEFAULT '{}', -- JSON: name -> module the code is from
     concurrency integer NOT NULL,
     running     integer NOT NULL DEFAULT 0,
     lease_ms    bigint NOT NULL,

@@ -51,6 +51,7 @@ CREATE TABLE {prefix}workers (
     pid         INTEGER NOT NULL,
     queues      TEXT,
     workflows   TEXT NOT NULL,
+    modules     TEXT NOT NULL DEFAULT '{}',
     concurrency INTEGER NOT NULL,
     running     INTEGER NOT NULL DEFAULT 0,
     lease_ms    INTEGER NOT NULL,

@@ -1,0 +1,77 @@
+"""What the log says when a worker begins: which database, whether anybody named it, who has other code of a name."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .engine.workflow import Workflow
+from .model.records import WorkerInfo
+from .model.url import DatabaseUrl, redact
+
+
+class Namesake(NamedTuple):
+    """One name under which live workers have code of different modules."""
+
+    workflow: str
+    module: str
+    other: str
+    worker: WorkerInfo
+
+
+def place_of(url: DatabaseUrl) -> str:
+    """The database, as an operator looks for it: never with a password, and a file by its whole path."""
+    return redact(url.text) if url.path is None else f"the SQLite file {os.path.abspath(url.path)}"
+
+
+def announce_database(url: DatabaseUrl, namespace: str, named: bool, logger: logging.Logger) -> None:
+    """Say where runs are kept; loudly, if it is where they land when nobody says so."""
+    logger.info("works on %s, namespace %r", place_of(url), namespace)
+    if not named:
+        logger.warning("%s", unnamed(url))
+
+
+def unnamed(url: DatabaseUrl, way: str = "Stepfast(url)") -> str:
+    """The warning that nobody named a database; ``way`` is how it could have been named."""
+    return f"no database was named, neither by {way} nor by STEPFAST_URL: runs are kept in {place_of(url)}"
+
+
+def announce_namesakes(
+    workflows: Mapping[str, Workflow[Any, Any]], workers: Sequence[WorkerInfo], logger: logging.Logger
+) -> None:
+    """Say which names other live workers have other code for: they execute each other's runs."""
+    own = {name: workflow.module for name, workflow in workflows.items()}
+    versions = {name: workflow.version for name, workflow in workflows.items()}
+    for name, module, other, worker in namesakes(own, versions, workers):
+        logger.warning(
+            "the code of %r is from module %s here, but from %s on the live worker %s:%d: each executes the other's "
+            "runs. If they are two services, give each a namespace of its own, or one of the workflows another name",
+            name, module, other, worker.host, worker.pid,
+        )  # fmt: skip
+
+
+def namesakes(modules: Mapping[str, str], versions: Mapping[str, str], workers: Sequence[WorkerInfo]) -> list[Namesake]:
+    """Where live workers have other code of another module under one of these names, each name once. The same code in
+    two modules is one that was moved."""
+    found: dict[str, Namesake] = {}
+    for worker in workers:
+        for name, module in modules.items():
+            other = worker.modules.get(name, "")
+            if worker.state == "live" and worker.workflows.get(name) != versions.get(name) and _differ(module, other):
+                found.setdefault(name, Namesake(name, module, other, worker))
+    return list(found.values())
+
+
+def all_namesakes(workers: Sequence[WorkerInfo]) -> list[Namesake]:
+    """The same among all live workers, each name once."""
+    live = [worker for worker in workers if worker.state == "live"]
+    found = {n.workflow: n for worker in live for n in namesakes(worker.modules, worker.workflows, live)}
+    return [found[name] for name in sorted(found)]
+
+
+def _differ(one: str, other: str) -> bool:
+    """``orders`` and ``shop.orders`` may be one file, run as a script and imported from its package."""
+    known = one != "" and other != ""
+    return known and one != other and not one.endswith(f".{other}") and not other.endswith(f".{one}")
