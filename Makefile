@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 JOBS ?= 3
 ARGS ?=
 FAULT_SECONDS ?= 60
+TIMES ?= 50
 
 # The first Python on the PATH that is new enough and can make virtual environments; `make PYTHON=… setup` chooses another.
 find_python = for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -47,6 +48,11 @@ test: $(STAMP) ## run the tests on their own private Postgres and on SQLite (ARG
 test-all: $(STAMP) ## run the tests on every database in full (longer)
 	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
+.PHONY: test-oldest
+test-oldest: ## run the tests with the oldest dependencies that the package says it works with
+	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-oldest "$$python" tools/bootstrap.py --oldest
+	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
+
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each)
 	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) tests/faults $(ARGS)
@@ -77,7 +83,26 @@ bench: $(STAMP).bench ## measure the speed (minutes)
 bench-quick: $(STAMP).bench ## measure the speed, roughly (under two minutes)
 	$(BIN)/python -m bench --quick $(ARGS)
 
+.PHONY: db-up
+db-up: $(STAMP) ## start a private Postgres to develop against: eval "$$(make -s db-up)"
+	@$(BIN)/python tools/database.py up
+
+.PHONY: db-down
+db-down: $(STAMP) ## end it, and remove its data
+	@$(BIN)/python tools/database.py down
+
+.PHONY: flaky
+flaky: $(STAMP) ## run some tests 50 times beside busy cores (ARGS="tests/… -k …", TIMES=50)
+	$(BIN)/python tools/flaky.py $(TIMES) $(ARGS)
+
+.PHONY: coverage
+coverage: $(STAMP) ## run the tests once more and say which lines they reach
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 .PHONY: clean
 clean: ## remove everything that these targets created
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-oldest .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,13 +16,20 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 
 
 def requirements() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return ["--editable", f"{ROOT}[all]", *project["dependency-groups"]["dev"]]
+
+
+def oldest() -> list[str]:
+    """The oldest versions of the dependencies that the package says it works with."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    return [one.replace(">=", "==") for one in named if ">=" in one]
 
 
 def create_venv() -> None:
@@ -72,9 +79,11 @@ def uv(*arguments: str | Path) -> bool:
 
 
 def main(files: list[str]) -> int:
-    """Install, together with whatever these requirements files ask for."""
+    """Install, together with whatever these requirements files ask for; with --oldest, no newer dependencies than the
+    package needs."""
     create_venv()
-    wanted = requirements() + [word for file in files for word in ("--requirement", file)]
+    wanted = requirements() + (oldest() if "--oldest" in files else [])
+    wanted += [word for file in files if file != "--oldest" for word in ("--requirement", file)]
     print("installing stepfast, its extras and the dev tools", flush=True)
     if uv(*wanted):
         return 0

