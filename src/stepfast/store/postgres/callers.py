@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, DatabaseUnavailable
+from .arrays import know_arrays
 from .connections import is_gone
 from .server_errors import translate
 
@@ -29,7 +30,7 @@ async def within(connection: Any) -> AsyncIterator[Any]:
         raise DatabaseUnavailable("the connection that was passed is closed")
     try:
         async with contextlib.nullcontext() if theirs.is_in_transaction() else theirs.transaction():
-            yield theirs
+            yield know_arrays(theirs)
     except Exception as error:
         known = translate(error)
         if known is error or (isinstance(known, DatabaseUnavailable) and not is_gone(theirs)):

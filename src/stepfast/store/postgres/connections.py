@@ -12,6 +12,8 @@ import asyncpg
 from ...errors import ConfigurationError, DatabaseUnavailable, sentence
 from ...model.url import DatabaseUrl, redact
 from ...settings import Settings
+from .arrays import know_arrays
+from .catalogue import SEARCH_PATH
 from .server_errors import translate
 
 _NOT_MADE = (
@@ -81,7 +83,7 @@ class Connector:
         if self.behind_pooler:
             return options
         options["connection_class"] = asyncpg.Connection
-        for name in ("jit", "idle_in_transaction_session_timeout"):
+        for name in ("search_path", "jit", "idle_in_transaction_session_timeout"):
             del options["server_settings"][name]
         return options
 
@@ -96,6 +98,7 @@ class Connector:
         if self._pooled_server is False:
             options["server_settings"] = {
                 "application_name": "stepfast",
+                "search_path": SEARCH_PATH,
                 # A short statement must not be compiled because a plan for a large batch looked expensive.
                 "jit": "off",
                 # A machine that vanishes inside a transaction, or while it is sent a large claim, would keep its rows
@@ -110,7 +113,7 @@ class Connector:
 
     async def _connect(self, options: dict[str, Any]) -> Any:
         try:
-            return await asyncpg.connect(**options)
+            return know_arrays(await asyncpg.connect(**options))
         except Exception as error:
             raise connect_error(error, self._url) from None
 
@@ -118,7 +121,7 @@ class Connector:
         # A pooler hands out a cancellation key of its own, so the process id in it is not the server's.
         connection = await self._connect(self._options())
         try:
-            return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+            return bool(await connection.fetchval("SELECT pg_catalog.pg_backend_pid()") != connection.get_server_pid())
         except Exception as error:
             raise translate(error) from None
         finally:
@@ -187,7 +190,7 @@ class Line:
 
 async def _acquire(pool: Any) -> Any:
     try:
-        return await pool.acquire()
+        return know_arrays(await pool.acquire())
     except Exception as error:
         raise translate(error) from None
 

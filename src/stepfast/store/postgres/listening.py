@@ -107,7 +107,7 @@ class Listener:
         sender = await self._connector.connect()
         try:
             message = msgspec.json.encode({"probe": nonce}).decode()
-            await sender.execute("SELECT pg_notify($1, $2)", self._channel, message)
+            await sender.execute("SELECT pg_catalog.pg_notify($1, $2)", self._channel, message)
             async with asyncio.timeout(2):
                 await event.wait()
             return True

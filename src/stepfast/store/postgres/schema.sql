@@ -3,7 +3,7 @@
 -- name: meta_exists
 -- Whether there are tables at all. Read from the catalogue: to_regclass() answers from a cache, which after the wait for
 -- the lock below may still say that there are none.
-SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname || '"' = $1 AND tablename = 'meta');
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname::text || '"' = $1::text AND tablename = 'meta');
 
 -- name: meta
 -- Their version.
@@ -15,11 +15,11 @@ INSERT INTO {schema}.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UP
 
 -- name: lock
 -- One migration at a time. Held to the end of the transaction, so it works behind a pooler too.
-SELECT pg_advisory_xact_lock(hashtextextended('stepfast ' || $1, 0));
+SELECT pg_advisory_xact_lock(hashtextextended('stepfast ' || $1::text, 0));
 
 -- name: schema_exists
 -- The schema may have been made for us by somebody with the right to do so.
-SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname || '"' = $1);
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE '"' || nspname::text || '"' = $1::text);
 
 -- name: create_schema
 -- Needs the CREATE privilege on the database.
@@ -32,6 +32,7 @@ DROP SCHEMA {schema} RESTRICT;
 -- name: script_head
 -- The beginning of the script printed for those who migrate by hand.
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA IF NOT EXISTS {schema};
 
 -- name: script_tail

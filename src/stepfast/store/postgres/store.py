@@ -35,6 +35,8 @@ from ...settings import Settings
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import load_statements
+from .arrays import know_arrays
+from .catalogue import qualify
 from .claiming import Claims
 from .connections import Connector, Line, connect_error
 from .flushing import Flusher
@@ -51,8 +53,9 @@ from .sweeping import Sweeps
 from .transacting import Transactions
 
 _PACKAGE = __package__ or ""
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_PLACE = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
+_NOW = f"({_EPOCH} * 1000::double precision)::bigint"
+_PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 """Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
 
 _FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
@@ -68,13 +71,16 @@ class PostgresStore:
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
-        self._sql = {name: text for file in _FILES for name, text in load_statements(_PACKAGE, file, words).items()}
+        self._sql = {
+            name: qualify(text) for file in _FILES for name, text in load_statements(_PACKAGE, file, words).items()
+        }
         self._channel = f"stepfast_{namespace}"
         self._connector = Connector(url, settings, pool)
         self._url = url.text
         self._pool: Any = pool
         self._owns_pool = pool is None
-        self._schema = Schema(words["schema"], migrations(_PACKAGE, words), self._sql)
+        known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
+        self._schema = Schema(words["schema"], known, self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
         self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch)
@@ -381,7 +387,7 @@ class PostgresStore:
             raise DatabaseUnavailable("the store is closed")
         try:
             async with self._pool.acquire(timeout=self._settings.connect_timeout) as connection:
-                return await call(connection)
+                return await call(know_arrays(connection))
         except Exception as error:
             raise translate(error) from None
 

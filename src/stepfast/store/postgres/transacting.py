@@ -19,6 +19,7 @@ from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, StepTimeout
 from ...model.records import StepDone, StepRecord
 from ...settings import Settings
 from ..protocol import Transacted
+from .arrays import know_arrays
 from .connections import Connector, is_gone
 from .server_errors import translate
 
@@ -121,7 +122,7 @@ class Transactions:
     async def _connection(self) -> AsyncIterator[Any]:
         async with self._ours():
             pool = self._connector.shared_pool or await self._own_pool()
-            connection = await pool.acquire()
+            connection = know_arrays(await pool.acquire())
         try:
             yield connection
         finally:

@@ -117,7 +117,8 @@ WITH clock AS MATERIALIZED (
     SELECT $2::text::uuid[] AS runs, $3::text::integer[] AS claims, $11::text::uuid[] AS ended
 ), fence AS MATERIALIZED (
     SELECT r.id, r.claim, r.asked
-    FROM unnest((SELECT runs || ended FROM given), (SELECT claims || $12::text::integer[] FROM given)) AS f(id, claim)
+    FROM unnest((SELECT array_cat(runs, ended) FROM given),
+                (SELECT array_cat(claims, $12::text::integer[]) FROM given)) AS f(id, claim)
     JOIN {schema}.runs r ON r.id = f.id
     WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
     ORDER BY r.id

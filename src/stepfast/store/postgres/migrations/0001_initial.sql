@@ -193,11 +193,11 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        CASE WHEN output_format = 1 THEN output::json END AS output,
        CASE WHEN error LIKE '{%' THEN error::json END AS error,
        tags::json AS tags,
-       to_timestamp(created_at / 1000.0) AS created_at,
-       to_timestamp(started_at / 1000.0) AS started_at,
-       to_timestamp(completed_at / 1000.0) AS completed_at,
-       to_timestamp(visible_at / 1000.0) AS visible_at,
-       to_timestamp(deadline_at / 1000.0) AS deadline_at
+       to_timestamp(created_at::numeric / 1000.0) AS created_at,
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
+       to_timestamp(visible_at::numeric / 1000.0) AS visible_at,
+       to_timestamp(deadline_at::numeric / 1000.0) AS deadline_at
 FROM {schema}.runs WHERE dag_id IS NULL;
 
 CREATE VIEW {schema}.steps_readable AS
@@ -205,8 +205,8 @@ SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
        CASE WHEN format = 1 THEN output::json END AS output,
        CASE WHEN error LIKE '{%' THEN error::json END AS error,
        CASE WHEN format = 1 THEN arguments::json END AS arguments,
-       to_timestamp(started_at / 1000.0) AS started_at,
-       to_timestamp(completed_at / 1000.0) AS completed_at
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       to_timestamp(completed_at::numeric / 1000.0) AS completed_at
 FROM {schema}.steps;
 
 CREATE VIEW {schema}.activity AS
@@ -222,13 +222,13 @@ SELECT run_id, branch, position, name, attempt, number, status,
        CASE WHEN format = 1 THEN arguments::json END AS arguments,
        CASE WHEN format = 1 THEN output::json END AS output,
        CASE WHEN error LIKE '{%' THEN error::json END AS error,
-       to_timestamp(started_at / 1000.0) AS started_at,
-       (completed_at - started_at) / 1000.0 AS seconds
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       (completed_at - started_at)::numeric / 1000.0 AS seconds
 FROM {schema}.activity;
 
 CREATE VIEW {schema}.workers_readable AS
 SELECT id, host, pid, queues::json AS queues, workflows::json AS workflows, concurrency, running, state,
-       to_timestamp(started_at / 1000.0) AS started_at,
-       to_timestamp(beat_at / 1000.0) AS beat_at,
-       to_timestamp(expires_at / 1000.0) AS expires_at
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       to_timestamp(beat_at::numeric / 1000.0) AS beat_at,
+       to_timestamp(expires_at::numeric / 1000.0) AS expires_at
 FROM {schema}.workers;

@@ -54,8 +54,8 @@ SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
        CASE WHEN format = 1 THEN output::json END AS output,
        CASE WHEN error LIKE '{%' THEN error::json END AS error,
        CASE WHEN format = 1 THEN arguments::json END AS arguments,
-       to_timestamp(started_at / 1000.0) AS started_at,
-       to_timestamp(completed_at / 1000.0) AS completed_at,
+       to_timestamp(started_at::numeric / 1000.0) AS started_at,
+       to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
        undo
 FROM {schema}.steps;
 
