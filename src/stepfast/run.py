@@ -196,7 +196,10 @@ class Run(Generic[O]):
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; it goes on, and may be asked again")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
-            run_id = msgspec.json.decode(outcome.output or "null")
+            heir = await connected.store.heir(run_id)
+            if heir == run_id:
+                raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
+            run_id = heir
 
     async def steps(self) -> list[StepInfo]:
         """Its steps: recorded ones in the order they were recorded, then those under way."""
@@ -274,64 +277,63 @@ class Run(Generic[O]):
         """To this run, or to the one that it went on as: under the same id, for it may be there already. A reply was
         lost, and the run went on as another with the mail that it had not taken."""
         connected, name = await self._connect(), mail.name
-        if connection is None:
-            asked = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))
-        else:
-            asked = await connected.store.send_within(connection, mail)
+        while True:
+            if connection is None:
+                asked = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))  # noqa: B023
+            else:
+                asked = await connected.store.send_within(connection, mail)
+            heir = await self._heir(mail.run_id, asked)
+            if heir is None:
+                break
+            mail = msgspec.structs.replace(mail, run_id=heir)
         if asked.status is None:
             raise RunNotFound(self.id)
         if asked.done:
             return
-        if asked.reason == status.REASON_CONTINUED:
-            successor = await self._successor()
-            await successor._send(msgspec.structs.replace(mail, run_id=successor.id), connection, tries)
-            return
         if asked.reason == status.NO_SUCH_STEP:
             raise InvalidState(f"run {self.id} has no step {name!r} that goes on; a dag run takes signals by step")
-        raise InvalidState(f"run {self.id} is {asked.status}; a signal can only be sent to a run that goes on")
-
-    async def _successor(self) -> Run[O]:
-        """The run that this one went on as."""
-        (outcome,) = await (await self._connect()).store.outcomes([self.id])
-        successor = msgspec.json.decode(outcome.output or "null")
-        return Run(successor, self._connect, self._payloads, self._output_type, known=True)
+        raise InvalidState(f"run {mail.run_id} is {asked.status}; a signal can only be sent to a run that goes on")
 
     async def cancel(self) -> None:
         """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
         completed steps undone where they say how. A run that was cancelled already stays so."""
         store = (await self._connect()).store
-        asked = await self._ask(lambda: store.cancel(self.id))
+        asked, run_id = await self._wish("cancelled", store.cancel)
         if not asked.done and asked.status != status.CANCELLED and asked.reason != status.REASON_CANCELLED:
-            if successor := await self._follow("cancelled"):
-                await successor.cancel()
-                return
-            raise InvalidState(f"run {self.id} is {asked.status}; it cannot be cancelled any more")
+            raise InvalidState(f"run {run_id} is {asked.status}; it cannot be cancelled any more")
 
     async def pause(self) -> None:
         """Hold it, from the next step on, until ``resume``. Signals are kept; a sleep is not made longer or shorter."""
-        store = (await self._connect()).store
-        asked = await self._ask(lambda: store.pause(self.id))
+        asked, run_id = await self._wish("paused", (await self._connect()).store.pause)
         if not asked.done:
-            if successor := await self._follow("paused"):
-                await successor.pause()
-                return
-            raise InvalidState(f"run {self.id} is {asked.status}; only a run that goes on can be paused")
+            raise InvalidState(f"run {run_id} is {asked.status}; only a run that goes on can be paused")
 
     async def resume(self) -> None:
         """Let a paused run go on; for one that waits for a check, make the check due."""
-        store = (await self._connect()).store
-        asked = await self._ask(lambda: store.resume(self.id))
+        asked, run_id = await self._wish("resumed", (await self._connect()).store.resume)
         if not asked.done:
-            if successor := await self._follow("resumed"):
-                await successor.resume()
-                return
-            raise InvalidState(f"run {self.id} is {asked.status}; only a paused run can be resumed")
+            raise InvalidState(f"run {run_id} is {asked.status}; only a paused run can be resumed")
 
-    async def _follow(self, what: str) -> Run[O] | None:
-        """What was asked of this run cannot be done to it: the run that it went on as, to be asked instead."""
-        row = await self._row()
-        self._refuse_step(row, what)
-        return await self._successor() if row.reason == status.REASON_CONTINUED else None
+    async def _wish(self, what: str, wish: Callable[[str], Awaitable[Asked]]) -> tuple[Asked, str]:
+        """Ask something of this run, or of the one that it went on as; the answer, and whose it is."""
+        run_id = self.id
+        while True:
+            asked = await self._ask(lambda: wish(run_id))  # noqa: B023
+            heir = await self._heir(run_id, asked)
+            if heir is None:
+                break
+            run_id = heir
+        if not asked.done and run_id == self.id:
+            self._refuse_step(await self._row(), what)
+        return asked, run_id
+
+    async def _heir(self, run_id: str, asked: Asked) -> str | None:
+        """The run to be asked instead of one that could not do what was asked: the last of those it went on as. It may
+        go on meanwhile, and is then asked for again."""
+        if asked.done or asked.reason != status.REASON_CONTINUED:
+            return None
+        heir = await (await self._connect()).store.heir(run_id)
+        return None if heir == run_id else heir
 
     async def _ask(self, call: Callable[[], Awaitable[Asked]]) -> Asked:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
@@ -360,9 +362,10 @@ class Run(Generic[O]):
             return await self._start_anew()
         lanes = await connected.store.retry(self.id)
         if lanes is None:
-            if successor := await self._follow("retried"):
-                return await successor.retry()
             row = await self._row()
+            self._refuse_step(row, "retried")
+            if row.reason == status.REASON_CONTINUED and (heir := await connected.store.heir(self.id)) != self.id:
+                return await Run(heir, self._connect, self._payloads, self._output_type, known=True).retry()
             ended = row.status in (status.FAILED, status.CANCELLED)
             if row.undoing or (ended and row.graph is not None):
                 who = f"run {self.id}" if row.undoing else f"a step of run {self.id}"

@@ -10,6 +10,7 @@ import pytest
 
 from stepfast import (
     Context,
+    InvalidState,
     NonRetryableError,
     RunCancelled,
     RunFailed,
@@ -22,7 +23,7 @@ from stepfast.errors import DatabaseUnavailable
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at
-from tests.support.engine import Calls, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 from tests.worker.spying import wrap
 
 
@@ -368,3 +369,35 @@ async def test_the_limit_on_records_names_the_way_out(make_app: MakeApp) -> None
     await app.drain()
     with pytest.raises(RunFailed, match=r"ctx\.continue_as"):
         await run.result()
+
+
+async def test_a_chain_of_any_length_is_followed_from_its_first(app: Stepfast) -> None:
+    """Written by hand: what matters is how many there are."""
+
+    @app.workflow
+    async def loop(ctx: Context, n: int) -> str:
+        return str(await ctx.wait_signal("go"))
+
+    runs = sorted(await app.start_many(loop, list(range(1201))), key=lambda run: run.id)
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    try:
+        await rows.fetch(
+            "UPDATE [runs] AS r SET status = 'completed', reason = 'continued', place = NULL, output = "
+            "(SELECT '\"' || CAST(n.id AS text) || '\"' FROM [runs] n WHERE n.id > r.id ORDER BY n.id LIMIT 1) "
+            "WHERE id <> ?",
+            runs[-1].id,
+        )
+    finally:
+        await rows.close()
+    first, last = runs[0], runs[-1]
+    await first.pause()
+    assert await last.status() == "paused"
+    await first.resume()
+    assert await last.status() == "queued"
+    await first.signal("go", "on")
+    await app.drain()
+    assert await first.result(timeout=PATIENCE) == "on"
+    with pytest.raises(InvalidState, match=last.id):
+        await first.cancel()
+    with pytest.raises(InvalidState, match=last.id):
+        await first.retry()

@@ -182,6 +182,10 @@ class Store(Protocol):
         """Those of the runs that have ended."""
         ...
 
+    async def heir(self, run_id: str) -> str:
+        """The last of the runs that one went on as (``ctx.continue_as``); itself, if it did not."""
+        ...
+
     async def run(self, run_id: str) -> RunRow | None:
         """One run."""
         ...

@@ -92,6 +92,19 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, input, output,
        timeout_ms, deadline_ms, dag_id
 FROM {schema}.runs WHERE id = $1;
 
+-- name: heir
+-- The last of the runs that one went on as; itself, if it did not.
+WITH RECURSIVE chain AS (
+    SELECT id, 0 AS n,
+           CASE WHEN reason = 'continued' AND output ~ '^"[0-9a-f-]{36}"$' THEN substr(output, 2, 36)::uuid END AS next
+    FROM {schema}.runs WHERE id = $1
+    UNION ALL
+    SELECT r.id, c.n + 1,
+           CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END
+    FROM chain c JOIN {schema}.runs r ON r.id = c.next
+)
+SELECT id FROM chain ORDER BY n DESC LIMIT 1;
+
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,

@@ -199,6 +199,11 @@ class PostgresStore:
         """Those of the runs that have ended."""
         return [Outcome(str(row[0]), *row[1:]) for row in await self._fetch("outcomes", list(ids))]
 
+    async def heir(self, run_id: str) -> str:
+        """The last of the runs that one went on as; itself, if it did not."""
+        rows = await self._fetch("heir", run_id)
+        return str(rows[0]["id"]) if rows else run_id
+
     async def run(self, run_id: str) -> RunRow | None:
         """One run."""
         rows = await self._fetch("run", run_id)

@@ -36,6 +36,16 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, input, output,
        undoing, origin_id, graph, timeout_ms, deadline_ms, dag_id
 FROM {prefix}runs WHERE id = ?;
 
+-- name: heir
+-- The last of the runs that one went on as; itself, if it did not.
+WITH RECURSIVE chain AS (
+    SELECT id, 0 AS n, CASE WHEN reason = 'continued' THEN trim(output, '"') END AS next FROM {prefix}runs WHERE id = ?
+    UNION ALL
+    SELECT r.id, c.n + 1, CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
+    FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.next
+)
+SELECT id FROM chain ORDER BY n DESC LIMIT 1;
+
 -- name: runs
 -- A page of runs, newest first. Each filter is left out by passing null. The three statements after this one ask the
 -- same, but name the filter that an index serves: a plan made for "null or equal" could use none.

@@ -174,6 +174,11 @@ class SqliteStore:
 
         return await self._read(look)
 
+    async def heir(self, run_id: str) -> str:
+        """The last of the runs that one went on as; itself, if it did not."""
+        rows = await self._fetch("heir", run_id)
+        return str(rows[0][0]) if rows else run_id
+
     async def run(self, run_id: str) -> RunRow | None:
         """One run."""
         rows = await self._fetch("run", run_id)
