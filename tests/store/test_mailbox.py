@@ -412,6 +412,24 @@ async def test_mail_to_a_run_that_has_ended_is_thrown_away(scene: Scene) -> None
     assert (await scene.info(run.id)).status == before.status
 
 
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+async def test_a_signal_committed_before_the_end_of_a_run_that_can_be_retried_is_kept_for_that(
+    scene: Scene, how: str
+) -> None:
+    """As one that was sent directly. What is not for a retry is not: the answers of children come again."""
+    run = await scene.running()
+    await scene.post(mail := signal(run.id))
+    await scene.post(signal(run.id, "completed", kind="child"))
+    await scene.flush(failed(run) if how == "failed" else move(run, "cancelled", reason="cancelled"))
+    assert await scene.store.deliver(10) == Delivery(set(), False, False, 2)
+    assert (await scene.info(run.id)).status == how
+    assert not (await scene.store.tick(scene.worker, ["order"], True)).mail
+    await scene.store.retry(run.id)
+    [again] = await scene.claim()
+    assert again.wakes == 1, "it would not look for its mail"
+    assert [found.id for found in (await scene.mailbox(run.id)).mail] == [mail.id]
+
+
 async def test_mail_to_a_run_that_does_not_exist_is_thrown_away(scene: Scene) -> None:
     await scene.post(signal(new_id()))
     assert (await scene.store.deliver(10)).moved == 1

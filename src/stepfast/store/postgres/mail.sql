@@ -56,11 +56,12 @@ FOR NO KEY UPDATE OF r SKIP LOCKED;
 -- name: deliver
 -- Mail ($1 its runs, locked in this transaction, $2 its ids) reaches its runs: they are counted up, and those that wait
 -- for it stand in line, or gather some more of it. Cancellations are only named, and carried out by the next statement.
--- A run that has ended needs no mail; but if it went on as another (its output names it), what is not an answer to it
--- goes there.
+-- A run that has completed or was undone needs no mail; but if it went on as another (its output names it), what is not
+-- an answer to it goes there. One that can be retried keeps its signals for that, as it keeps those sent directly.
 WITH mail AS MATERIALIZED (
     SELECT m.run_id, m.id, m.kind, r.worker IS NOT NULL AS held,
-           r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AS over,
+           r.status IN ('completed', 'compensated')
+           OR (r.status IN ('failed', 'cancelled', 'skipped') AND m.kind <> 'signal') AS over,
            CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$'
                 THEN substr(r.output, 2, 36)::uuid END AS heir
     FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)

@@ -61,6 +61,14 @@ def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standi
     return Asked(dag.status, dag.reason, asked.done, asked.lane, running=asked.running)
 
 
+def _wanted_by(run: Standing) -> set[str]:
+    """The kinds of mail that a run has a use for. One that can be retried keeps its signals for that, as it keeps those
+    sent directly; answers of its children it is told again."""
+    if run.status in (status.COMPLETED, status.COMPENSATED):
+        return set()
+    return {status.MAIL_SIGNAL} if run.ended else {status.MAIL_SIGNAL, status.MAIL_CHILD}
+
+
 def _wake(database: sqlite3.Connection, sql: dict[str, str], run: Standing, count: int, run_id: str) -> None:
     database.execute(sql["count_wakes" if run.blocked else "wake"], (count, run_id))
 
@@ -94,16 +102,15 @@ class _Round:
         self.thrown_away: list[tuple[str, str]] = []
 
     def hand_over(self, run_id: str, letters: list[Letter]) -> None:
-        """All that has come for one run. Cancellations first: what they end needs no other mail."""
-        count = Counter(kind for _, kind in letters)
-        if count[status.MAIL_CANCEL]:
+        """All that has come for one run. Cancellations first: what they end needs no answers any more."""
+        if any(kind == status.MAIL_CANCEL for _, kind in letters):
             self._heard(cancel(self._database, self._sql, run_id))
         run = standing(self._database, self._sql, run_id)
-        open_ = run is not None and not run.ended
-        if run is not None and open_:
-            self._tell(run, run_id, count)
+        wanted = set() if run is None else _wanted_by(run)
+        if run is not None:
+            self._tell(run, run_id, Counter(kind for _, kind in letters if kind in wanted))
         for mail_id, kind in letters:
-            (self.delivered if open_ and kind != status.MAIL_CANCEL else self.thrown_away).append((run_id, mail_id))
+            (self.delivered if kind in wanted else self.thrown_away).append((run_id, mail_id))
 
     def _tell(self, run: Standing, run_id: str, count: Counter[str]) -> None:
         self.running |= run.worker is not None
