@@ -15,7 +15,7 @@ from ..model import status
 from ..model.records import StepRecord
 from ..settings import FORMAT
 from .call import DurableCall, Race
-from .calls import exited
+from .calls import being_cancelled, exited
 from .children import ResultCall
 from .failure import ending_record
 from .line import Line, sub_branch
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 T = TypeVar("T")
+_TURNS = 5
+"""Turns of the event loop that a task needs at most to go on after another has ended."""
 Body = Callable[[Line], Awaitable[Any]]
 
 
@@ -286,11 +288,20 @@ async def run_branch(execution: Execution, line: Line, body: Body) -> Any:
     if execution.closed is not None:
         raise execution.closed
     execution.busy += 1
+    failed = True
     try:
-        return await body(line)
+        result = await body(line)
+        failed = False
+        return result
     except SystemExit as error:
         raise exited(error) from None
+    except asyncio.CancelledError:
+        if execution.closed is None and not being_cancelled():
+            raise RuntimeError("the branch was cancelled by something it awaited") from None
+        raise
     finally:
+        if execution.given_up:
+            execution.branch_ended(line.branch, failed)
         line.owner = None
         execution.busy -= 1
         execution.look_soon()
@@ -353,14 +364,12 @@ async def settle(execution: Execution, line: Line, works: list[Coroutine[Any, An
         if tasks:
             await asyncio.wait(tasks)
     except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-            task.add_done_callback(_seen)  # now, because the wait below may be cancelled once more
-        if execution.closed is not None:
-            raise execution.closed from None
-        if tasks:
-            await asyncio.wait(tasks)  # each records that it was cancelled
-        raise
+        await _stop_all(execution, tasks)
+        if any(task.cancelled() for task in tasks) or not tasks:
+            raise
+        # All that was waited for is on record: a timeout of the code around it came too late, and a replay would not
+        # see it. The next call is stopped.
+        execution.late_stops |= {asyncio.current_task()}
     finally:
         execution.release(line)
         party.over()
@@ -368,6 +377,31 @@ async def settle(execution: Execution, line: Line, works: list[Coroutine[Any, An
     if execution.closed is not None:
         raise execution.closed
     return outcomes
+
+
+async def _stop_all(execution: Execution, tasks: list[asyncio.Task[Any]]) -> None:
+    """Stop them; each records that it was cancelled, unless it has its outcome. What only reads records comes first: in
+    a replay that was held up a timeout of the code's own must not be quicker than what is recorded."""
+    try:
+        if execution.history.records and execution.closed is None:
+            await _read_on(execution, tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+            task.add_done_callback(_seen)  # now, because the wait below may be cancelled once more
+    if execution.closed is not None:
+        raise execution.closed from None
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def _read_on(execution: Execution, tasks: list[asyncio.Task[Any]]) -> None:
+    """Until nothing moves any more for a few turns of the loop."""
+    last = None
+    while (now := (sum(task.done() for task in tasks), len(execution.taken), execution.seq)) != last:
+        last = now
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
 
 
 def _outcome(task: asyncio.Task[Any]) -> Any:

@@ -9,20 +9,24 @@ import asyncio
 import sys
 import time
 from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from ..errors import ContextMisuse, RecordedError
+from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
 from ..model.records import Mail, StepDone, StepRecord, StepWith
 from ..settings import FORMAT
 from .failure import decode_error
+from .history import recorded_as
 from .line import Line
+from .scope import alarm, wake
 
 if TYPE_CHECKING:
     from .execution import Execution
 
 T = TypeVar("T")
 
+_PATIENCE = 10.0
+"""Seconds, beside twice the time that it took before, within which code is expected to give up a call again."""
 _lines: dict[tuple[int, int], tuple[str, Any]] = {}
 """(id of a code object, line) → "file:line", and the code object itself, so that its id stays its own."""
 
@@ -47,8 +51,12 @@ class DurableCall(Generic[T]):
     """An awaitable of the context. Await it once; where and in which order is up to you."""
 
     __slots__ = (
-        "_awaited", "_began", "_execution", "_line", "_record", "branch", "kind", "line", "name", "position", "race",
+        "_awaited", "_began", "_execution", "_iterator", "_line", "_record", "branch", "kind", "line", "name",
+        "position", "race",
     )  # fmt: skip
+
+    _iterator: Generator[Any, None, T]
+    """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
 
     def __init__(self, execution: Execution, line: Line, kind: str, name: str, where: str) -> None:
         self._execution = execution
@@ -82,6 +90,31 @@ class DurableCall(Generic[T]):
             return self._perform().__await__()
         return self._replay(record).__await__()
 
+    # -- as a coroutine: whatever takes only these, a TaskGroup say, takes a call too -------------------------------
+
+    def send(self, value: Any, /) -> Any:
+        """Go on, as a task does it."""
+        try:
+            iterator = self._iterator
+        except AttributeError:
+            iterator = self._iterator = self.__await__()
+        return iterator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """The task that goes through it is cancelled."""
+        try:
+            iterator = self._iterator
+        except AttributeError:
+            iterator = self._iterator = self.__await__()
+        return iterator.throw(*error)
+
+    def close(self) -> None:
+        """The task ended before the call did."""
+        if not self._awaited:
+            self.give_up()
+        elif hasattr(self, "_iterator"):
+            self._iterator.close()
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
 
@@ -114,6 +147,7 @@ class DurableCall(Generic[T]):
             if execution.closed is not None:
                 raise execution.closed from None
             await self._record_cancelled()
+            execution.gave_up(self)
             raise
         finally:
             execution.end(self._line)
@@ -126,11 +160,32 @@ class DurableCall(Generic[T]):
         execution = self._execution
         execution.saw(self.branch, record.completed_at)
         if record.status == status.CANCELLED:
-            # The code's own timeout ended this wait before, and does so again; it only must not be done again.
             if execution.replay_only and execution.history.ends_with(record):
                 raise execution.end_of_history(self)
-            await asyncio.get_running_loop().create_future()
+            await self._be_given_up(record)
         return self._outcome(record)
+
+    async def _be_given_up(self, record: StepRecord) -> NoReturn:
+        """The code's own timeout, or a group of tasks, ended this call before, and does so again; it only must not be
+        done again. Code that does not give it up any more is not waited for without end."""
+        execution, again = self._execution, asyncio.get_running_loop().create_future()
+        patience = 2 * max(0, record.completed_at - record.started_at) / 1000 + _PATIENCE
+        timer = alarm(patience, wake, again)
+        try:
+            await again
+        except asyncio.CancelledError:
+            if execution.closed is None:
+                execution.gave_up(self)
+            raise
+        finally:
+            timer.cancel()
+        error = NonDeterminismError(
+            f"{recorded_as(record)} and given up by the code's own timeout or cancellation, but now the code (at "
+            f"{self.line}) has not given it up for {patience:.3g} s. Time or chance decides in code outside of steps: "
+            "bound a step by ctx.options(timeout=…), race waits by ctx.first"
+        )
+        execution.diverge(error)
+        raise error
 
     def _outcome(self, record: StepRecord) -> T:
         """What a record means to the code: a value, or an error raised."""

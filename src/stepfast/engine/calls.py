@@ -83,6 +83,7 @@ class StepCall(DurableCall[T]):
             if execution.closed is not None:
                 raise execution.closed from None
             await self._record_cancelled()
+            execution.gave_up(self)
             raise
         finally:
             del execution.active[self]
@@ -148,7 +149,7 @@ class StepCall(DurableCall[T]):
             except (Exception, asyncio.CancelledError) as error:
                 if execution.closed is not None:
                     raise execution.closed from None
-                if isinstance(error, asyncio.CancelledError) and _being_cancelled():
+                if isinstance(error, asyncio.CancelledError) and being_cancelled():
                     raise
                 if isinstance(error, DatabaseRefused):
                     error = PayloadError(f"the database refused {self}: {error}")
@@ -238,7 +239,10 @@ class StepCall(DurableCall[T]):
         return await self._settle(self._made(status.FAILED, None, text))
 
     async def _record_cancelled(self) -> None:
-        """The workflow's own timeout gave this step up; it must do so again on replay."""
+        """The workflow's own timeout gave this step up; it must do so again on replay. Its time counts from the first
+        try, or at least not from a later one."""
+        if self._calls != 1:
+            self._began = self._execution.began
         await self._record_to_the_end(self._made(status.CANCELLED, None))
 
     def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
@@ -313,7 +317,7 @@ async def _no_exit(work: Awaitable[Any]) -> Any:
         raise exited(error) from None
 
 
-def _being_cancelled() -> bool:
+def being_cancelled() -> bool:
     """Whether a cancellation comes from outside (a timeout of the code), rather than from what was awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import (
     AttemptEnded,
@@ -35,6 +35,16 @@ if TYPE_CHECKING:
     from .step import Undoable
 
 E = TypeVar("E", bound=RecordedError)
+
+
+class GivenUp(NamedTuple):
+    """A call that was ended by the code around it."""
+
+    place: tuple[str, int]
+    line: str
+    """The branch whose code has to go on: that of the call, or one around it, if that ended by an error."""
+    taken: int
+    """How many positions had been taken by then."""
 
 
 class Execution:
@@ -75,6 +85,8 @@ class Execution:
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
     """Tasks that were cancelled when it was too late for the call they were in."""
+    given_up: tuple[GivenUp, ...] = ()
+    """Calls that the code's own timeout, or a group of tasks, has ended."""
     ends_recalled = False
     """Whether the ends of children that are on record are in the inbox."""
     _inbox: Inbox | None = None
@@ -287,6 +299,24 @@ class Execution:
         """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
         self.history.leave_out(branch)
 
+    def gave_up(self, call: DurableCall[Any]) -> None:
+        """The code's own timeout, or a group of tasks, ended a call. Whether the code lives with that is not known
+        before it goes on."""
+        self.given_up += (GivenUp((call.branch, call.position), call.branch, len(self.taken)),)
+
+    def branch_ended(self, branch: str, failed: bool) -> None:
+        """What was given up within a branch that returned is settled; if the branch raised, the line around it has to
+        live with it."""
+        left = tuple(each for each in self.given_up if each.line != branch)
+        if failed and (above := places_above(branch)):
+            moved = [each for each in self.given_up if each.line == branch and not self._went_on(each)]
+            left += tuple(each._replace(line=above[-1][0], taken=len(self.taken)) for each in moved)
+        self.given_up = left
+
+    def _went_on(self, given_up: GivenUp) -> bool:
+        """Whether its line has called anything since."""
+        return any(branch == given_up.line for branch, _ in self.taken[given_up.taken :])
+
     def never_awaited(self) -> list[DurableCall[Any]]:
         """Calls that the code made and forgot, in the order of their positions."""
         forgotten = [call for call in self.unawaited if not self.history.is_left_out(call.branch)]
@@ -295,12 +325,13 @@ class Execution:
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
         """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
         for several; and what was recorded after each was raised, in the lines that saw it. What other branches did
-        meanwhile stays."""
-        if error is None:
-            return []
-        places = dict.fromkeys(self._made_after(error))
-        for other in error.beside:
-            places |= dict.fromkeys(self.to_forget(other))
+        meanwhile stays. So does what the code gave up by a timeout of its own, if it went on from there; if not, that
+        ended the attempt, and is made anew."""
+        places = dict.fromkeys(each.place for each in self.given_up if not self._went_on(each))
+        failed = [error] if error is not None else []
+        for each in failed:
+            places |= dict.fromkeys(self._made_after(each))
+            failed += each.beside
         return list(places)
 
     def _made_after(self, error: RecordedError) -> list[tuple[str, int]]:
@@ -394,12 +425,14 @@ class Execution:
 
     def cancelled(self) -> Transition:
         """The end of a cancelled run, or the beginning of its undoing."""
+        undo = self.has_undos()
         return Transition(
             self.run_id,
             self.claim,
-            status.COMPENSATING if self.has_undos() else status.CANCELLED,
+            status.COMPENSATING if undo else status.CANCELLED,
             reason=status.REASON_CANCELLED,
             recorded=self.recorded,
+            forget=[] if undo else self.to_forget(None),
         )
 
     def has_undos(self) -> bool:
