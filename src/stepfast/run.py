@@ -15,7 +15,7 @@ from .engine.children import STARTS
 from .engine.failure import decode_error
 from .engine.history import PATCH, UNDO
 from .engine.scope import refuse_in_workflow
-from .engine.sleeping import wakes_at
+from .engine.sleeping import SLEEP, wakes_at
 from .engine.undo import UNDO_BRANCH
 from .engine.workflow import DAG_STEP
 from .errors import InvalidState, RunCancelled, RunFailed, RunNotFound
@@ -217,7 +217,8 @@ class Run(Generic[O]):
             return found
         found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
         if row.waiting_for == status.WAITING_RETRY:
-            found += _waiting_steps(await store.activity(self.id), found, self._payloads)
+            tries = [call for call in await store.activity(self.id) if call.attempt == row.attempt]
+            found += _waiting_steps(tries, found, self._payloads)
         return found
 
     async def _nodes(self, row: RunRow) -> list[StepInfo]:
@@ -461,15 +462,20 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
 _UNDO_WORDS = {status.COMPLETED: status.COMPENSATED, status.FAILED: status.COMPENSATION_FAILED}
 
 
-def _status_of(row: StepRecord, now: int) -> str:
-    """A sleep has one record, made when it began; an undo has words of its own."""
-    if row.kind == "sleep" and row.status == status.WAITING:
-        return status.COMPLETED if wakes_at(row) <= now else status.WAITING
-    return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status
+def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
+    """How a record stands, and since when it is over. A sleep has one record, made when it began, which says when it
+    ends. What a run had not waited for to the end when it ended itself was given up then. Undos have words of their
+    own."""
+    if row.status == status.WAITING:
+        until = run.completed_at or run.now_ms
+        if row.kind == SLEEP and wakes_at(row) <= until:
+            return status.COMPLETED, wakes_at(row)
+        return (status.CANCELLED, until) if run.status in status.TERMINAL else (status.WAITING, None)
+    return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status, row.completed_at
 
 
 def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
-    where = _status_of(row, run.now_ms)
+    where, ended = _end_of(row, run)
     return StepInfo(
         name=row.name,
         kind=row.kind,
@@ -482,7 +488,7 @@ def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
         error=_error(row.error, row.format, payloads),
         attempts=row.attempts,
         started_at=_required_time(row.started_at),
-        completed_at=None if where == status.WAITING else _time(row.completed_at),
+        completed_at=_time(ended),
         line=row.line,
         undo=row.undo,
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,

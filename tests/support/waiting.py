@@ -46,11 +46,18 @@ async def let_pass(app: Stepfast, run: Run[Any], seconds: float) -> None:
             "UPDATE [steps] SET started_at = started_at + ?, completed_at = completed_at + ? WHERE run_id = ?",
             span, span, run.id,
         )  # fmt: skip
+        sleeping = "SELECT branch, position, output FROM [steps] WHERE kind = 'sleep' AND run_id = ?"
+        for branch, position, output in await rows.fetch(sleeping, run.id):
+            if "until" in (plan := json.loads(output)):
+                text = json.dumps({"until": plan["until"] + span})
+                where = "WHERE run_id = ? AND branch = ? AND position = ?"
+                await rows.fetch(f"UPDATE [steps] SET output = ? {where}", text, run.id, branch, position)
         await rows.fetch("UPDATE [tries] SET due_at = due_at + ? WHERE run_id = ?", span, run.id)
         for key, value in await rows.fetch("SELECT key, value FROM [run_values] WHERE run_id = ?", run.id):
             if key.startswith(CHECKS):
                 kept = json.loads(value)
                 kept["due_at"] += span
+                kept["began_at"] += span
                 text = json.dumps(kept)
                 await rows.fetch("UPDATE [run_values] SET value = ? WHERE run_id = ? AND key = ?", text, run.id, key)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
-from ..model.records import Mail, StepDone, StepRecord, StepWith
+from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
 from ..settings import FORMAT
 from .failure import decode_error
 from .history import recorded_as
@@ -138,7 +138,7 @@ class DurableCall(Generic[T]):
         execution = self._execution
         if execution.replay_only:
             raise execution.end_of_history(self)
-        self._began = time.monotonic()
+        self._began = self._waits_since()
         execution.begin(self._line)
         try:
             execution.stop_if_late()
@@ -155,6 +155,13 @@ class DurableCall(Generic[T]):
     def _go(self) -> Coroutine[Any, Any, T]:
         """The work itself; what it gives, a replay must give too."""
         raise NotImplementedError
+
+    def _waits_since(self) -> float:
+        """When it began, on this process's clock: now, or when an earlier claim opened its record. A run that gave its
+        slot back meanwhile has waited all the same."""
+        record = self._record
+        waited = 0 if record is None else max(0, self._execution.database_now() - record.started_at)
+        return time.monotonic() - waited / 1000
 
     async def _replay(self, record: StepRecord) -> T:
         execution = self._execution
@@ -244,6 +251,31 @@ class DurableCall(Generic[T]):
             execution.recorder.payloads.format if format_ is None else format_,
             undo,
         )
+
+    def _failed_try(
+        self, error: str, number: int, retry_ms: int, arguments: str | None, format_: int | None = None
+    ) -> TryFailed:
+        """For the log, which keeps it when the record of the failure is forgotten."""
+        execution = self._execution
+        return TryFailed(
+            execution.run_id,
+            execution.claim,
+            self.branch,
+            self.position,
+            execution.claimed.attempt,
+            number,
+            self.name,
+            error,
+            arguments,
+            int((time.monotonic() - self._began) * 1000),
+            execution.recorder.payloads.format if format_ is None else format_,
+            retry_ms,
+        )
+
+    def _waited_in_vain(self, error: str, arguments: str | None = None, format_: int | None = None) -> StepDone:
+        """The record of a wait that failed, which also goes into the log."""
+        self._execution.journal_note(self._failed_try(error, 1, 0, arguments, format_))
+        return self._entry(status.FAILED, None, error, arguments=arguments, format_=format_)
 
     async def _open(self, plan: str) -> StepRecord:
         """Record what is decided at the beginning; the outcome will take its place."""

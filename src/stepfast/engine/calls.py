@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
-from ..model.records import StepDone, StepRecord, StepRunning, TryFailed
+from ..model.records import StepDone, StepRecord, StepRunning
 from .call import DurableCall
 from .failure import encode_error, step_failed
 from .line import Line
@@ -235,7 +235,7 @@ class StepCall(DurableCall[T]):
     async def _record_failed(self, error: BaseException, calls: int) -> T:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
-        execution.journal_note(self._failed_try(text, calls, 0))  # the log keeps it when the record is forgotten
+        execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
         return await self._settle(self._made(status.FAILED, None, text))
 
     async def _record_cancelled(self) -> None:
@@ -261,27 +261,10 @@ class StepCall(DurableCall[T]):
         """Journal a failed try before the next one; when that is due."""
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
-        now = await execution.journal(self._failed_try(text, failures, retry_ms))
+        now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
         if execution.asked is not None:
             await execution.heed()
         return now + retry_ms
-
-    def _failed_try(self, error: str, number: int, retry_ms: int) -> TryFailed:
-        execution = self._execution
-        return TryFailed(
-            execution.run_id,
-            execution.claim,
-            self.branch,
-            self.position,
-            execution.claimed.attempt,
-            number,
-            self.name,
-            error,
-            self._encoded_arguments(),
-            int((time.monotonic() - self._began) * 1000),
-            execution.recorder.payloads.format,
-            retry_ms,
-        )
 
     def _encoded_arguments(self) -> str | None:
         """The arguments for the activity log, where they are JSON; a log is no reason to fail a step."""

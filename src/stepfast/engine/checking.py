@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,6 @@ from ..model import status
 from ..model.names import CHECKS
 from ..model.records import ValueSet
 from .calls import StepCall, exited
-from .failure import encode_error
 from .line import Line
 from .scope import current_call
 from .signature import Shape
@@ -34,13 +34,15 @@ class Checked(msgspec.Struct):
     """The count of wakes that was known when it began."""
     failures: int
     """How many tries of this attempt had failed before it answered."""
+    began_at: int = 0
+    """When the waiting began."""
 
 
 class UntilCall(StepCall[T]):
     """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
     between two calls; a resume or a signal makes the next one due at once."""
 
-    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_timeout_ms", "_wakes")
+    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_since", "_timeout_ms", "_wakes")
 
     def __init__(
         self,
@@ -60,11 +62,14 @@ class UntilCall(StepCall[T]):
         self._wakes = 0
         """The count of wakes that was known when the last check began."""
         self._next_at = 0
+        self._since = 0.0
+        """When the waiting began, on this process's clock."""
         self._forgiven = 0
         """How many tries had failed before the last answer: each check has its own retries."""
         super().__init__(execution, line, name, function, shape, options, where, args, {}, "wait_until")
 
     async def _try_until_done(self) -> T:
+        self._since = self._waits_since()
         if self._execution.claimed.claim > 1:
             await self._wait_as_before()
         return await super()._try_until_done()
@@ -79,6 +84,7 @@ class UntilCall(StepCall[T]):
         if last.attempt != execution.claimed.attempt:
             return
         self._next_at, self._wakes, self._forgiven = last.due_at, last.wakes, last.failures
+        self._since = time.monotonic() - max(0, execution.database_now() - last.began_at) / 1000
         tries = execution.claimed.tries.get((self.branch, self.position))
         if tries is not None and tries.failures > last.failures:
             return  # a check has failed since: what it waits for is its next try
@@ -92,9 +98,8 @@ class UntilCall(StepCall[T]):
             now = execution.database_now()
             if due_at is not None and now >= due_at:
                 late = WaitTimeout(f"{self.name!r} was not so within {(self._timeout_ms or 0) / 1000:g} s")
-                return await self._settle(
-                    self._made(status.FAILED, None, encode_error(late, execution.recorder.payloads))
-                )
+                self._began = self._since
+                raise late  # to be recorded as the last failure, which no further try follows
             self._next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)
             if self._forgiven != self._calls - 1:
                 self._forgiven = self._calls - 1
@@ -104,6 +109,7 @@ class UntilCall(StepCall[T]):
             if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
                 await self._wait_for_next()
             result = await self._ask_again()
+        self._began = self._since  # what is recorded is the whole wait, not its last check
         return await super()._done(result)
 
     async def _wait_for_next(self) -> None:
@@ -116,7 +122,8 @@ class UntilCall(StepCall[T]):
     def _keep(self) -> None:
         """Journal what is known of the last check; with the release, or before it."""
         execution = self._execution
-        last = Checked(execution.claimed.attempt, self._next_at, self._wakes, self._forgiven)
+        began_at = execution.database_now() - int((time.monotonic() - self._since) * 1000)
+        last = Checked(execution.claimed.attempt, self._next_at, self._wakes, self._forgiven, began_at)
         text = msgspec.json.encode(last).decode()
         execution.journal_note(ValueSet(execution.run_id, execution.claim, self._key, text))
 

@@ -107,10 +107,10 @@ class ResultCall(DurableCall[O]):
         if mail.name == status.COMPLETED:
             entry = self._entry(status.COMPLETED, mail.value, arguments=whose, format_=mail.format)
         elif mail.error is not None:
-            entry = self._entry(status.FAILED, None, mail.error, arguments=whose, format_=mail.format)
+            entry = self._waited_in_vain(mail.error, whose, mail.format)
         else:
             text = payloads.encode_own({"type": "RunCancelled", "message": f"it was {mail.name}"})
-            entry = self._entry(status.FAILED, None, text, arguments=payloads.encode_own(self._child.run_id))
+            entry = self._waited_in_vain(text, payloads.encode_own(self._child.run_id))
         return await self._settle(StepWith(entry, takes=[mail.id]))
 
     async def _replay(self, record: StepRecord) -> O:

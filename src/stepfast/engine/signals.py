@@ -38,7 +38,7 @@ class SignalCall(DurableCall[T]):
         if mail is None:
             late = SignalTimeout(f"no signal {self.name!r} came within {(self._timeout_ms or 0) / 1000:g} s")
             text = encode_error(late, self._execution.recorder.payloads)
-            return await self._settle(self._entry(status.FAILED, None, text))
+            return await self._settle(self._waited_in_vain(text))
         return await self._take(mail)
 
     async def _arrival(self) -> Mail | None:
@@ -58,7 +58,7 @@ class SignalCall(DurableCall[T]):
         try:
             payloads.decode(mail.value or "null", self._type, mail.format, f"the value of signal {self.name!r}")
         except StepfastError as error:
-            entry = self._entry(status.FAILED, None, encode_error(error, payloads))
+            entry = self._waited_in_vain(encode_error(error, payloads))
         else:
             entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
         return await self._settle(StepWith(entry, takes=[mail.id]))

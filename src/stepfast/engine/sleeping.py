@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
+SLEEP = "sleep"
+
+
 class SleepCall(DurableCall[None]):
     """``ctx.sleep``: one record, made when the sleep begins. It holds when the sleep ends, and so says all there is."""
 
@@ -23,7 +26,7 @@ class SleepCall(DurableCall[None]):
     def __init__(self, execution: Execution, line: Line, for_ms: int, until_ms: int | None, where: str) -> None:
         self._for_ms = for_ms
         self._until_ms = until_ms
-        super().__init__(execution, line, "sleep", "sleep", where)
+        super().__init__(execution, line, SLEEP, SLEEP, where)
 
     async def _go(self) -> None:
         execution = self._execution

@@ -125,7 +125,7 @@ SELECT branch, position, name, detail, data, started_at, format
 FROM {prefix}progress p
 WHERE run_id = ? AND NOT EXISTS (
     SELECT 1 FROM {prefix}steps s
-    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position)
+    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.status <> 'waiting')
 ORDER BY branch, position;
 
 -- name: activity

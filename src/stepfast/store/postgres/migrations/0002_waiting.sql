@@ -49,21 +49,38 @@ CREATE TABLE {schema}.run_values (
     PRIMARY KEY (run_id, key)
 );
 
+-- The record of a sleep stays as it was made when the sleep began. When it was over, if it is, follows from its plan; a
+-- sleep that its run did not live to see the end of is not over. What is open has no end.
+CREATE VIEW {schema}.sleeps AS
+SELECT s.run_id, s.branch, s.position, e.ended_at
+FROM {schema}.steps s
+CROSS JOIN LATERAL (SELECT COALESCE((s.output::json ->> 'until')::bigint,
+                                    s.completed_at + (s.output::json ->> 'for')::bigint) AS ended_at) e
+WHERE s.kind = 'sleep' AND s.status = 'waiting'
+  AND e.ended_at <= COALESCE((SELECT r.completed_at FROM {schema}.runs r WHERE r.id = s.run_id), {now});
+
 CREATE OR REPLACE VIEW {schema}.steps_readable AS
-SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
-       CASE WHEN format = 1 THEN output::json END AS output,
-       CASE WHEN error LIKE '{%' THEN error::json END AS error,
-       CASE WHEN format = 1 THEN arguments::json END AS arguments,
-       to_timestamp(started_at::numeric / 1000.0) AS started_at,
-       to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
-       undo
-FROM {schema}.steps;
+SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
+       CASE WHEN e.ended_at IS NULL THEN s.status ELSE 'completed' END AS status, s.attempts, s.line,
+       CASE WHEN s.format = 1 THEN s.output::json END AS output,
+       CASE WHEN s.error LIKE '{%' THEN s.error::json END AS error,
+       CASE WHEN s.format = 1 THEN s.arguments::json END AS arguments,
+       to_timestamp(s.started_at::numeric / 1000.0) AS started_at,
+       to_timestamp((CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END)::numeric / 1000.0)
+           AS completed_at,
+       s.undo
+FROM {schema}.steps s
+LEFT JOIN {schema}.sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e.position = s.position;
 
 CREATE OR REPLACE VIEW {schema}.activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
        arguments, output, error, format, started_at, completed_at
 FROM {schema}.steps
-WHERE status NOT IN ('failed', 'waiting')   -- each failed try of a step is in `tries`; an open one has no outcome yet
+WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`, and stays there; what is open has no outcome yet
+UNION ALL
+SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at
+FROM {schema}.sleeps e
+JOIN {schema}.steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
 FROM {schema}.tries;

@@ -34,22 +34,38 @@ CREATE TABLE {prefix}run_values (
     PRIMARY KEY (run_id, key)
 ) WITHOUT ROWID;
 
+-- The record of a sleep stays as it was made when the sleep began. When it was over, if it is, follows from its plan; a
+-- sleep that its run did not live to see the end of is not over. What is open has no end.
+CREATE VIEW {prefix}sleeps AS
+SELECT * FROM (
+    SELECT run_id, branch, position,
+           COALESCE(json_extract(output, '$.until'), completed_at + json_extract(output, '$.for')) AS ended_at
+    FROM {prefix}steps WHERE kind = 'sleep' AND status = 'waiting') AS s
+WHERE ended_at <= COALESCE((SELECT r.completed_at FROM {prefix}runs r WHERE r.id = s.run_id), {now});
+
 DROP VIEW {prefix}activity;
 CREATE VIEW {prefix}activity AS
 SELECT run_id, branch, position, name, 0 AS attempt, attempts AS number, status,
        arguments, output, error, format, started_at, completed_at
-FROM {prefix}steps WHERE status NOT IN ('failed', 'waiting')   -- failed tries are in `tries`; an open record is no call yet
+FROM {prefix}steps WHERE status NOT IN ('failed', 'waiting')   -- what failed is in `tries`; what is open has no outcome yet
+UNION ALL
+SELECT s.run_id, s.branch, s.position, s.name, 0, s.attempts, 'completed', s.output, NULL, NULL, s.format, s.started_at, e.ended_at
+FROM {prefix}sleeps e
+JOIN {prefix}steps s ON s.run_id = e.run_id AND s.branch = e.branch AND s.position = e.position
 UNION ALL
 SELECT run_id, branch, position, name, attempt, number, 'failed', arguments, NULL, error, format, started_at, completed_at
 FROM {prefix}tries;
 
 DROP VIEW {prefix}steps_readable;
 CREATE VIEW {prefix}steps_readable AS
-SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
-       CASE WHEN format = 1 THEN output END AS output,
-       error,
-       CASE WHEN format = 1 THEN arguments END AS arguments,
-       undo,
-       strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
-       strftime('%Y-%m-%d %H:%M:%f', completed_at / 1000.0, 'unixepoch') AS completed_at
-FROM {prefix}steps;
+SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
+       CASE WHEN e.ended_at IS NULL THEN s.status ELSE 'completed' END AS status, s.attempts, s.line,
+       CASE WHEN s.format = 1 THEN s.output END AS output,
+       s.error,
+       CASE WHEN s.format = 1 THEN s.arguments END AS arguments,
+       s.undo,
+       strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000.0, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%d %H:%M:%f', CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END / 1000.0, 'unixepoch')
+           AS completed_at
+FROM {prefix}steps s
+LEFT JOIN {prefix}sleeps e ON e.run_id = s.run_id AND e.branch = s.branch AND e.position = s.position;
