@@ -41,6 +41,7 @@ from .errors import (
     StepTimeout,
     UnknownWorkflow,
     WaitTimeout,
+    WorkerBroken,
 )
 from .model.backoff import Backoff
 from .model.payload import Codec
@@ -100,6 +101,7 @@ __all__ = [
     "SyncContext",
     "UnknownWorkflow",
     "WaitTimeout",
+    "WorkerBroken",
     "Workflow",
     "__version__",
     "cancelled",

@@ -19,7 +19,7 @@ from .engine.options import Seconds, StartOptions
 from .engine.scope import refuse_in_workflow
 from .engine.sync_context import SyncContext
 from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow_options
-from .errors import ConfigurationError, StepfastError, UnknownWorkflow
+from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
 from .model.names import check_name, check_namespace
@@ -381,7 +381,8 @@ class Stepfast:
         poll: float | None = None,
         grace: float | None = None,
     ) -> AsyncIterator[Worker]:
-        """A worker within this process, for as long as the ``async with`` lasts."""
+        """A worker within this process, for as long as the ``async with`` lasts. If it breaks, the block is ended, and
+        WorkerBroken comes out of it."""
         worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
         async with worker:
             yield worker
@@ -414,7 +415,7 @@ class Stepfast:
             finally:
                 await worker.stop()
         if worker.broken.is_set():
-            raise StepfastError("the worker broke, which is a bug in Stepfast; its log says how")
+            raise worker.breakage()
 
     async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
         """Work until nothing is runnable: for tests, cron jobs, serverless."""

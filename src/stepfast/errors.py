@@ -44,6 +44,22 @@ class SchemaError(StepfastError):
     """The tables are missing, or were made by a version this code cannot work with."""
 
 
+class WorkerBroken(StepfastError):
+    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs went back in line.
+
+    ``async with app.worker()`` ends its body and raises it, in place of what the body raised; ``app.work()`` and
+    ``app.drain()`` raise it too. A supervisor should start the worker again.
+    """
+
+    def __init__(self, worker: str, duty: str, said: str) -> None:
+        super().__init__(
+            f"worker {worker} broke and gave its runs back: {duty} ended by {said or 'itself'}. That is a bug in "
+            "Stepfast; the log has its traceback. Start the worker again"
+        )
+        self.worker = worker
+        self.duty = duty
+
+
 # --- starting and reading runs --------------------------------------------------------------------------------
 
 

@@ -50,6 +50,8 @@ class Heartbeat:
         self.unbroken_since = time.monotonic()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
         self._last = time.monotonic()
+        self.broke: Callable[[BaseException], None] = lambda _: None
+        """Told if the thread itself ends by an error."""
 
     @property
     def unbroken(self) -> float:
@@ -65,13 +67,26 @@ class Heartbeat:
         """An operator may have asked something of what we hold: do not wait for the next beat to hear of it."""
         self._hurried.set()
 
-    async def stop(self) -> None:
-        """End, and wait for the thread."""
+    def tell_to_stop(self) -> None:
+        """No further beat begins."""
         self._stop.set()
         self._hurried.set()
+
+    async def stop(self) -> None:
+        """End, and wait for the thread."""
+        self.tell_to_stop()
+        if not self._thread.is_alive():
+            return
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
 
     def _run(self) -> None:
+        try:
+            self._beat_until_stopped()
+        except BaseException as error:
+            if not self._stop.is_set():
+                self._tell(self.broke, error)
+
+    def _beat_until_stopped(self) -> None:
         # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
         # must be time for others, over a new one.
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))

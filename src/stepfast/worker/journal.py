@@ -80,6 +80,8 @@ class Journal:
 
     def note(self, entry: Entry) -> None:
         """Put an entry in that nobody waits for."""
+        if self._over:
+            return  # a handler that ends after its worker
         self._waiting.append((entry, None))
         if self._resting:
             self._bell.set()
@@ -92,8 +94,8 @@ class Journal:
         return False
 
     async def settle(self) -> None:
-        """Wait until everything put in so far is decided."""
-        while self._waiting or not self._idle.is_set():
+        """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
+        while not self._over and (self._waiting or not self._idle.is_set()):
             await self._idle.wait()
             await asyncio.sleep(0)
 

@@ -67,6 +67,8 @@ class Sweeper:
         self._stuck = False
         """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
         self.ticks = 0
+        self.stopped = False
+        """The worker stops: no further tick."""
 
     def look_now(self) -> None:
         """Something changed: do not wait for the tick."""
@@ -78,8 +80,8 @@ class Sweeper:
         self._look.set()
 
     async def run(self) -> None:
-        """Tick for ever."""
-        while True:
+        """Tick until the worker stops."""
+        while not self.stopped:
             self._look.clear()
             tick = await self.tick()
             self._each_tick()
@@ -185,4 +187,4 @@ class Sweeper:
             pass
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await dutifully(call, "sweep", self._logger, self._settings.outage_backoff_max)
+        return await dutifully(call, "sweep", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)

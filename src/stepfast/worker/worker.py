@@ -7,11 +7,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from ..engine.workflow import DAG_STEP, Workflow
-from ..errors import DatabaseUnavailable
+from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.ids import new_id
 from ..model.payload import Payloads
 from ..model.records import BeatAnswer, Claimed, FlushAnswer, StepWith, Transition, WorkerInfo
@@ -21,6 +21,7 @@ from ..store import Store
 from ..store.protocol import Wakeups
 from .claimer import Claimer
 from .collector import collector
+from .ending import bounded, ended, to_the_end
 from .errands import Errands, NewChild
 from .executor import Executor
 from .graphs import Graphs
@@ -33,6 +34,12 @@ from .wakeups import Switchboard, started_lanes
 
 _PATIENCE = 5.0
 """Seconds a worker rides out trouble before it has begun; from then on it rides out any."""
+_GIVE_BACK = 3.0
+"""Seconds for giving runs back when a worker stops."""
+_SIGN_OFF = 3.0
+"""Seconds for the last word to the database."""
+_CLOSE = 2.0
+"""Seconds for each of those who have to end with the worker."""
 
 
 class Worker:
@@ -60,10 +67,20 @@ class Worker:
         self._strays: dict[tuple[str, int], int] = {}
         """(run, claim) that names us without our knowledge → how many claims we had asked for when first seen."""
         self._duties: list[asyncio.Task[None]] = []
+        self._chores: set[asyncio.Task[Any]] = set()
+        """What is done once, beside the duties."""
         self._stopping = False
+        self._left = asyncio.Event()
+        """Set when a stop has come to its end."""
+        self._body: asyncio.Task[Any] | None = None
+        """The task whose ``async with`` block this worker serves."""
+        self._body_ended = False
+        """Whether we have cancelled it, because we are of no use to it any more."""
+        self._cancelled_before = 0
+        self._cause: tuple[str, BaseException] | None = None
         self._hurried = asyncio.Event()
         self.broken = asyncio.Event()
-        """Set if a duty ended by an error, which is a bug: the worker is of no use any more."""
+        """Set if a duty ended by an error, which is a bug: the worker is of no use any more, and leaves."""
         self._journal = Journal(store, settings, logger, self._my_id, self._flush_answered, self._flushed, self._joined)
         self._mailman = Mailman(store, settings, logger)
         self._graphs = Graphs(store, settings, logger, payloads)
@@ -86,22 +103,42 @@ class Worker:
             store, settings.beat, settings.lease, logger, self._my_id,
             self._executor.holding, self._beat_answered, self._lease_expired,
         )  # fmt: skip
+        self._heartbeat.broke = lambda error: self._break("stepfast-heartbeat", error)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Worker:
         await self.start()
+        self._body = asyncio.current_task()
+        self._cancelled_before = 0 if self._body is None else self._body.cancelling()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Leave. If a duty broke, that is what comes out of the block, whatever the body raised; unless somebody else
+        has cancelled the body, which must hear of it."""
+        body, self._body = self._body, None
+        ours = body if self._body_ended and body is asyncio.current_task() else None
+        if ours is not None:
+            ours.uncancel()
+        try:
+            await self.stop()
+        except asyncio.CancelledError:
+            if ours is None or ours.cancelling() > self._cancelled_before:
+                raise
+            await self.stop()  # it was our own, and came when the body had ended by itself
+        cancelled = body is not None and body.cancelling() > self._cancelled_before
+        if self.broken.is_set() and not (cancelled and isinstance(error, asyncio.CancelledError)):
+            raise self.breakage()
 
     async def start(self) -> None:
         """Register and begin all duties."""
-        until = time.monotonic() + _PATIENCE
-        await patiently(
-            lambda: self._store.register(self._info()), "register", self._logger, 1.0, lambda: time.monotonic() > until
-        )
+        try:
+            await self._register()
+        except StepfastError:
+            raise
+        except BaseException:
+            await to_the_end(self._sign_off)  # the row may be there although its answer was not waited for
+            raise
         names = [name for name, workflow in self._workflows.items() if workflow.kind != DAG_STEP]
         self._logger.info("worker %s started: %s", self.id, ", ".join(names) or "no workflows")
         collector.ease(self, self._settings.gc_threshold)
@@ -112,39 +149,57 @@ class Worker:
             task.add_done_callback(self._duty_ended)
             self._duties.append(task)
 
+    async def _register(self) -> None:
+        until = time.monotonic() + _PATIENCE
+        await patiently(
+            lambda: self._store.register(self._info()), "register", self._logger, 1.0, lambda: time.monotonic() > until
+        )
+
     async def stop(self, grace: float | None = None) -> None:
-        """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave."""
+        """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave. If the call is
+        cancelled, it waits for no handler any more, but leaves nothing behind. A second call waits for the first."""
         if self._stopping:
+            await self._left.wait()
             return
         self._stopping = True
         self._claimer.stopped = True
-        grace = self._settings.grace if grace is None else grace
+        if self.broken.is_set():
+            grace = 0
         try:
-            await self._finish(grace)
+            await self._finish(self._settings.grace if grace is None else grace)
         finally:
-            self._switchboard.unsubscribe(self._woken)
-            for task in self._duties:
-                task.cancel()
-            await asyncio.gather(*self._duties, return_exceptions=True)
-            await self._mailman.close()
-            await self._graphs.close()
-            await self._executor.close()
-            await self._heartbeat.stop()
-            collector.restore(self)
-            await self._unregister()
+            try:
+                await to_the_end(self._clean_up)
+            finally:
+                self._left.set()
         self._logger.info("worker %s stopped", self.id)
 
     async def _finish(self, grace: float) -> None:
+        """Let handlers come to their end."""
         await self._end_claim()
         if self._executor.running and grace > 0:
             self._logger.info("worker %s waits up to %g s for %d runs", self.id, grace, len(self._executor.running))
-            try:
-                await self._store.worker_state(self.id, "stopping")
-            except DatabaseUnavailable:
-                pass
+            state = self._store.worker_state(self.id, "stopping")
+            self._chore(bounded(state, _GIVE_BACK, "telling that this worker stops", self._logger))
             await self._wait_idle(grace)
-        # The database may be away; what cannot be given back now is reaped after the lease.
-        asyncio.get_running_loop().call_later(5, self._journal.give_up)
+
+    async def _clean_up(self) -> None:
+        """Leave no beat, no task, no run and no row behind; each with a bound, because the database may be away. What
+        cannot be given back now is reaped after the lease. Safe to repeat."""
+        self._heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
+        self._switchboard.unsubscribe(self._woken)
+        collector.restore(self)
+        await bounded(self._hand_over(), _GIVE_BACK, "giving runs back", self._logger)
+        self._journal.give_up()
+        self._sweeper.stopped = True
+        await ended((*self._duties, *self._chores))
+        for closing in (self._mailman.close, self._graphs.close, self._executor.close):
+            await bounded(closing(), _CLOSE, "closing", self._logger)
+        await self._sign_off()
+        await bounded(self._heartbeat.stop(), _CLOSE, "the last heartbeat", self._logger)
+
+    async def _hand_over(self) -> None:
+        """What is in the slots goes back in line, and what is in the journal is committed."""
         await self._executor.give_back()
         await self._journal.settle()
 
@@ -158,18 +213,19 @@ class Worker:
     async def _wait_idle(self, grace: float) -> None:
         idle = asyncio.ensure_future(self._executor.idle.wait())
         hurry = asyncio.ensure_future(self._hurried.wait())
-        await asyncio.wait((idle, hurry), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
-        hurry.cancel()
+        try:
+            await asyncio.wait((idle, hurry), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            hurry.cancel()
 
     def hurry(self) -> None:
         """A second signal: do not wait for handlers any longer."""
         self._hurried.set()
 
-    async def _unregister(self) -> None:
-        try:
-            await self._store.unregister(self.id)
-        except DatabaseUnavailable:
+    async def _sign_off(self) -> None:
+        """Take our row away; whatever still names us goes back in line with it."""
+        if not await bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off", self._logger):
             self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
 
     async def until_drained(self) -> None:
@@ -252,7 +308,7 @@ class Worker:
     def _accept(self, runs: list[Claimed]) -> None:
         """Into the slots with them; or back in line, if we stopped while the claim was under way."""
         if self._stopping:
-            self._duties.append(asyncio.create_task(self._give_back([(run.id, run.claim) for run in runs])))
+            self._chore(self._give_back([(run.id, run.claim) for run in runs]))
         else:
             self._executor.accept(runs)
 
@@ -315,7 +371,7 @@ class Worker:
         strays = self._find_strays(held)
         if strays and not self._stopping:
             self._logger.warning("giving back %d runs that name this worker without its knowledge", len(strays))
-            self._duties.append(asyncio.create_task(self._give_back(strays)))
+            self._chore(self._give_back(strays))
 
     def _find_strays(self, held: dict[str, int]) -> list[tuple[str, int]]:
         """What names us, but is neither in the slots nor on its way: into them by a claim that is not answered yet, or
@@ -335,7 +391,7 @@ class Worker:
         try:
             await self._store.give_back(self.id, list(held))
             self._sweeper.look_for_lanes()
-        except DatabaseUnavailable:
+        except StepfastError:
             pass  # the next two beats find them again
 
     def _lease_expired(self) -> None:
@@ -354,7 +410,7 @@ class Worker:
         self._executor.lose_all()
         self._journal.disown()
         self._strays.clear()
-        self._duties.append(asyncio.create_task(self._register_again()))
+        self._chore(self._register_again())
 
     async def _register_again(self) -> None:
         await dutifully(
@@ -363,9 +419,34 @@ class Worker:
         self._claimer.paused = False
         self._sweeper.look_now()
 
+    # -- what can go wrong with the worker itself ------------------------------------------------------------------
+
+    def _chore(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
     def _duty_ended(self, task: asyncio.Task[None]) -> None:
-        """A duty ends only with the worker. If one breaks, say so loudly: the worker is of no use without it. (A worker
-        that stops during an outage gives up what its duties were waiting for.)"""
-        if not task.cancelled() and task.exception() is not None and not self._stopping:
-            self._logger.critical("%s broke", task.get_name(), exc_info=task.exception())
-            self.broken.set()
+        """A duty ends only with the worker. (A worker that stops during an outage gives up what its duties were waiting
+        for.)"""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(task.get_name(), error)
+
+    def _break(self, duty: str, error: BaseException) -> None:
+        """A duty broke: the worker is of no use without it. It leaves at once, so that others get its runs, and ends
+        the block that it serves, so that somebody hears of it."""
+        if self._stopping:
+            return
+        self._logger.critical("%s broke", duty, exc_info=error)
+        self._cause = (duty, error)
+        self.broken.set()
+        self._leaving = asyncio.create_task(self.stop(), name="stepfast-leave")
+        if self._body is not None and not self._body.done():
+            self._body_ended = self._body.cancel()
+
+    def breakage(self) -> WorkerBroken:
+        """What to raise where somebody relies on this worker."""
+        duty, error = self._cause or ("a duty", None)
+        broken = WorkerBroken(self.id, duty, "" if error is None else sentence(error))
+        broken.__cause__ = error
+        return broken
