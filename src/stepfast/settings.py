@@ -21,8 +21,8 @@ FORMAT_CODEC = 2
 """The same, with the payloads passed through the application's codec."""
 
 SUSPECT_LOSSES = 2
-"""From this many losses on a run is executed one at a time, so that a poisonous one takes no neighbours along.
-The SQL of the ready index knows the number too."""
+"""From this many losses on a run is a suspect: it is tried in ever smaller groups (``model/suspects.py``), so that a
+poisonous one is found. The SQL of the ready index knows the number too."""
 
 
 @dataclass(frozen=True, slots=True)

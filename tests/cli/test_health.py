@@ -125,6 +125,17 @@ def test_runs_that_nobody_serves(stepfast: Verbs, shop: Shop) -> None:
     assert "2 live; dead: wreck:3" in finding(checks, "workers")["found"]
 
 
+def test_suspects_are_counted_and_are_no_less_served(stepfast: Verbs, shop: Shop) -> None:
+    """Runs that workers died with stand in no usual line; whoever looks for what waits finds them all the same."""
+    run_id = shop.start("double", {"id": "o-1", "cents": 1}, queue="vip")
+
+    shop.play(lambda scene: scene.rows.set(run_id, "losses", 3))
+    checks = stepfast.json("doctor", code=1)
+    assert wrong(checks) == ["workers", "queues"]
+    assert "'double' in queue 'vip'" in finding(checks, "queues")["found"]
+    assert finding(checks, "suspects")["found"].startswith("workers died with 1 run ")
+
+
 def test_other_code_in_the_workers(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     shop.play(crew)

@@ -142,10 +142,17 @@ class Scene:
         return await self.store.claim(worker or self.worker, token, marked, versions, limit) if marked else []
 
     async def suspect(
-        self, *, token: int | None = None, workflows: Sequence[str] = WORKFLOWS, queues: Sequence[str] | None = None
+        self,
+        *,
+        worker: str | None = None,
+        token: int | None = None,
+        workflows: Sequence[str] = WORKFLOWS,
+        queues: Sequence[str] | None = None,
+        room: Sequence[int] = (1,),
     ) -> list[Claimed]:
         token = next(self._tokens) if token is None else token
-        return await self.store.claim_suspect(self.worker, token, dict.fromkeys(workflows, "v1"), queues)
+        versions = dict.fromkeys(workflows, "v1")
+        return await self.store.claim_suspects(worker or self.worker, token, versions, queues, room)
 
     async def running(self, *, worker: str | None = None, **start: Any) -> Claimed:
         """A run just started and claimed."""
@@ -218,7 +225,7 @@ class Scene:
         lanes = await self.lanes()
         held = await self.claim(worker=victim, lanes=lanes)
         if not held:
-            held = await self.store.claim_suspect(victim, next(self._tokens), VERSIONS, None)
+            held = await self.suspect(worker=victim)
         assert [run.id for run in held] == [run_id], "the run to be lost was not the only one"
         await self.bury(victim, max_losses)
 

@@ -14,7 +14,6 @@ from stepfast.store.protocol import Delivery
 from tests.store.scene import (
     DAY,
     MINUTE,
-    VERSIONS,
     Scene,
     child_of,
     completed,
@@ -884,7 +883,7 @@ async def test_a_suspect_brings_its_parent_too(scene: Scene) -> None:
     child = child_of(parent)
     await scene.flush(joint(parent, 0, starts=[child]))
     await scene.rows.set(child.id, "losses", 2)
-    [claimed] = await scene.store.claim_suspect(scene.worker, 99, VERSIONS, None)
+    [claimed] = await scene.suspect()
     assert (claimed.id, claimed.parent_id) == (child.id, parent.id)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Lane
+from stepfast.model.records import Claimed, Lane
+from stepfast.model.status import REASON_LOST
+from stepfast.model.suspects import room_for_suspects
+from stepfast.settings import SUSPECT_LOSSES
 from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
 
 
@@ -160,7 +164,7 @@ async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
         await scene.lose(run_id, max_losses=3)
     assert (await scene.info(run_id)).status == "queued"
     victim = await scene.add_worker()
-    [run] = await scene.store.claim_suspect(victim, 1, {"order": "v1"}, None)
+    [run] = await scene.suspect(worker=victim)
     await scene.rows.silence(victim)
     reaping = await scene.store.reap(scene.worker, 100, 3)
     assert (reaping.dead_letters, reaping.lanes, reaping.moved) == ([run_id], set(), 1)
@@ -200,12 +204,70 @@ async def test_a_run_with_two_losses_stands_apart(scene: Scene) -> None:
     assert not (await scene.store.tick(scene.worker, ["order"], True)).suspects
 
 
-async def test_suspects_are_taken_one_at_a_time_in_the_usual_order(scene: Scene) -> None:
+async def test_suspects_with_equal_losses_are_taken_in_the_usual_order(scene: Scene) -> None:
     low, high, old = [await scene.start(priority=priority) for priority in (0, 5, 0)]
     for run_id in (low, high, old):
         await scene.rows.set(run_id, "losses", 2)
     await scene.rows.shift(old, "place", -1_000_000)
     assert [[run.id for run in await scene.suspect()] for _ in range(4)] == [[high], [old], [low], []]
+
+
+async def test_a_group_has_equal_losses_and_those_with_the_fewest_come_first(scene: Scene) -> None:
+    ids = await scene.start_many(9)
+    for run_id, losses in zip(ids, (4, 4, 3, 3, 3, 2, 2, 2, 7), strict=True):
+        await scene.rows.set(run_id, "losses", losses)
+    room = [2, 5, 1]
+    groups = [{run.id for run in await scene.suspect(room=room)} for _ in range(6)]
+    assert [len(group) for group in groups] == [2, 1, 3, 1, 1, 1]
+    assert groups[0] | groups[1] == set(ids[5:8])
+    assert groups[2] == set(ids[2:5])
+    assert groups[3] | groups[4] == set(ids[:2])
+    assert groups[5] == {ids[8]}, "beyond the last number, that holds"
+    assert await scene.suspect(room=room) == []
+
+
+async def test_without_room_for_the_first_in_line_no_suspect_is_taken(scene: Scene) -> None:
+    run_id = await scene.start()
+    await scene.rows.set(run_id, "losses", 3)
+    assert await scene.suspect(room=[5, 0, 0]) == []
+    assert [run.id for run in await scene.suspect(room=[0, 1, 0])] == [run_id]
+
+
+async def test_suspects_in_line_are_counted(scene: Scene) -> None:
+    ids = [*await scene.start_many(3), *await scene.start_many(2, "mail", queue="vip")]
+    assert await scene.store.suspects() == []
+    for run_id in ids[1:]:
+        await scene.rows.set(run_id, "losses", 2)
+    assert await scene.store.suspects() == [("order", "order", 2), ("vip", "mail", 2)]
+
+
+@pytest.mark.parametrize("culprits", [1, 3])
+async def test_a_culprit_is_found_in_few_crashes_and_the_innocent_live(scene: Scene, culprits: int) -> None:
+    """The whole search, by rows alone: one worker after the other dies of whatever culprit it holds, before any of the
+    others got on. The culprits die alone; nobody else ends as a dead letter, and all of them get through."""
+    ids = await scene.start_many(100)
+    guilty = set(random.Random(7).sample(ids, culprits))
+    done: set[str] = set()
+    crashes = 0
+    while len(done) < 100 - culprits or len(await scene.store.runs(status="failed")) < culprits:
+        worker = await scene.add_worker()
+        held = await scene.claim(100, worker=worker)
+        while group := await scene.suspect(worker=worker, room=_room(held)):
+            held += group
+        if guilty & {run.id for run in held}:
+            crashes += 1
+            await scene.bury(worker)
+        else:
+            await scene.flush(*(completed(run) for run in held), worker=worker)
+            done |= {run.id for run in held}
+    assert crashes <= 5 * culprits
+    assert {letter.id for letter in await scene.store.runs(reason=REASON_LOST)} == guilty
+    assert done == set(ids) - guilty
+
+
+def _room(held: list[Claimed]) -> list[int]:
+    """As a worker with a hundred slots has it."""
+    return room_for_suspects([run.losses for run in held if run.losses >= SUSPECT_LOSSES], 5, 100)
 
 
 async def test_a_suspect_is_taken_only_by_who_knows_its_workflow_and_serves_its_queue(scene: Scene) -> None:

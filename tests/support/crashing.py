@@ -14,7 +14,7 @@ from tests.support.engine import PATIENCE
 
 When = Callable[[Batch], bool]
 
-_SILENCED = ("flush", "claim", "claim_suspect", "transact", "give_back", "promote", "deliver")
+_SILENCED = ("flush", "claim", "claim_suspects", "transact", "give_back", "promote", "deliver")
 
 
 class Crash:

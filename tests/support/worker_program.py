@@ -90,6 +90,20 @@ def make_app(
             os.kill(os.getpid(), signal.SIGKILL)
         return "survived"
 
+    @app.workflow(max_attempts=1)
+    async def stroll(ctx: Context, plan: dict[str, Any]) -> str:
+        """Steps that take their time; the first of a culprit takes its process along instead."""
+
+        async def pace(number: int) -> None:
+            ledger.write("pace", plan["name"], number, os.getpid())
+            if plan.get("culprit"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(plan["seconds"])
+
+        for number in range(plan["n"]):
+            await ctx.step(pace, number)
+        return str(plan["name"])
+
     @app.task(max_attempts=1)
     async def nap(seconds: float) -> None:
         """Blocks the loop for a time."""

@@ -353,19 +353,43 @@ async def suspects(make_app: MakeApp, tables: Tables) -> tuple[Stepfast, Crowd, 
     return app, crowd, runs
 
 
-async def test_suspects_are_executed_one_at_a_time(suspects: tuple[Stepfast, Crowd, list[Any]]) -> None:
-    """Rule 5: one that kills its process must not take the others along; healthy runs go on beside it. And each follows
-    the one before at once."""
+@pytest.mark.parametrize(("losses", "slots", "at_once"), [(2, 4, 2), (2, 20, 5), (3, 20, 3), (4, 20, 1)])
+async def test_suspects_are_executed_in_groups(
+    suspects: tuple[Stepfast, Crowd, list[Any]], tables: Tables, losses: int, slots: int, at_once: int
+) -> None:
+    """One that kills its process takes the fewer others along the more losses it has; healthy runs go on beside them.
+    And others follow those that are done at once."""
     app, crowd, runs = suspects
+    await tables.fetch("UPDATE [runs] SET losses = ?", losses)
     healthy = Crowd(app, "healthy")
-    beside = await app.start_many(healthy.workflow, list(range(10)))
-    async with app.worker(concurrency=20):
-        await eventually(lambda: healthy.now == 10 and crowd.now == 1)
+    beside = await app.start_many(healthy.workflow, list(range(slots - at_once)))
+    async with app.worker(concurrency=slots):
+        await eventually(lambda: healthy.now == slots - at_once and crowd.now == at_once)
         healthy.gate.open()
         await all_results(beside)
         crowd.gate.open()
         await all_results(runs)
-    assert crowd.most == 1
+    assert crowd.most == at_once
+
+
+async def test_the_seat_of_a_suspect_is_free_at_its_first_new_record(make_app: MakeApp, tables: Tables) -> None:
+    """From then on it is a run like any other, however long it takes. The next one does not wait for it, nor
+    for a poll."""
+    app, gate, alone = make_app(HARDLY_EVER), Gate(), Calls()
+
+    @app.workflow
+    async def long(ctx: Context, number: int) -> int:
+        await ctx.step("begin", lambda: alone.hit("begin"))
+        await gate.passing()
+        return number
+
+    runs = await app.start_many(long, list(range(5)))
+    await tables.fetch("UPDATE [runs] SET losses = 4")
+    async with app.worker():
+        await eventually(lambda: gate.arrivals == 5)
+        gate.open()
+        assert await all_results(runs) == list(range(5))
+    assert {await tables.one("SELECT sum(losses) FROM [runs]")} == {0}
 
 
 async def test_a_drain_does_not_wait_for_suspects_of_other_queues(suspects: tuple[Stepfast, Crowd, list[Any]]) -> None:

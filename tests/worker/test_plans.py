@@ -362,7 +362,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             "start_nodes",
             "bury_steps",
             "claim_lanes",
-            "claim_suspect",
+            "claim_suspects",
             "reap",
             "undelivered",
             "tick",

@@ -82,7 +82,7 @@ async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> N
         return number
 
     store = await app.store()
-    names = ("claim", "claim_suspect", "promote", "reap", "flush", "give_back", "outcomes", "definitions", "notify")
+    names = ("claim", "claim_suspects", "promote", "reap", "flush", "give_back", "outcomes", "definitions", "notify")
     others = {name: Counted(store, name) for name in names}
     ticks = Counted(store, "tick")
     async with app.worker():

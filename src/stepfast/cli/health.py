@@ -107,12 +107,14 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     definitions, found = await store.definitions(), await store.workers()
     tick = await store.tick(new_id(), [d.name for d in definitions], True)
     overdue = tick.due and not claiming_workers(found)
+    suspects = await store.suspects()
     letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
     return [
         _workers_check(found, bool(tick.lanes) or tick.suspects or overdue),
         _definitions_check(definitions, found, app),
-        _unserved_check(tick.lanes, found),
+        _unserved_check(tick.lanes, suspects, found),
         *_namesakes_check(found),
+        _suspects_check(suspects),
         Check("dead letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
     ]
 
@@ -151,9 +153,20 @@ def _namesakes_check(found: Sequence[WorkerInfo]) -> list[Check]:
     return [Check("names", False, f"live workers have different code of one name: {listed(twice)}", advice)]
 
 
-def _unserved_check(lanes: Sequence[Lane], found: Sequence[WorkerInfo]) -> Check:
+def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
+    """Runs that workers died with are no fault of the set-up, but whoever wonders why they wait is to see them."""
+    if not suspects:
+        return Check("suspects", True, "none")
+    total = sum(number for _, _, number in suspects)
+    where = listed([f"{number} of {workflow!r} in queue {queue!r}" for queue, workflow, number in suspects])
+    return Check("suspects", True, f"workers died with {count(total, 'run')} that wait to be tried in groups: {where}")
+
+
+def _unserved_check(
+    lanes: Sequence[Lane], suspects: Sequence[tuple[str, str, int]], found: Sequence[WorkerInfo]
+) -> Check:
     live = claiming_workers(found)
-    places = {(lane.workflow, lane.queue) for lane in lanes}
+    places = {(lane.workflow, lane.queue) for lane in lanes} | {(workflow, queue) for queue, workflow, _ in suspects}
     vain = sorted(place for place in places if not any(serves(w, *place) for w in live))
     if not vain:
         served = f"{count(len(places), 'line')} of ready runs, each served"

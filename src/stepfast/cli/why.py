@@ -53,8 +53,8 @@ def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     text = "It is ready and stands in line"
     if run.losses >= SUSPECT_LOSSES:
         text = (
-            f"It is a suspect: {count(run.losses, 'worker')} died while executing it, so it stands apart, and a worker "
-            "takes only one such run at a time"
+            f"It is a suspect: {count(run.losses, 'worker')} died while executing it, so it stands apart: such runs "
+            "are tried in groups, those with the fewest losses first, until the one to blame is found"
         )
     return f"{text}{_who_serves(run, workers)}{_expiry(run)}"
 

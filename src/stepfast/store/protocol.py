@@ -221,6 +221,10 @@ class Store(Protocol):
         """Every worker."""
         ...
 
+    async def suspects(self) -> list[tuple[str, str, int]]:
+        """How many runs that workers have died with stand in line: (queue, workflow, count)."""
+        ...
+
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run, in the order they were started in."""
         ...
@@ -292,10 +296,11 @@ class Store(Protocol):
         the caller ``remembered`` as of a claim number come without them if nobody has claimed them since."""
         ...
 
-    async def claim_suspect(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    async def claim_suspects(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
-        """At most one run that workers have died with."""
+        """A group of runs that workers have died with: of those that have the fewest losses as many as there is
+        ``room`` for, which is said for two losses, for three, and so on; the last number holds for all beyond."""
         ...
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:

@@ -36,7 +36,7 @@ class Claimer:
         versions: dict[str, str],
         queues: Sequence[str] | None,
         free_slots: Callable[[], int],
-        suspect_running: Callable[[], bool],
+        suspect_room: Callable[[], list[int]],
         accept: Callable[[list[Claimed]], None],
         remembered: Mapping[str, int],
     ) -> None:
@@ -47,7 +47,7 @@ class Claimer:
         self._versions = versions
         self._queues = None if queues is None else frozenset(queues)
         self._free_slots = free_slots
-        self._suspect_running = suspect_running
+        self._suspect_room = suspect_room
         self._accept = accept
         self._remembered = remembered
         self._active: dict[Lane, int] = {}
@@ -55,6 +55,7 @@ class Claimer:
         self._rung: dict[Lane, int] = {}
         """Lanes rung for since the last claim was asked, and from where to look: it may not have seen these."""
         self._suspects = False
+        """Whether there may be runs that workers have died with, now or when those at hand have cleared themselves."""
         self._bell = asyncio.Event()
         self._tokens = itertools.count(1)
         self.stopped = False
@@ -118,14 +119,8 @@ class Claimer:
                 self.busy = False
 
     async def _claim_while_possible(self) -> None:
-        if (
-            self._suspects
-            and not self._suspect_running()
-            and self._free_slots() > 0
-            and not (self.stopped or self.paused)
-        ):
-            self._suspects = False
-            await self._claim(None, 1)
+        if self._suspects:
+            await self._claim_suspects()
         missed = 0
         while self._active and not (self.stopped or self.paused) and (free := self._free_slots()) > 0:
             lanes, found = list(self._active.items()), self.last_found
@@ -137,29 +132,43 @@ class Claimer:
                     self._active.setdefault(lane, mark)
                 await asyncio.sleep(0.005 * missed)
 
-    async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
+    async def _claim_suspects(self) -> None:
+        """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
+        while self._suspects and not (self.stopped or self.paused):
+            free, room = self._free_slots(), self._suspect_room()
+            room = [min(free, places) for places in room]
+            if not any(room):
+                return
+            before = self.last_found
+            self._suspects = False
+            await self._claim(None, 0, room)
+            if self.last_found == before:
+                # Those in line may need more room than is left by the ones at hand.
+                self._suspects = self._suspects or room[-1] == 0
+                return
+            self._suspects = True  # there may be more
+
+    async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
         self.calls += 1
         self.asking = True
         try:
-            await self._claim_once(lanes, limit)
+            await self._claim_once(lanes, limit, room)
         finally:
             self.asking = False
 
-    async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int) -> None:
+    async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]) -> None:
         token, worker = next(self._tokens), self._worker_id()
         if lanes is not None:
             self._rung.clear()
 
         async def ask() -> list[Claimed]:
             if lanes is None:
-                return await self._store.claim_suspect(worker, token, self._versions, self._listed_queues())
+                return await self._store.claim_suspects(worker, token, self._versions, self._listed_queues(), room)
             return await self._store.claim(worker, token, lanes, self._versions, limit, self._remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await dutifully(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
-        if lanes is None:
-            self._suspects = self._suspects or bool(runs)  # there may be another, for when this one is done
-        else:
+        if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:
             self.last_found = time.monotonic()

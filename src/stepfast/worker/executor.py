@@ -35,6 +35,7 @@ from ..engine.failure import decode_error, encode_error, ending_record
 from ..engine.handler import call_handler
 from ..engine.replay import replay
 from ..engine.scope import current_execution
+from ..engine.suspect import Suspect
 from ..engine.undo import undo_all
 from ..engine.workflow import DAG, DAG_STEP, WORKFLOW, Workflow
 from ..errors import (
@@ -58,6 +59,7 @@ from ..model.backoff import retry_delay
 from ..model.graph import Settled
 from ..model.payload import Payloads
 from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed
+from ..model.suspects import room_for_suspects
 from ..settings import FORMAT, SUSPECT_LOSSES, Settings
 from .cache import HistoryCache
 from .errands import Errands
@@ -173,10 +175,15 @@ class Executor:
             except RuntimeError:  # changed while we looked
                 continue
 
-    @property
-    def suspect_running(self) -> bool:
-        """Whether a run that workers have died with is in a slot: they are taken one at a time."""
-        return any(execution.claimed.losses >= SUSPECT_LOSSES for execution in self.running.values())
+    def suspect_room(self) -> list[int]:
+        """How many more runs that workers have died with may come in. Those that have made a new record have cleared
+        themselves, and those whose handler is done can do no harm any more."""
+        unproved = [
+            execution.claimed.losses
+            for execution in self.running.values()
+            if execution.claimed.losses >= SUSPECT_LOSSES and not (execution.recorded or execution.handler_done)
+        ]
+        return room_for_suspects(unproved, self.settings.max_losses, self.concurrency)
 
     def accept(self, runs: list[Claimed]) -> None:
         """Fill slots with claimed runs."""
@@ -187,12 +194,18 @@ class Executor:
                 self._free(known)
             if claimed.claim > 1:
                 self._remember(claimed)
-            execution = Execution(claimed, self._workflows[claimed.workflow], self)
+            execution = self._execution(claimed)
             self.running[claimed.id] = execution
             self._begin(execution)
         self.idle.clear()
         if self._lingering and not self.has_free_slots():
             self._release_lingering()
+
+    def _execution(self, claimed: Claimed) -> Execution:
+        workflow = self._workflows[claimed.workflow]
+        if claimed.losses < SUSPECT_LOSSES:
+            return Execution(claimed, workflow, self)
+        return Suspect(claimed, workflow, self, self._slots_freed)
 
     def _remember(self, claimed: Claimed) -> None:
         """A run that was here before may have its records here still."""

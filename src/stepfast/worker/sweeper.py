@@ -164,6 +164,8 @@ class Sweeper:
                 self._ready(done.lanes)
             if done.asked:
                 self._steps_asked()
+            if done.moved:
+                self.look_now()  # suspects among them stand in no lane: the next tick tells of these
             if done.moved < _BATCH:
                 return
 

@@ -91,7 +91,7 @@ class Worker:
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
-            self._free_slots, lambda: self._executor.suspect_running, self._accept,
+            self._free_slots, self._executor.suspect_room, self._accept,
             self._executor.cache.claims,
         )  # fmt: skip
         self._sweeper = Sweeper(

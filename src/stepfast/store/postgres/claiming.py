@@ -44,12 +44,13 @@ class Claims:
         )
         return await self._take(worker, token, "claim_lanes", (*columns, limit), remembered)
 
-    async def claim_suspect(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    async def claim_suspects(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
-        """At most one run that workers have died with."""
-        args = (list(versions), list(versions.values()), None if queues is None else list(queues))
-        return await self._take(worker, token, "claim_suspect", args, NOTHING)
+        """A group of runs that workers have died with."""
+        served = None if queues is None else list(queues)
+        args = (list(versions), list(versions.values()), served, list(room))
+        return await self._take(worker, token, "claim_suspects", args, NOTHING)
 
     async def _take(
         self, worker: str, token: int, name: str, args: tuple[Any, ...], remembered: Mapping[str, int]

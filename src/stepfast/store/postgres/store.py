@@ -242,6 +242,10 @@ class PostgresStore:
         """Every worker."""
         return [_worker_info(row) for row in await self._fetch("workers")]
 
+    async def suspects(self) -> list[tuple[str, str, int]]:
+        """How many runs that workers have died with stand in line."""
+        return [tuple(row) for row in await self._fetch("suspects")]
+
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run."""
         return await self._graphs.nodes(dag_id)
@@ -326,11 +330,11 @@ class PostgresStore:
         """Ready runs of these lanes."""
         return await self._claims.claim(worker, token, lanes, versions, limit, remembered)
 
-    async def claim_suspect(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    async def claim_suspects(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
-        """At most one run that workers have died with."""
-        return await self._claims.claim_suspect(worker, token, versions, queues)
+        """A group of runs that workers have died with."""
+        return await self._claims.claim_suspects(worker, token, versions, queues, room)
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal."""

@@ -54,14 +54,23 @@ RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
 
--- name: claim_suspect
--- One run that workers have died with, of the workflows this worker knows: taken alone, so that it takes none along.
-WITH picked AS MATERIALIZED (
-    SELECT s.id, s.place, s.version, w.version AS new_version
-    FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
+-- name: claim_suspects
+-- A group of runs that workers have died with, of the workflows this worker knows. Only those with the fewest losses, so
+-- that the likely innocent are not kept waiting nor taken along by a likely culprit; and as many of them as the worker
+-- has room for, which $6 says: of those with two losses, with three, and so on; the last holds for all beyond.
+WITH fewest AS MATERIALIZED (
+    SELECT s.losses
+    FROM {schema}.runs s JOIN unnest($3::text[]) AS w(workflow) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND ($5::text[] IS NULL OR s.queue = ANY($5::text[]))
       AND (s.deadline_at IS NULL OR s.deadline_at > {now})
-    ORDER BY s.priority DESC, s.place LIMIT 1
+    ORDER BY s.losses LIMIT 1
+), picked AS MATERIALIZED (
+    SELECT s.id, s.place, s.version, w.version AS new_version
+    FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
+    WHERE s.place IS NOT NULL AND s.losses >= 2 AND s.losses = (SELECT losses FROM fewest)
+      AND ($5::text[] IS NULL OR s.queue = ANY($5::text[])) AND (s.deadline_at IS NULL OR s.deadline_at > {now})
+    ORDER BY s.priority DESC, s.place
+    LIMIT ($6::integer[])[LEAST((SELECT losses FROM fewest) - 1, cardinality($6::integer[]))]
     FOR NO KEY UPDATE OF s SKIP LOCKED
 )
 UPDATE {schema}.runs r
@@ -73,6 +82,11 @@ RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
+
+-- name: suspects
+-- How many runs that workers have died with stand in line, by queue and workflow.
+SELECT queue, workflow, count(*) FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2
+GROUP BY queue, workflow ORDER BY queue, workflow;
 
 -- name: claimed
 -- What an earlier call of the same token took, in case its reply was lost on the way.

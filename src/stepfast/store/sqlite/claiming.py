@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from ...model.records import Claimed, Lane, StepRecord, Tries
-from ...settings import Settings
+from ...settings import SUSPECT_LOSSES, Settings
 from ..protocol import NOTHING
 from .wide import execute_wide, fetch_wide
 
@@ -39,28 +39,28 @@ class Claims:
             taken = self._take(database, worker, token, picked)
         return self._with_history(database, taken, remembered)
 
-    def claim_suspect(
+    def claim_suspects(
         self,
         database: sqlite3.Connection,
         worker: str,
         token: int,
         versions: dict[str, str],
         queues: Sequence[str] | None,
+        room: Sequence[int],
     ) -> list[Claimed]:
-        """At most one run that workers have died with."""
+        """A group of runs that workers have died with."""
         taken = self._taken(database, worker, token, {})
         if not taken:
-            suspect = self._first_suspect(database, versions, queues)
-            if suspect is not None:
-                place, row, last, workflow = suspect
-                taken = self._take(database, worker, token, [(place, row, last, versions[workflow])])
+            group = self._first_suspects(database, versions, queues, room)
+            picked = [(place, row, last, versions[workflow]) for place, row, last, workflow in group]
+            taken = self._take(database, worker, token, picked)
         return self._with_history(database, taken, NOTHING)
 
     def has_suspects(
         self, database: sqlite3.Connection, workflows: Sequence[str], queues: Sequence[str] | None
     ) -> bool:
-        """Whether one of these workflows has, in one of these queues, a run to be taken alone."""
-        return self._first_suspect(database, workflows, queues) is not None
+        """Whether one of these workflows has, in one of these queues, a run that workers have died with."""
+        return bool(self._first_suspects(database, workflows, queues, (1,)))
 
     # -- choosing -------------------------------------------------------------------------------------------
 
@@ -80,20 +80,26 @@ class Claims:
             if limit <= 0:
                 return
 
-    def _first_suspect(
+    def _first_suspects(
         self,
         database: sqlite3.Connection,
         workflows: Sequence[str] | dict[str, str],
         queues: Sequence[str] | None,
-    ) -> tuple[int, int, str, str] | None:
+        room: Sequence[int],
+    ) -> list[tuple[int, int, str, str]]:
+        """(place, row, last version, workflow) of those with the fewest losses, as many as there is room for."""
+        found: list[tuple[int, int, str, str]] = []
+        fewest = limit = 0
         cursor = database.execute(self._sql["suspects"])
-        try:
-            for place, row, last, workflow, queue in cursor:
-                if workflow in workflows and (queues is None or queue in queues):
-                    return place, row, last, workflow
-            return None
-        finally:
-            cursor.close()
+        for losses, place, row, last, workflow, queue in cursor:
+            if workflow in workflows and (queues is None or queue in queues):
+                if not found:
+                    fewest, limit = losses, room[min(losses - SUSPECT_LOSSES, len(room) - 1)]
+                if losses > fewest or len(found) == limit:
+                    break
+                found.append((place, row, last, workflow))
+        cursor.close()
+        return found
 
     # -- taking ---------------------------------------------------------------------------------------------
 

@@ -227,6 +227,10 @@ class SqliteStore:
         """Every worker."""
         return [worker_info(row) for row in await self._fetch("workers")]
 
+    async def suspects(self) -> list[tuple[str, str, int]]:
+        """How many runs that workers have died with stand in line."""
+        return [tuple(row) for row in await self._fetch("count_suspects")]
+
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run."""
         return await self._read(lambda database: graphs.nodes(database, self._sql, dag_id))
@@ -320,11 +324,13 @@ class SqliteStore:
             lambda database: self._claims.claim(database, worker, token, lanes, versions, limit, remembered)
         )
 
-    async def claim_suspect(
-        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None
+    async def claim_suspects(
+        self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
-        """At most one run that workers have died with."""
-        return await self._write(lambda database: self._claims.claim_suspect(database, worker, token, versions, queues))
+        """A group of runs that workers have died with."""
+        return await self._write(
+            lambda database: self._claims.claim_suspects(database, worker, token, versions, queues, room)
+        )
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write the journal."""

@@ -13,10 +13,16 @@ SELECT json_group_array(json_array(place, row, version)) FROM (
 );
 
 -- name: suspects
--- Runs that workers have died with, in the order in which they are taken: alone, so that they take none along.
-SELECT place, rowid, version, workflow, queue FROM {prefix}runs
+-- Runs that workers have died with, in the order in which they are taken: those with the fewest losses first, so that the
+-- likely innocent are not kept waiting nor taken along by a likely culprit.
+SELECT losses, place, rowid, version, workflow, queue FROM {prefix}runs
 WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at > {now})
-ORDER BY priority DESC, place;
+ORDER BY losses, priority DESC, place;
+
+-- name: count_suspects
+-- How many of them stand in line, by queue and workflow.
+SELECT queue, workflow, count(*) FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2
+GROUP BY queue, workflow ORDER BY queue, workflow;
 
 -- name: take
 -- Hand runs to a worker: a new claim number each, and out of the line. Here and everywhere a run that is being undone has

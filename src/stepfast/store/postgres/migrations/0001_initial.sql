@@ -108,8 +108,8 @@ CREATE TABLE {schema}.runs (
 -- A lane is (queue, workflow, priority); within it the oldest first. The rows of a workflow that nobody here knows are
 -- lanes never visited, however many they are.
 CREATE INDEX runs_ready ON {schema}.runs (queue, workflow, priority, place) WHERE place IS NOT NULL AND losses < 2;
--- Runs that two workers died with stand apart and are taken one at a time.
-CREATE INDEX runs_suspect ON {schema}.runs (priority, place) WHERE place IS NOT NULL AND losses >= 2;
+-- Runs that two workers died with stand apart. They are tried in groups, those with the fewest losses first.
+CREATE INDEX runs_suspect ON {schema}.runs (losses, priority DESC, place) WHERE place IS NOT NULL AND losses >= 2;
 CREATE INDEX runs_due ON {schema}.runs (visible_at) WHERE visible_at IS NOT NULL;
 CREATE INDEX runs_worker ON {schema}.runs (worker) WHERE worker IS NOT NULL;
 CREATE UNIQUE INDEX runs_key ON {schema}.runs (workflow, key) WHERE key IS NOT NULL;

@@ -105,7 +105,7 @@ CREATE TABLE {prefix}runs (
 );
 
 CREATE INDEX {prefix}runs_ready ON {prefix}runs (queue, workflow, priority, place) WHERE place IS NOT NULL AND losses < 2;
-CREATE INDEX {prefix}runs_suspect ON {prefix}runs (priority DESC, place) WHERE place IS NOT NULL AND losses >= 2;
+CREATE INDEX {prefix}runs_suspect ON {prefix}runs (losses, priority DESC, place) WHERE place IS NOT NULL AND losses >= 2;
 CREATE INDEX {prefix}runs_due ON {prefix}runs (visible_at) WHERE visible_at IS NOT NULL;
 -- Holds all that the fence and a repeated claim ask for, so that neither touches the table.
 CREATE INDEX {prefix}runs_worker ON {prefix}runs (worker, token, id, claim, asked) WHERE worker IS NOT NULL;
