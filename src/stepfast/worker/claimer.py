@@ -20,6 +20,10 @@ from .patience import dutifully
 _MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
 
+_MOST_LANES = 1000
+"""Lanes that wake-ups alone can make a claim look into: what one forged of names that nobody uses could add to it. The
+sweeper finds those that do have something, however many they are."""
+
 _MISSES = 2
 """How often an empty claim over several lanes is repeated before they are taken for empty."""
 
@@ -79,7 +83,7 @@ class Claimer:
     def woken(self, lanes: Iterable[Lane]) -> None:
         """Something was just put in line: it stands behind the mark."""
         for lane in lanes:
-            if self.serves(lane):
+            if self.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
                 mark = self._marks.get(lane, 0)
                 self._rung.setdefault(lane, mark)
                 self._active.setdefault(lane, mark)

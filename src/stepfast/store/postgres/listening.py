@@ -5,29 +5,59 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from ...errors import DatabaseUnavailable, sentence
+from ...errors import StepfastError, sentence
 from ...model.ids import new_id
 from ...model.records import Lane
 from ..protocol import Wakeups
 from .connections import Connector, close_quietly
+from .doorbell import Doorbell
 from .server_errors import translate
 
 _LIMIT = 7900
 """Postgres takes payloads below 8000 bytes."""
 _LOOK = Wakeups(frozenset(), True, True)
 
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000, pattern=r"^[^\x00]+$")]
+Number = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Message(msgspec.Struct):
+    """A notification. Whoever may connect can send one, so it is typed and bounded before anybody uses it."""
+
+    sender: str = msgspec.field(default="", name="from")
+    lanes: list[tuple[Name, Name, Number]] = []
+    ended: bool = False
+    look: bool = False
+    probe: str | None = None
+
+
+_decoder = msgspec.json.Decoder(Message)
+
 logger = logging.getLogger("stepfast.store")
 
 
 def encode_wakeups(wakeups: Wakeups, sender: str) -> str:
     """The payload of a notification; if the lanes do not fit, it only says "look"."""
-    message = {"from": sender, "lanes": sorted(wakeups.lanes), "ended": wakeups.ended, "look": wakeups.look}
+    message = Message(
+        sender,
+        [(lane.queue, lane.workflow, lane.priority) for lane in sorted(wakeups.lanes)],
+        wakeups.ended,
+        wakeups.look,
+    )
     text = msgspec.json.encode(message).decode()
     return text if len(text.encode()) < _LIMIT else "look"
+
+
+def _understood(payload: str) -> Message | None:
+    """What a notification says, if it is one of ours. A stranger's may be anything, also too deep to be read."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 class Listener:
@@ -50,8 +80,10 @@ class Listener:
             try:
                 await self._listen_once(heard)
                 wait = 0.1
-            except DatabaseUnavailable as error:
+            except StepfastError as error:
                 logger.debug("listening: %s", sentence(error))
+            except Exception:
+                logger.exception("listening: unexpected error; trying again")  # without it, everybody polls
             self.works = False
             await asyncio.sleep(wait)
             wait = min(wait * 2, self._retry)
@@ -69,10 +101,10 @@ class Listener:
 
     async def _listen_once(self, heard: Callable[[Wakeups], None]) -> None:
         connection = await self._connector.connect()
-        closed = asyncio.Event()
+        closed, doorbell = asyncio.Event(), Doorbell(heard)
 
         def receive(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
-            self._receive(payload, heard)
+            self._receive(payload, doorbell.ring)
 
         try:
             connection.add_termination_listener(lambda _: closed.set())
@@ -83,22 +115,22 @@ class Listener:
         except Exception as error:
             raise translate(error) from None
         finally:
+            doorbell.close()
             await close_quietly(connection)
 
     def _receive(self, payload: str, heard: Callable[[Wakeups], None]) -> None:
+        """Called by the driver, which must not meet an error, whatever a stranger sends."""
         try:
-            message = msgspec.json.decode(payload)
-            probe = self._arrived.get(message.get("probe", ""))
-            if probe is not None:
-                probe.set()
-            elif "probe" not in message and message["from"] != self.me:
-                lanes = frozenset(
-                    Lane(queue, workflow, int(priority)) for queue, workflow, priority in message["lanes"]
-                )
-                look = bool(message.get("look"))  # older code does not say
-                heard(Wakeups(lanes, bool(message["ended"]), look))
-        except (msgspec.DecodeError, KeyError, ValueError, TypeError, AttributeError):
-            heard(_LOOK)  # somebody else's words on our channel still mean: look
+            message = _understood(payload)
+            if message is None:
+                heard(_LOOK)  # somebody else's words on our channel still mean: look
+            elif message.probe is not None:
+                if (probe := self._arrived.get(message.probe)) is not None:
+                    probe.set()
+            elif message.sender != self.me:
+                heard(Wakeups(frozenset(Lane(*lane) for lane in message.lanes), message.ended, message.look))
+        except Exception:
+            logger.exception("a wake-up could not be passed on")
 
     async def _probe(self) -> bool:
         """Send a word to ourselves over another connection and see whether it arrives."""
@@ -106,7 +138,7 @@ class Listener:
         event = self._arrived[nonce] = asyncio.Event()
         sender = await self._connector.connect()
         try:
-            message = msgspec.json.encode({"probe": nonce}).decode()
+            message = msgspec.json.encode(Message(probe=nonce)).decode()
             await sender.execute("SELECT pg_catalog.pg_notify($1, $2)", self._channel, message)
             async with asyncio.timeout(2):
                 await event.wait()
