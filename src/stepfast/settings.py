@@ -82,6 +82,10 @@ class Settings:
     record_arguments: bool = True
     """Whether the arguments of steps are kept for the activity log."""
 
+    # -- logs
+    log_errors: bool = True
+    """Whether messages and tracebacks of failed steps and runs are logged; if not, only their classes are."""
+
     # -- journal
     flush_records: int = 1000
     """Records in one flush at most: bounds how long a row stays locked."""

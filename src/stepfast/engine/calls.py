@@ -23,6 +23,7 @@ from .line import Line
 from .scope import abandoned_try, alarm, current_call, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
+from .telling import tell_try
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -156,6 +157,7 @@ class StepCall(DurableCall[T]):
                 failures += 1
                 counted = failures - self._forgiven
                 delay = retry_delay(error, counted, allowed, options.backoff or default_backoff(settings))
+                tell_try(self, error, failures, delay)
                 if delay is None:
                     return await self._record_failed(error, failures)
                 due_at = await self._record_try(error, failures, int(delay * 1000))

@@ -16,11 +16,15 @@ from ..model.payload import Payloads
 
 _MAX_TEXT = 64 * 1024
 """Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
+_MAX_LINE = 1000
+"""Characters of a message in one line of the log."""
+_CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
+"""As Python says it."""
 
 
 def describe(error: BaseException) -> dict[str, Any]:
     """What is kept of an error."""
-    trace = getattr(error, "only_traceback", None) or "".join(traceback.format_exception(error)).strip()
+    trace = getattr(error, "only_traceback", None) or _whole_traceback(error)
     kept = {
         "type": type_name(error),
         "message": _clean(_message(error)),
@@ -29,6 +33,14 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
     delay = own_delay(error)
     return kept if delay is None else {**kept, "delay": delay}
+
+
+def _whole_traceback(error: BaseException) -> str:
+    """Where it was raised; and for what a record raised, where the step or the child itself went wrong, which is in the
+    record: without it a person would see only that a step was called."""
+    trace = "".join(traceback.format_exception(error)).strip()
+    origin = getattr(ending_record(error), "traceback", None)
+    return f"{origin}\n{_CAUSED}\n{trace}" if origin else trace
 
 
 def encode_error(error: BaseException, payloads: Payloads) -> str:
@@ -82,6 +94,12 @@ def type_name(error: BaseException | type[BaseException]) -> str:
     kind = error if isinstance(error, type) else type(error)
     known = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("stepfast.")
     return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def sentence_of(error: BaseException) -> str:
+    """The class and the first line of the message, for the log. It always succeeds, and is bounded."""
+    first = _clean(_message(error)).strip().partition("\n")[0][:_MAX_LINE]
+    return f"{type_name(error)}: {first}" if first else type_name(error)
 
 
 def _message(error: BaseException) -> str:

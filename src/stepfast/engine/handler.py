@@ -17,6 +17,7 @@ from .dag_context import DagContext, DagSyncContext
 from .dag_run import wanted
 from .execution import Execution
 from .sync_context import SyncContext
+from .telling import ids_of
 from .workflow import WORKFLOW
 
 InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
@@ -77,7 +78,8 @@ def _code_for(execution: Execution, workflow: NodeWorkflow, node: Node) -> NodeW
     )
     if not execution.replay_only:
         recorder = execution.recorder
-        recorder.logger.warning("%s; it is left to workers that have the function", said)
+        told = "%s; it is left to workers that have the function"
+        recorder.logger.warning(told, said, extra=ids_of(execution, node.name))
         execution.suspend(execution.database_now() + int(recorder.settings.poll * 1000), WAITING_RETRY)
     raise execution.closed or AttemptEnded(said)
 

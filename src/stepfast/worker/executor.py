@@ -36,6 +36,7 @@ from ..engine.handler import call_handler
 from ..engine.replay import replay
 from ..engine.scope import current_execution
 from ..engine.suspect import Suspect
+from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.undo import undo_all
 from ..engine.workflow import DAG, DAG_STEP, WORKFLOW, Workflow
 from ..errors import (
@@ -266,7 +267,9 @@ class Executor:
     async def _end_by_bug(self, execution: Execution, bug: Exception) -> None:
         """The engine itself could not end the attempt. Nobody waits for ever because of that: the run ends and says
         so."""
-        self.logger.error("run %s: an error of the engine's own", execution.run_id, exc_info=bug)
+        self.logger.error(
+            "run %s: an error of the engine's own", execution.run_id, exc_info=bug, extra=ids_of(execution)
+        )
         if execution.leaving:
             self._free(execution)
             return
@@ -335,7 +338,8 @@ class Executor:
         submit = self._handlers.submit
         ghost, end = await replay(execution.claimed, execution.workflow, self, submit, view=execution.view)
         if ghost.diverged is not None:
-            self.logger.error("run %s: its code was changed; some undos may be out of reach: %s", ghost.run_id, end)
+            told = "run %s: its code was changed; some undos may be out of reach: %s"
+            self.logger.error(told, ghost.run_id, end, extra=ids_of(execution))
         return await undo_all(execution, ghost.undoable)
 
     async def _leave_to_others(self, execution: Execution, dag: Dag, nodes: list[NodeRow]) -> None:
@@ -343,7 +347,8 @@ class Executor:
         assert execution.view is not None
         version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
         if gone and version != dag.version and await self._has_code(dag.name, version):
-            self.logger.warning("run %s: other code that still runs has the undo of %r", execution.run_id, gone[0])
+            told = "run %s: other code that still runs has the undo of %r"
+            self.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
             pause = int(self.settings.poll * 1000)
             execution.suspend(execution.database_now() + pause, status.WAITING_RETRY)
             raise execution.closed or _OVER
@@ -402,7 +407,7 @@ class Executor:
             error = decode_error(cause, self.payloads.format, self.payloads)
             said = f"; the run had ended with {error['type']}: {error['message']}" if cause is not None else ""
             move.error = encode_error(CompensationFailed("; ".join(failed) + said), self.payloads)
-            self.logger.error("run %s: %d undos failed", execution.run_id, len(failed))
+            tell_undos(execution, failed)
         else:
             self._settle_caught(execution, execution.claimed.reason, move)
         await self._leave(execution, move)
@@ -453,10 +458,7 @@ class Executor:
             return
         text = encode_error(error, self.payloads)
         self._note_attempt(execution, text)
-        self.logger.info(
-            "run %s (%s): attempt %d failed with %s; next in %.1f s",
-            execution.run_id, workflow.name, claimed.attempt, type(error).__name__, delay,
-        )  # fmt: skip
+        tell_attempt(execution, error, delay)
         move = Transition(
             execution.run_id,
             execution.claim,
@@ -473,14 +475,7 @@ class Executor:
     async def _end_failed(self, execution: Execution, error: Exception, reason: str) -> None:
         text = encode_error(error, self.payloads)
         self._note_attempt(execution, text)
-        self.logger.warning(
-            "run %s (%s) failed for good (%s): %s",
-            execution.run_id,
-            execution.workflow.name,
-            reason,
-            type(error).__name__,
-            extra={"run_id": execution.run_id},
-        )
+        tell_end(execution, error, reason)
         undo = reason not in _NOT_UNDONE and not execution.claimed.undoing and execution.has_undos()
         move = Transition(
             execution.run_id,
@@ -566,7 +561,8 @@ class Executor:
         try:
             await execution.leave(move)
         except (LeaseLost, DatabaseRefused):
-            self.logger.exception("run %s: its outcome could not be recorded", execution.run_id)
+            told = "run %s: its outcome could not be recorded"
+            self.logger.exception(told, execution.run_id, extra=ids_of(execution))
 
     async def _closed(self, execution: Execution) -> None:
         """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
@@ -583,8 +579,9 @@ class Executor:
         last = claimed.last_version
         if last is not None and last != execution.workflow.version and await self._has_code(name, last):
             self.logger.warning(
-                "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, name
-            )
+                "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, name,
+                extra=ids_of(execution),
+            )  # fmt: skip
             back = Transition(
                 claimed.id, claimed.claim, status.QUEUED, delay_ms=int(self.settings.poll * 1000), version=last
             )
@@ -677,7 +674,8 @@ class Executor:
         """The run is not ours any more."""
         execution = self.running.get(run_id)
         if execution is not None and (claim is None or execution.claim == claim):
-            self.logger.warning("run %s: lost its lease (claim %d)", run_id, execution.claim, extra={"run_id": run_id})
+            told = "run %s: lost its lease (claim %d)"
+            self.logger.warning(told, run_id, execution.claim, extra=ids_of(execution))
             execution.lose()
             self._free(execution)
 

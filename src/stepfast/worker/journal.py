@@ -203,7 +203,8 @@ class Journal:
             await self._flush(items[middle:])
             return
         entry, receipt = items[0]
-        self._logger.error("journal: the database refused a record of run %s", entry.run_id)
+        told = "journal: the database refused a record of run %s"
+        self._logger.error(told, entry.run_id, extra={"run_id": entry.run_id})
         if receipt is not None and not receipt.done():
             receipt.set_exception(error)
 

@@ -1,0 +1,36 @@
+"""Tracebacks as people want to read them: the frames of their own code, without those of the library around it."""
+
+from __future__ import annotations
+
+import re
+
+_FRAME = re.compile(r'^(?P<margin>[ |]*)File "(?P<file>[^"]*)", line \d+')
+_HEAD = re.compile(r"^[ |+-]*(?:Exception Group )?Traceback \(most recent call last\):$")
+_OWN = re.compile(
+    r"[/\\](?:site-packages|dist-packages|src)[/\\]stepfast[/\\]|[/\\]stepfast[/\\](?:engine|worker|store)[/\\]"
+)
+"""Files of the library, wherever it was installed when the error was recorded; a project may have the same name."""
+
+
+def own_code_only(traceback: str) -> str:
+    """A traceback without the frames of Stepfast itself. A part of which no frame is left keeps only its last lines."""
+    shown: list[str] = []
+    margin: str | None = None  # of the frame that is being left out
+    for line in traceback.splitlines():
+        frame = _FRAME.match(line)
+        if frame is not None:
+            margin = frame["margin"] if _OWN.search(frame["file"]) else None
+        elif margin is not None and not line.startswith(f"{margin}  "):
+            margin = None
+        if margin is None:
+            shown.append(line)
+    return "\n".join(_without_empty_heads(shown))
+
+
+def _without_empty_heads(lines: list[str]) -> list[str]:
+    """A line that announces frames is left out where none follows."""
+    return [
+        line
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if not _HEAD.match(line) or _FRAME.match(after)
+    ]

@@ -1,0 +1,87 @@
+"""What the log is told when a step, an attempt or a run fails: which one, why, and where in the user's code.
+
+Messages and tracebacks are the user's own words, and may hold what is not for a log: the setting ``log_errors`` leaves
+them out, and only the class is told. Payloads are never logged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StepFailed
+from .failure import ending_record, sentence_of, type_name
+from .history import UNDO
+
+if TYPE_CHECKING:
+    from .call import DurableCall
+    from .execution import Execution
+
+
+def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
+    """The ids that every record of the log about a run carries, as ``extra``."""
+    ids = {"run_id": execution.run_id, "workflow": execution.workflow.name, "attempt": execution.claimed.attempt}
+    return ids if step is None else {**ids, "step": step}
+
+
+def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: float | None) -> None:
+    """A try of a step failed: it is tried again after so many seconds, or has failed for good."""
+    execution = call._execution
+    execution.recorder.logger.info(
+        "run %s (%s): %s %r, try %d failed with %s; %s",
+        execution.run_id, execution.workflow.name, "undo" if call.kind == UNDO else "step", call.name, number,
+        _why(execution, error), "no further try" if delay is None else f"next in {delay:.1f} s",
+        exc_info=_shown(execution, error), extra=ids_of(execution, call.name),
+    )  # fmt: skip
+
+
+def tell_attempt(execution: Execution, error: BaseException, delay: float) -> None:
+    """An attempt of a run failed, and there will be another."""
+    execution.recorder.logger.info(
+        "run %s (%s): attempt %d failed with %s; next in %.1f s",
+        execution.run_id, execution.workflow.name, execution.claimed.attempt, _why(execution, error), delay,
+        exc_info=_shown(execution, error), extra=ids_of(execution, step_of(error)),
+    )  # fmt: skip
+
+
+def tell_end(execution: Execution, error: BaseException, reason: str) -> None:
+    """A run failed for good."""
+    execution.recorder.logger.warning(
+        "run %s (%s) failed for good (%s): %s",
+        execution.run_id, execution.workflow.name, reason, _why(execution, error),
+        exc_info=_shown(execution, error), extra=ids_of(execution, step_of(error)),
+    )  # fmt: skip
+
+
+def tell_undos(execution: Execution, failed: list[str]) -> None:
+    """Undos failed for good; each said in words."""
+    told = f": {'; '.join(failed)}" if execution.recorder.settings.log_errors else ""
+    execution.recorder.logger.error(
+        "run %s (%s): %d undos failed%s", execution.run_id, execution.workflow.name, len(failed), told,
+        extra=ids_of(execution),
+    )  # fmt: skip
+
+
+def step_of(error: BaseException) -> str | None:
+    """The step whose failure is behind an error, if there is one."""
+    record = ending_record(error)
+    return record.step if isinstance(record, StepFailed) else None
+
+
+def _why(execution: Execution, error: BaseException) -> str:
+    """The class and the first line of the message. Without messages, the class, and which step it came from."""
+    if execution.recorder.settings.log_errors:
+        return sentence_of(error)
+    record, name = ending_record(error), type_name(error)
+    return f"{name} (step {record.step!r}: {record.error_type})" if isinstance(record, StepFailed) else name
+
+
+def _shown(execution: Execution, error: BaseException) -> BaseException | None:
+    """The error for ``exc_info``. One that was made from a record says where the step was called; where the step itself
+    went wrong is only in the record, and is added as a note."""
+    if not execution.recorder.settings.log_errors:
+        return None
+    record = ending_record(error)
+    origin = getattr(record, "traceback", None)
+    if origin and not hasattr(error, "__notes__"):
+        error.add_note(f"It came from:\n{origin}")
+    return error
