@@ -1,6 +1,6 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-app, cli  →  worker, remote  →  engine  →  store  →  model  →  errors, settings
+app, cli  →  worker, remote  →  engine  →  store  →  model  →  errors, settings, cancellation
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
 except that the command line is a client of the app. Imports for type checkers only (`if TYPE_CHECKING:`) are
@@ -30,6 +30,7 @@ HEIGHT = {
     "engine": 3,
     "store": 2,
     "model": 1,
+    "cancellation": 0,
     "errors": 0,
     "settings": 0,
 }

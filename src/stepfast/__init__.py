@@ -13,6 +13,7 @@ from .engine.step import step
 from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow
 from .errors import (
+    AppClosed,
     AttemptTimeout,
     ChildFailed,
     CompensationFailed,
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "AppClosed",
     "AttemptTimeout",
     "Backoff",
     "BranchCall",

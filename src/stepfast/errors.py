@@ -36,6 +36,13 @@ class DatabaseUnavailable(StepfastError):
     """The database cannot be reached."""
 
 
+class AppClosed(DatabaseUnavailable):
+    """The application was closed before it had an answer. Its runs go on; used again, it connects anew."""
+
+    def __init__(self, message: str = "the application was closed") -> None:
+        super().__init__(message)
+
+
 class DatabaseRefused(StepfastError):
     """The database answered, but would not take what it was given."""
 

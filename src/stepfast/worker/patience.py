@@ -13,7 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
+from ..cancellation import insist, requests
+from ..errors import AppClosed, ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
 
 T = TypeVar("T")
 
@@ -31,7 +32,8 @@ def patiently(
     longest: float,
     give_up: Callable[[], bool] | None = None,
 ) -> Coroutine[Any, Any, T]:
-    """The call's answer, however long the database is away. With ``give_up`` the last error comes through."""
+    """The call's answer, however long the database is away. With ``give_up`` the last error comes through. Nobody is
+    asked again for a caller who was cancelled, or of an application that was closed."""
     return _until_answered(call, what, logger, longest, give_up, (DatabaseUnavailable, SchemaError))
 
 
@@ -61,11 +63,13 @@ async def _until_answered(
 ) -> T:
     wait: float = 0.05
     told: _Told | None = None
+    before = requests()
     while True:
         try:
             answer = await call()
         except ridden as error:
-            if give_up is not None and give_up():
+            insist(before)
+            if isinstance(error, AppClosed) or (give_up is not None and give_up()):
                 raise
             told = told or _Told(what, logger)
             told.trouble(error)

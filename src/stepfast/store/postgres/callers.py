@@ -10,8 +10,8 @@ import asyncpg
 
 from ...errors import ConfigurationError, DatabaseUnavailable
 from .arrays import know_arrays
-from .connections import is_gone
 from .server_errors import translate
+from .transactions import callers_transaction, is_gone
 
 _ACCEPTED = (
     "connection= takes an asyncpg connection, or a SQLAlchemy AsyncSession or AsyncConnection over asyncpg "
@@ -29,7 +29,7 @@ async def within(connection: Any) -> AsyncIterator[Any]:
     if is_gone(theirs):
         raise DatabaseUnavailable("the connection that was passed is closed")
     try:
-        async with contextlib.nullcontext() if theirs.is_in_transaction() else theirs.transaction():
+        async with contextlib.nullcontext() if theirs.is_in_transaction() else callers_transaction(theirs):
             yield know_arrays(theirs)
     except Exception as error:
         known = translate(error)

@@ -9,12 +9,14 @@ from typing import Any
 
 import asyncpg
 
-from ...errors import ConfigurationError, DatabaseUnavailable, sentence
+from ...cancellation import insist, requests
+from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, sentence
 from ...model.url import DatabaseUrl, redact
 from ...settings import Settings
 from .arrays import know_arrays
 from .catalogue import SEARCH_PATH
 from .server_errors import translate
+from .transactions import close_quietly, closing, drop, give_back, is_gone
 
 _NOT_MADE = (
     OSError,
@@ -37,6 +39,10 @@ three times slower. Or it plans for the values at hand and reads a whole lane, b
 independent of each other."""
 
 
+_LOOK_FOR_CLIENT = "2000"
+"""Milliseconds between two looks of the server whether the client of a long statement is still there."""
+
+
 class QuietConnection(asyncpg.Connection):  # type: ignore[misc]
     """Leaves out the reset query on release: nothing here changes the session, and it costs a round trip."""
 
@@ -52,6 +58,8 @@ class Connector:
         self._settings = settings
         self.shared_pool = pool
         self._pooled_server: bool | None = None
+        self._notices_absence = False
+        """Whether the server can be told to look, during a statement, whether its client is still there."""
 
     async def connect(self) -> Any:
         """A new connection for one duty, outside every pool."""
@@ -83,7 +91,7 @@ class Connector:
         if self.behind_pooler:
             return options
         options["connection_class"] = asyncpg.Connection
-        for name in ("search_path", "jit", "idle_in_transaction_session_timeout"):
+        for name in ("search_path", "jit", "idle_in_transaction_session_timeout", "default_transaction_isolation"):
             del options["server_settings"][name]
         return options
 
@@ -105,7 +113,12 @@ class Connector:
                 # locked, and from the reaper, for as long as the server believes in the connection: two hours.
                 "idle_in_transaction_session_timeout": str(int(settings.lease * 1000)),
                 "tcp_user_timeout": str(int(settings.lease * 1000)),
+                # A single statement, too, is to see what was committed while it waited for a row.
+                "default_transaction_isolation": "read committed",
             }
+            if self._notices_absence:
+                # Whoever is cancelled drops the connection. A statement that waits for a lock would wait on.
+                options["server_settings"]["client_connection_check_interval"] = _LOOK_FOR_CLIENT
             options["max_cached_statement_lifetime"] = 0
         else:
             options["statement_cache_size"] = 0
@@ -119,13 +132,27 @@ class Connector:
 
     async def _is_behind_pooler(self) -> bool:
         # A pooler hands out a cancellation key of its own, so the process id in it is not the server's.
-        connection = await self._connect(self._options())
-        try:
-            return bool(await connection.fetchval("SELECT pg_catalog.pg_backend_pid()") != connection.get_server_pid())
-        except Exception as error:
-            raise translate(error) from None
-        finally:
-            await close_quietly(connection)
+        async with closing(await self._connect(self._options())) as connection:
+            try:
+                if await connection.fetchval("SELECT pg_catalog.pg_backend_pid()") != connection.get_server_pid():
+                    return True
+                self._notices_absence = await _can_look_for_client(connection)
+                return False
+            except Exception as error:
+                raise translate(error) from None
+
+
+async def _can_look_for_client(connection: Any) -> bool:
+    """Since release 14, and where the server's operating system can tell."""
+    if connection.get_server_version() < (14, 0):
+        return False
+    try:
+        await connection.fetchval(
+            "SELECT pg_catalog.set_config('client_connection_check_interval', $1, false)", _LOOK_FOR_CLIENT
+        )
+    except asyncpg.InvalidParameterValueError:
+        return False
+    return True
 
 
 class Line:
@@ -135,22 +162,26 @@ class Line:
         self._connector = connector
         self._lock = asyncio.Lock()
         self._connection: Any = None
+        self.closed = False
+        """Whether the store is: nobody may connect once more."""
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Any]:
         """The connection, exclusively. Errors come out translated; a broken connection is thrown away."""
+        before = requests()
         async with self._lock:
             connection = await self._open()
             try:
                 yield connection
-            except asyncio.CancelledError:
-                await self._drop()  # the statement may still be under way
-                raise
             except Exception as error:
                 known = translate(error)
                 if isinstance(known, DatabaseUnavailable):
-                    await self._drop()
+                    self.drop()
+                insist(before)
                 raise known from None
+            except BaseException:
+                self.drop()  # the statement may still be under way
+                raise
 
     async def fetch(self, sql: str, *arguments: Any) -> list[Any]:
         """Rows of one statement."""
@@ -160,32 +191,27 @@ class Line:
 
     async def close(self) -> None:
         """Disconnect in good order."""
+        self.closed = True
         async with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
-                await self._release(connection)
+                pool = self._connector.shared_pool
+                await (close_quietly(connection) if pool is None else give_back(pool, connection))
 
-    async def _open(self) -> Any:
-        if self._connection is None or self._connection.is_closed():
-            pool = self._connector.shared_pool
-            self._connection = await (self._connector.connect() if pool is None else _acquire(pool))
-        return self._connection
-
-    async def _drop(self) -> None:
+    def drop(self) -> None:
+        """Disconnect at once. A pool that the connection came from knows of it by itself."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.terminate()
-            if self._connector.shared_pool is not None:
-                with contextlib.suppress(Exception):
-                    await self._connector.shared_pool.release(connection)
+            drop(connection)
 
-    async def _release(self, connection: Any) -> None:
-        if self._connector.shared_pool is None:
-            await close_quietly(connection)
-        else:
-            with contextlib.suppress(Exception):
-                await self._connector.shared_pool.release(connection)
+    async def _open(self) -> Any:
+        if not self.closed and (self._connection is None or is_gone(self._connection)):
+            pool = self._connector.shared_pool
+            self._connection = await (self._connector.connect() if pool is None else _acquire(pool))
+        if self.closed:
+            self.drop()
+            raise AppClosed
+        return self._connection
 
 
 async def _acquire(pool: Any) -> Any:
@@ -193,20 +219,6 @@ async def _acquire(pool: Any) -> Any:
         return know_arrays(await pool.acquire())
     except Exception as error:
         raise translate(error) from None
-
-
-async def close_quietly(connection: Any) -> None:
-    """Close without a word: the server may be gone already."""
-    with contextlib.suppress(Exception):
-        await connection.close(timeout=2)
-
-
-def is_gone(connection: Any) -> bool:
-    """Whether it is closed; one out of a pool then knows nothing any more, and says so by raising."""
-    try:
-        return bool(connection.is_closed())
-    except asyncpg.InterfaceError:
-        return True
 
 
 def connect_error(error: Exception, url: str) -> Exception:

@@ -27,6 +27,7 @@ from .connections import Line
 from .forgetting import forget_steps
 from .graphs import NONE_LOCKED, Dags, Locked, is_fatal
 from .starting import Starts
+from .transactions import transaction
 
 E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
 
@@ -98,7 +99,7 @@ class Flusher:
     async def _flush_mixed(self, worker: str, batch: Batch) -> FlushAnswer:
         fences = {(entry.run_id, entry.claim) for entry in batch.entries()}
         async with self._line.use() as connection:
-            async with connection.transaction():
+            async with transaction(connection):
                 locked, kept_out = await self._lock_dags(connection, batch.transitions)
                 rows = await connection.fetch(
                     self._sql["fence"], worker, [run_id for run_id, _ in fences], [claim for _, claim in fences]

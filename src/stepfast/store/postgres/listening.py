@@ -13,9 +13,10 @@ from ...errors import StepfastError, sentence
 from ...model.ids import new_id
 from ...model.records import Lane
 from ..protocol import Wakeups
-from .connections import Connector, close_quietly
+from .connections import Connector
 from .doorbell import Doorbell
 from .server_errors import translate
+from .transactions import closing
 
 _LIMIT = 7900
 """Postgres takes payloads below 8000 bytes."""
@@ -92,12 +93,9 @@ class Listener:
         """Whether wake-ups arrive at all, for the doctor."""
         if self.works:
             return True
-        connection = await self._connector.connect()
-        try:
+        async with closing(await self._connector.connect()) as connection:
             await connection.add_listener(self._channel, lambda _c, _p, _n, text: self._receive(text, lambda _: None))
             return await self._probe()
-        finally:
-            await close_quietly(connection)
 
     async def _listen_once(self, heard: Callable[[Wakeups], None]) -> None:
         connection = await self._connector.connect()
@@ -107,16 +105,16 @@ class Listener:
             self._receive(payload, doorbell.ring)
 
         try:
-            connection.add_termination_listener(lambda _: closed.set())
-            await connection.add_listener(self._channel, receive)
-            self.works = await self._probe()
-            heard(_LOOK)
-            await closed.wait()
+            async with closing(connection):
+                connection.add_termination_listener(lambda _: closed.set())
+                await connection.add_listener(self._channel, receive)
+                self.works = await self._probe()
+                heard(_LOOK)
+                await closed.wait()
         except Exception as error:
             raise translate(error) from None
         finally:
             doorbell.close()
-            await close_quietly(connection)
 
     def _receive(self, payload: str, heard: Callable[[Wakeups], None]) -> None:
         """Called by the driver, which must not meet an error, whatever a stranger sends."""
@@ -136,15 +134,14 @@ class Listener:
         """Send a word to ourselves over another connection and see whether it arrives."""
         nonce = new_id()
         event = self._arrived[nonce] = asyncio.Event()
-        sender = await self._connector.connect()
+        message = msgspec.json.encode(Message(probe=nonce)).decode()
         try:
-            message = msgspec.json.encode(Message(probe=nonce)).decode()
-            await sender.execute("SELECT pg_catalog.pg_notify($1, $2)", self._channel, message)
-            async with asyncio.timeout(2):
-                await event.wait()
+            async with closing(await self._connector.connect()) as sender:
+                await sender.execute("SELECT pg_catalog.pg_notify($1, $2)", self._channel, message)
+                async with asyncio.timeout(2):
+                    await event.wait()
             return True
         except TimeoutError:
             return False
         finally:
             del self._arrived[nonce]
-            await close_quietly(sender)

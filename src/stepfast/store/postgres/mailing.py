@@ -14,6 +14,7 @@ from .callers import within
 from .connections import Line
 from .graphs import Dags
 from .operating import cancel_dags, cancel_locked
+from .transactions import transaction
 
 
 class Mailroom:
@@ -43,7 +44,7 @@ class Mailroom:
 
     async def send(self, connection: Any, mail: Mail, again: bool) -> Asked:
         """Put a signal into the box and wake the run, in one transaction. One that was taken before has done so."""
-        async with connection.transaction():
+        async with transaction(connection):
             run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
             refused = _refusal(run)
             if refused is not None:
@@ -104,7 +105,7 @@ class Mailroom:
     async def deliver(self, limit: int) -> Delivery:
         """The oldest mail whose runs nobody holds just now."""
         async with self._delivering.use() as connection:
-            async with connection.transaction():
+            async with transaction(connection):
                 found = await connection.fetch(self._sql["undelivered"], limit)
                 if not found:
                     orphans = await connection.fetch(self._sql["remove_orphans"], limit)
@@ -114,7 +115,7 @@ class Mailroom:
             if not apart:
                 return done
             # To cancel a dag run its steps are waited for, so nothing else may be in hand.
-            async with connection.transaction():
+            async with transaction(connection):
                 more = await self._cancel_dags(connection, apart)
             return Delivery(
                 done.lanes | more.lanes, done.ended or more.ended, done.running or more.running, done.moved + more.moved

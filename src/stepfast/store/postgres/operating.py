@@ -13,6 +13,7 @@ from ...model.status import ASK_CANCEL, CANCELLED, FAILED, REASON_CANCELLED, TER
 from .forgetting import forget_steps
 from .graph_retrying import retry_dag
 from .graphs import Dags, Effects, Why
+from .transactions import transaction
 
 
 class Cancelled(NamedTuple):
@@ -102,7 +103,7 @@ class Operators:
 
     @asynccontextmanager
     async def _locked(self, connection: Any, run_id: str) -> AsyncIterator[Any]:
-        async with connection.transaction():
+        async with transaction(connection):
             yield await connection.fetchrow(self._sql["lock_run"], run_id)
 
 

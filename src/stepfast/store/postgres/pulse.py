@@ -10,8 +10,9 @@ from typing import Any
 
 from ...errors import DatabaseUnavailable
 from ...model.records import BeatAnswer, Held
-from .connections import Connector, close_quietly
+from .connections import Connector
 from .server_errors import translate
+from .transactions import close_quietly, drop
 
 
 class PostgresPulse:
@@ -48,6 +49,6 @@ class PostgresPulse:
         except Exception as error:
             known = translate(error)
             if isinstance(known, DatabaseUnavailable) and self._connection is not None:
-                self._connection.terminate()
+                drop(self._connection)
                 self._connection = None
             raise known from None

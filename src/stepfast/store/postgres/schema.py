@@ -11,6 +11,7 @@ from ...errors import InvalidState, sentence
 from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import Check, SchemaState
 from ..statements import fill
+from .transactions import transaction
 
 _MADE_SCHEMA = "made_schema"
 """The word in `meta` that says that the schema itself was made by a migration, and not by somebody else for us."""
@@ -37,7 +38,7 @@ class Schema:
         refuse_too_new(state)
         if not state.pending:
             return []
-        async with connection.transaction():
+        async with transaction(connection):
             await connection.execute(self._sql["lock"], self._schema)
             state = await self.state(connection)
             refuse_too_new(state)
@@ -55,7 +56,7 @@ class Schema:
     async def drop(self, connection: Any) -> None:
         """What the migrations made, by name: in the same schema there may be tables of others. The schema goes too, if
         a migration made it and nothing is left in it."""
-        async with connection.transaction():
+        async with transaction(connection):
             await connection.execute(self._sql["lock"], self._schema)
             state = await self.state(connection)
             refuse_to_drop(state)
@@ -79,7 +80,7 @@ class Schema:
 
     async def _drop_schema(self, connection: Any) -> None:
         try:
-            async with connection.transaction():
+            async with transaction(connection):
                 await connection.execute(self._sql["drop_schema"])
         except asyncpg.DependentObjectsStillExistError:
             pass  # somebody else keeps something in it

@@ -10,6 +10,7 @@ import msgspec
 from ...model.records import NewRun, RunShape
 from .callers import within
 from .connections import Line
+from .transactions import transaction
 
 _PLAIN, _LINKED, _DAG = "plain", "linked", "dag"
 Group = tuple[RunShape, str, list[NewRun]]
@@ -33,7 +34,7 @@ class Starts:
             if len(groups) == 1 and not (keyed or nodes or groups[0][0].tags) and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])
                 return [run.id for run in runs]
-            async with connection.transaction():
+            async with transaction(connection):
                 await self._insert_all(connection, groups, nodes)
             return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from ...errors import ConfigurationError, DatabaseUnavailable
+from ...cancellation import insist, requests
+from ...errors import AppClosed, ConfigurationError
 from ...model.records import (
     ActivityRow,
     Asked,
@@ -51,6 +53,7 @@ from .server_errors import translate
 from .starting import Starts
 from .sweeping import Sweeps
 from .transacting import Transactions
+from .transactions import PATIENCE, borrowed, close_pool, transaction
 
 _PACKAGE = __package__ or ""
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
@@ -102,6 +105,8 @@ class PostgresStore:
 
     async def open(self) -> None:
         """Make the pool; the first connection tells what is wrong, if anything is."""
+        for line in self._lines.values():
+            line.closed = False
         if self._pool is not None:
             self._check_pool()
             return
@@ -118,13 +123,26 @@ class PostgresStore:
             raise ConfigurationError(f"pool= must hold at least {needed} connections, not {self._pool.get_max_size()}")
 
     async def close(self) -> None:
-        """Give every connection back."""
-        await self._transactions.close()
+        """Give every connection back: all at once, because each may have to wait for a server that says nothing."""
+        pool = self._pool if self._owns_pool else None
+        farewells = [self._transactions.close(), *(line.close() for line in self._lines.values())]
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*farewells, *([] if pool is None else [close_pool(pool)]))
+        except TimeoutError:
+            pass  # somebody still works on one
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Give every connection up without a word to the server, also those that are in use."""
         for line in self._lines.values():
-            await line.close()
+            line.closed = True
+            line.drop()
+        self._transactions.drop()
         if self._owns_pool and self._pool is not None:
             pool, self._pool = self._pool, None
-            await pool.close()
+            pool.terminate()
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
@@ -162,7 +180,7 @@ class PostgresStore:
         """In the order of their names, so that two processes never wait for each other in a circle."""
 
         async def put(connection: Any) -> None:
-            async with connection.transaction():
+            async with transaction(connection):
                 for d in sorted(definitions, key=lambda d: d.name):
                     await connection.execute(
                         self._sql["put_definition"],
@@ -392,12 +410,16 @@ class PostgresStore:
         return rows
 
     async def _with_connection(self, call: Callable[[Any], Any]) -> Any:
-        if self._pool is None:
-            raise DatabaseUnavailable("the store is closed")
+        pool, before = self._pool, requests()
+        if pool is None:
+            raise AppClosed
         try:
-            async with self._pool.acquire(timeout=self._settings.connect_timeout) as connection:
+            async with borrowed(pool, self._settings.connect_timeout) as connection:
                 return await call(know_arrays(connection))
         except Exception as error:
+            insist(before)
+            if self._pool is None:
+                raise AppClosed from None
             raise translate(error) from None
 
 

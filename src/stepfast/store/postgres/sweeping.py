@@ -12,6 +12,7 @@ from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .connections import Line
 from .graphs import Dags, Effects, Locked, Why
+from .transactions import transaction
 
 
 class Sweeps:
@@ -53,7 +54,7 @@ class Sweeps:
             return done
 
     async def _end_late(self, connection: Any, late: list[Any]) -> Promotion:
-        async with connection.transaction():
+        async with transaction(connection):
             rows = await self._end(connection, late)
             await self._tell_parents(connection, [row for row in rows if not row["undoing"]])
         return _promotion(rows)
@@ -61,7 +62,7 @@ class Sweeps:
     async def _end_late_steps(self, connection: Any, late: list[Any]) -> Promotion:
         """Steps of dag runs: with them the run fails, unless another step of it was picked up in time. If somebody
         holds the run they stay late, and are found again."""
-        async with connection.transaction():
+        async with transaction(connection):
             locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in late})
             await self._dags.lock_open(connection, list(locked.failing))
             ids = [row["id"] for row in late if str(row["dag_id"]) in locked.failing]
@@ -73,7 +74,7 @@ class Sweeps:
 
     async def _fail_late(self, connection: Any, dag_ids: list[str]) -> Promotion:
         """Dag runs past their deadline fail; whoever finishes them undoes what is to be undone."""
-        async with connection.transaction():
+        async with transaction(connection):
             locked = await self._dags.lock(connection, dag_ids)
             late = locked.free & locked.late
             effects = await self._dags.fail(connection, locked, late, Why(REASON_DEADLINE, DEADLINE_ERROR))
@@ -99,7 +100,7 @@ class Sweeps:
                 return
             numbers = dict(held)
             for row in await connection.fetch(self._sql["still_ours"], worker, ids, claims):
-                async with connection.transaction():
+                async with transaction(connection):
                     await connection.fetchrow(self._sql["lock_run"], row["id"])
                     await connection.fetch(self._sql["give_back"], worker, [row["id"]], [numbers[str(row["id"])]])
 
@@ -107,7 +108,7 @@ class Sweeps:
         """Bury dead workers, give back what they held, forget those with nothing left."""
         async with self._line.use() as connection:
             buried = [str(row["id"]) for row in await connection.fetch(self._sql["bury"], worker)]
-            async with connection.transaction():
+            async with transaction(connection):
                 found = await connection.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
                 rows = [row for row in found if row["dag_id"] is None]
                 await self._tell_parents(connection, [row for row in rows if not row["ready"]])
@@ -125,7 +126,7 @@ class Sweeps:
     async def _bury_steps(self, connection: Any, fatal: list[Any], max_losses: int) -> tuple[list[str], Effects]:
         """Dead letters among steps of dag runs: with them the run fails. If somebody holds the run they still name a
         dead worker, and are found again."""
-        async with connection.transaction():
+        async with transaction(connection):
             locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in fatal})
             ids = [row["id"] for row in fatal if str(row["dag_id"]) in locked.failing]
             rows = await connection.fetch(self._sql["bury_steps"], ids, max_losses, LOST_ERROR, locked.now)

@@ -20,11 +20,9 @@ from ...model.records import StepDone, StepRecord
 from ...settings import Settings
 from ..protocol import Transacted
 from .arrays import know_arrays
-from .connections import Connector, is_gone
+from .connections import Connector
 from .server_errors import translate
-
-_PATIENCE = 5.0
-"""Seconds for a rollback, or for the pool to close; then the connection is dropped, and the server rolls back."""
+from .transactions import PATIENCE, borrowed, close_pool, give_up, is_gone, roll_back
 
 _GONE = (asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
 _DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
@@ -46,12 +44,13 @@ class Transactions:
     async def close(self) -> None:
         """Give the connections up; those that somebody still uses are dropped."""
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await pool.close()
-        except Exception:
+        if pool is not None:
+            await close_pool(pool)
+
+    def drop(self) -> None:
+        """The same without a word."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
             pool.terminate()
 
     async def transact(
@@ -72,15 +71,15 @@ class Transactions:
                     if made is not None:
                         await self._commit(connection, transaction)
                         return made
-                await _roll_back(connection, transaction)
+                await roll_back(connection, transaction, PATIENCE)
                 if found is None:
                     # Made while we worked: by an earlier commit of ours that was thought lost, or by a stranger.
                     _, found = await self._look(connection, run_id, claim, place)
                 if found is None:
                     raise _lost(run_id)
                 return found
-            except BaseException:
-                await _roll_back(connection, transaction)
+            except BaseException as error:
+                await give_up(connection, transaction, error)
                 raise
 
     async def _look(
@@ -120,14 +119,11 @@ class Transactions:
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        async with self._ours():
-            pool = self._connector.shared_pool or await self._own_pool()
-            connection = know_arrays(await pool.acquire())
-        try:
+        async with contextlib.AsyncExitStack() as lent:
+            async with self._ours():
+                pool = self._connector.shared_pool or await self._own_pool()
+                connection = know_arrays(await lent.enter_async_context(borrowed(pool, self._bound)))
             yield connection
-        finally:
-            with contextlib.suppress(Exception):
-                await pool.release(connection, timeout=_PATIENCE)
 
     async def _own_pool(self) -> Any:
         async with self._opening:
@@ -167,27 +163,6 @@ async def _called(call: Callable[[Any], Any], connection: Any, timeout: float | 
         if not bound.expired():
             raise
         raise StepTimeout(f"the transaction took longer than its timeout of {timeout:g} s") from None
-
-
-async def _roll_back(connection: Any, transaction: Any) -> None:
-    """Whatever state it is in: begun or not, ended by the function, or already rolled back. If the connection does not
-    answer, or somebody still works on it, it is dropped, and the server rolls back."""
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            await transaction.rollback()
-    except asyncpg.InterfaceError:  # there is nothing to roll back; or there is, and the driver cannot
-        if not is_gone(connection) and connection.is_in_transaction():
-            _drop(connection)
-    except Exception:
-        _drop(connection)
-    except BaseException:
-        _drop(connection)
-        raise
-
-
-def _drop(connection: Any) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError):
-        connection.terminate()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError, sentence
+from ...errors import (
+    AppClosed,
+    ConfigurationError,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    SchemaError,
+    StepfastError,
+    sentence,
+)
 from .connections import primary_code
 
 _AWAY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL)
@@ -68,4 +76,4 @@ class Troubles:
 
 def closed() -> StepfastError:
     """What is said to callers who come too late."""
-    return DatabaseUnavailable("the store is closed")
+    return AppClosed()

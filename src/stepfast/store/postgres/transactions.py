@@ -1,0 +1,171 @@
+"""Everything of ours on Postgres that is begun and must be ended: transactions, and connections out of a pool.
+
+The driver's own blocks talk to the server while they unwind: they roll back, wait until a statement has stopped, reset
+the session. If the caller was cancelled, or the network has fallen silent, that takes long, and its error hides the
+cancellation. Here a connection is dropped instead: the server then rolls back by itself, and a pool makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+
+from ...cancellation import insist, requests
+
+PATIENCE = 5.0
+"""Seconds for a rollback or a reset to be answered. Then the connection is dropped."""
+
+PATIENCE_OF_CALLERS = 1.0
+"""Seconds for the same where the caller was cancelled and the connection is theirs."""
+
+_SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)
+"""After one of these it is not known what the server still does for us, so it is not asked."""
+
+
+@contextlib.asynccontextmanager
+async def transaction(connection: Any) -> AsyncIterator[None]:
+    """A transaction on a connection of our own. Read committed, whatever is usual in this database: our statements lock
+    first and then look, and under a stricter level they would see what was there before they waited."""
+    before = requests()
+    block = connection.transaction(isolation="read_committed")
+    try:
+        await block.start()
+        yield
+        await block.commit()
+    except Exception as error:
+        await give_up(connection, block, error)
+        insist(before)
+        raise
+    except BaseException:
+        drop(connection)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def callers_transaction(connection: Any) -> AsyncIterator[None]:
+    """A transaction for one call on a connection that a caller brought along. They may want to use it again, so that it
+    is rolled back even when they were cancelled; only if that is not answered is it dropped."""
+    before = requests()
+    block = connection.transaction()
+    try:
+        await block.start()
+        yield
+        await block.commit()
+    except asyncio.CancelledError:
+        await roll_back(connection, block, PATIENCE_OF_CALLERS)
+        raise
+    except Exception as error:
+        await give_up(connection, block, error)
+        insist(before)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def borrowed(pool: Any, patience: float) -> AsyncIterator[Any]:
+    """A connection out of a pool. It goes back, and if anything is doubtful about it, as one that is closed."""
+    before = requests()
+    async with asyncio.timeout(patience):  # the pool's own timeout may swallow a cancellation
+        connection = await pool.acquire()
+    try:
+        yield connection
+    except Exception as error:
+        if isinstance(error, _SILENT):
+            drop(connection)
+        await give_back(pool, connection)
+        insist(before)
+        raise
+    except BaseException:
+        drop(connection)
+        await give_back(pool, connection)  # does not wait: the pool knows already
+        raise
+    await give_back(pool, connection)
+
+
+@contextlib.asynccontextmanager
+async def closing(connection: Any) -> AsyncIterator[Any]:
+    """A connection made for this block alone."""
+    try:
+        yield connection
+    except Exception:
+        await close_quietly(connection)
+        raise
+    except BaseException:
+        drop(connection)
+        raise
+    await close_quietly(connection)
+
+
+async def give_up(connection: Any, block: Any, error: BaseException) -> None:
+    """Roll back after an error, whatever state the transaction is in: begun or not, ended, already rolled back. If the
+    connection may not answer, or somebody still works on it, it is dropped, and the server rolls back."""
+    if isinstance(error, _SILENT) or not isinstance(error, Exception):
+        drop(connection)
+    else:
+        await roll_back(connection, block, PATIENCE)
+
+
+async def roll_back(connection: Any, block: Any, patience: float) -> None:
+    """Roll back, and if the server does not answer, drop the connection."""
+    try:
+        async with asyncio.timeout(patience):
+            await block.rollback()
+    except asyncpg.InterfaceError:  # there is nothing to roll back; or there is, and the driver cannot
+        if not is_gone(connection) and connection.is_in_transaction():
+            drop(connection)
+    except Exception:
+        drop(connection)
+    except BaseException:
+        drop(connection)
+        raise
+
+
+async def give_back(pool: Any, connection: Any) -> None:
+    """Give a connection back to its pool, which may have something to tell the server first."""
+    try:
+        await pool.release(connection, timeout=PATIENCE)
+    except Exception:
+        drop(connection)
+    except BaseException:
+        drop(connection)
+        raise
+
+
+async def close_pool(pool: Any) -> None:
+    """Close a pool; connections that are not given back in time are dropped."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await pool.close()
+    except Exception:
+        pool.terminate()
+    except BaseException:
+        pool.terminate()
+        raise
+
+
+async def close_quietly(connection: Any) -> None:
+    """Close without a word: the server may be gone already."""
+    try:
+        await connection.close(timeout=2)
+    except Exception:
+        drop(connection)
+    except BaseException:
+        drop(connection)
+        raise
+
+
+def drop(connection: Any) -> None:
+    """Give a connection up without a word to the server. One out of a pool may have gone back already."""
+    with contextlib.suppress(asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def is_gone(connection: Any) -> bool:
+    """Whether it is closed; one out of a pool then knows nothing any more, and says so by raising."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True

@@ -1,0 +1,1 @@
+"""What becomes of calls that are cancelled."""
