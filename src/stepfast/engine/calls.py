@@ -8,7 +8,6 @@ import contextvars
 import copy
 import functools
 import inspect
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +19,7 @@ from ..model.records import StepDone, StepRecord, StepRunning
 from .call import DurableCall
 from .failure import encode_error, step_failed
 from .line import Line
-from .scope import abandoned_try, alarm, current_call, wake
+from .scope import BlockingTry, alarm, current_call, current_try, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
 from .telling import tell_try
@@ -181,13 +180,14 @@ class StepCall(DurableCall[T]):
         return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call)))
 
     async def _call_in_thread(self) -> Any:
-        context, abandoned = contextvars.copy_context(), threading.Event()
-        context.run(abandoned_try.set, abandoned)
+        context, blocking = contextvars.copy_context(), BlockingTry()
+        context.run(current_try.set, blocking)
         call = functools.partial(context.run, self._function, *self._args, **self._kwargs)
         try:
-            result = await self._bounded(self._execution.recorder.run_in_thread(call))
+            future = self._execution.recorder.run_in_thread(call)
+            result = await (future if self._options.timeout is None else self._bounded(future))
         except BaseException:
-            abandoned.set()
+            blocking.abandoned = True
             raise
         return await result if inspect.isawaitable(result) else result
 

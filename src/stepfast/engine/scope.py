@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, ContextVar
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ContextMisuse
@@ -22,8 +21,20 @@ current_call: ContextVar[StepCall[Any] | None] = ContextVar("stepfast_call", def
 """The step whose function is executing here."""
 current_line: ContextVar[Line | None] = ContextVar("stepfast_line", default=None)
 """The branch whose code is executing here; None: the main line."""
-abandoned_try: ContextVar[Event | None] = ContextVar("stepfast_abandoned_try", default=None)
-"""In the thread of a blocking step: set when nobody waits for this try any more."""
+
+
+class BlockingTry:
+    """One try of a blocking step, as its thread knows it."""
+
+    __slots__ = ("abandoned",)
+
+    def __init__(self) -> None:
+        self.abandoned = False
+        """Whether nobody waits for it any more."""
+
+
+current_try: ContextVar[BlockingTry | None] = ContextVar("stepfast_try", default=None)
+"""In the thread of a blocking step: the try that is executing here."""
 
 
 def cancelled() -> bool:
@@ -31,8 +42,8 @@ def cancelled() -> bool:
 
     For plain ``def`` handlers, which cannot be interrupted: ask it in long loops and return when it says True.
     """
-    abandoned = abandoned_try.get()
-    if abandoned is not None and abandoned.is_set():
+    blocking = current_try.get()
+    if blocking is not None and blocking.abandoned:
         return True
     execution = current_execution.get()
     return execution is not None and (execution.closed is not None or execution.asked == ASK_CANCEL)

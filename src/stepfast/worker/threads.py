@@ -1,4 +1,9 @@
-"""Threads for blocking code: as many as are asked for at once, kept for reuse, never in the way of an exit.
+"""Threads for blocking code: as few as the work needs, as many as it asks for, never in the way of an exit.
+
+Waking a thread for each call costs more than most calls do: the interpreter runs one thread at a time, and each hand-
+over may have to wait for its turn. So calls stand in a line, one thread works through it for as long as that goes
+quickly, and what it has done is handed back together. Calls that block are noticed within milliseconds by the line
+that does not move; from then on, for a while, each call wakes a thread of its own.
 
 A pool of fixed size would not do: a timed-out handler may keep its thread for as long as it likes, and the slot it
 no longer holds must find a thread all the same. The number is bounded by the callers, who hold slots.
@@ -9,75 +14,154 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
+_LOOK = 0.002
+"""Seconds after which somebody looks whether the line has moved."""
+_QUICK = 0.00025
+"""Seconds that a call may take on average while few threads do them all. Blocking calls take longer."""
+_STAY_WIDE = 1.0
+"""Seconds for which each call wakes a thread of its own after calls were seen to block."""
 
-Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
 class Threads:
-    """Daemon threads that come and go with the work."""
+    """Daemon threads that come and go with the work of one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._line: deque[Job] = deque()
+        self._done: deque[Done] = deque()
+        self._handing_back = False
+        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """A thread is woken by True, and sent away by False."""
         self._lock = threading.Lock()
         self._idle = 0
+        self._awake = 0
+        """Threads that work through the line, blocked or not."""
         self._count = 0
+        self._taken = 0
+        """Calls taken out of the line since somebody last looked."""
+        self._looking: asyncio.TimerHandle | None = None
+        self._looked_at = 0.0
+        self._wide_until = 0.0
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a blocking call; the future belongs to the running loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
-            spawn = self._idle == 0
-            if not spawn:
-                self._idle -= 1
-            else:
-                self._count += 1
-        self._jobs.put((function, loop, future))
-        if spawn:
-            threading.Thread(target=self._work, name=f"stepfast-{self._name}-{self._count}", daemon=True).start()
+            self._line.append((function, future))
+            waking = self._awake == 0 or self._loop.time() < self._wide_until
+            spawning = waking and self._wake()
+        if spawning:
+            self._spawn()
+        elif not waking and self._looking is None:
+            self._look_later(self._loop)
         return future
 
     def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""
+        if self._looking is not None:
+            self._looking.cancel()
         with self._lock:
             idle, self._idle = self._idle, 0
         for _ in range(idle):
-            self._jobs.put(None)
+            self._bell.put(False)
+
+    # -- in the event loop ---------------------------------------------------------------------------------------
+
+    def _wake(self) -> bool:
+        """One thread more works through the line; whether it has to be made. Call it with the lock held."""
+        self._awake += 1
+        if self._idle:
+            self._idle -= 1
+            self._bell.put(True)
+            return False
+        return True
+
+    def _spawn(self) -> None:
+        self._count += 1
+        threading.Thread(target=self._work, name=f"stepfast-{self._name}-{self._count}", daemon=True).start()
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._taken, self._looked_at = 0, loop.time()
+        self._looking = loop.call_later(_LOOK, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """If calls stand in line because others block, each gets a thread."""
+        self._looking = None
+        waiting = len(self._line)
+        if not waiting:
+            return
+        now = loop.time()
+        if (now - self._looked_at) * self._awake > _QUICK * self._taken:
+            self._wide_until = now + _STAY_WIDE
+            with self._lock:
+                made = sum(self._wake() for _ in range(waiting))
+            for _ in range(made):
+                self._spawn()
+        self._look_later(loop)
+
+    def _hand_back(self) -> None:
+        self._handing_back = False
+        while self._done:
+            _settle(*self._done.popleft())
+
+    # -- in the threads ------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
+            self._work_through_the_line()
             try:
-                job = self._jobs.get(timeout=_KEEP_IDLE)
+                if not self._bell.get(timeout=_KEEP_IDLE):
+                    return
             except queue.Empty:
                 with self._lock:
                     if self._idle == 0:
-                        continue  # a job is on its way to us
+                        continue  # the bell is being rung for us
                     self._idle -= 1
                 return
-            if job is None:
-                return
-            self._run(*job)
-            with self._lock:
-                self._idle += 1
 
-    def _run(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
+    def _work_through_the_line(self) -> None:
+        while True:
+            try:
+                function, future = self._line.popleft()
+            except IndexError:
+                with self._lock:
+                    if self._line:
+                        continue
+                    self._awake -= 1
+                    self._idle += 1
+                return
+            self._taken += 1
+            try:
+                done: Done = (future, function(), None)
+            except BaseException as caught:
+                done = (future, None, caught)
+            self._done.append(done)
+            del function, future, done
+            if not self._handing_back:
+                self._handing_back = True
+                self._call_loop()
+
+    def _call_loop(self) -> None:
+        assert self._loop is not None
         try:
-            result, error = function(), None
-        except BaseException as caught:
-            result, error = None, caught
-        try:
-            loop.call_soon_threadsafe(_deliver, future, result, error)
+            self._loop.call_soon_threadsafe(self._hand_back)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
 
-def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

@@ -1,0 +1,100 @@
+"""Threads for blocking code: quick calls share few of them, and calls that block never hold each other up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from stepfast.worker.threads import Threads
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    made = Threads("test")
+    yield made
+    made.close()
+
+
+async def test_quick_calls_share_few_threads(threads: Threads) -> None:
+    done = [threads.submit(threading.get_ident) for _ in range(300)]
+    used = set(await asyncio.wait_for(asyncio.gather(*done), PATIENCE))
+    assert threading.get_ident() not in used
+    assert len(used) < 30
+
+
+async def test_calls_that_wait_for_each_other_all_get_a_thread(threads: Threads) -> None:
+    """None of them would end if one had to wait for another's thread."""
+    meeting = threading.Barrier(40)
+    done = [threads.submit(lambda: meeting.wait(PATIENCE)) for _ in range(40)]
+    await asyncio.wait_for(asyncio.gather(*done), PATIENCE)
+
+
+async def test_calls_that_come_while_one_blocks_are_done(threads: Threads) -> None:
+    gate = threading.Event()
+    blocked = threads.submit(lambda: gate.wait(PATIENCE))
+    for number in range(20):
+        assert await asyncio.wait_for(threads.submit(lambda: number), PATIENCE) == number  # noqa: B023
+    assert not blocked.done()
+    gate.set()
+    assert await asyncio.wait_for(blocked, PATIENCE)
+
+
+async def test_blocking_calls_go_on_side_by_side(threads: Threads) -> None:
+    """Also those that come one by one after others were seen to block: never more at once than were asked for."""
+    running, most, lock = 0, 0, threading.Lock()
+
+    def busy() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)  # what blocking code does
+        with lock:
+            running -= 1
+
+    for _ in range(3):
+        await asyncio.wait_for(asyncio.gather(*(threads.submit(busy) for _ in range(10))), PATIENCE)
+    assert most == 10
+
+
+async def test_errors_come_back(threads: Threads) -> None:
+    def fails() -> None:
+        raise ValueError("no")
+
+    def stops() -> None:
+        raise StopIteration
+
+    with pytest.raises(ValueError, match="no"):
+        await threads.submit(fails)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await threads.submit(stops)
+
+
+async def test_a_call_that_nobody_waits_for_any_more_ends_in_silence(threads: Threads) -> None:
+    gate = threading.Event()
+    given_up = threads.submit(lambda: gate.wait(PATIENCE))
+    given_up.cancel()
+    gate.set()
+    assert await asyncio.wait_for(threads.submit(lambda: 1), PATIENCE) == 1
+
+
+def test_a_loop_that_closes_first_does_no_harm() -> None:
+    threads, gate, left = Threads("test"), threading.Event(), threading.Event()
+
+    def late() -> None:
+        gate.wait(PATIENCE)
+        left.set()
+
+    async def leave() -> None:
+        threads.submit(late)
+
+    asyncio.run(leave())
+    gate.set()
+    assert left.wait(PATIENCE)
+    threads.close()
