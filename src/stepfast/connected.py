@@ -41,6 +41,10 @@ class Connected:
             await self.store.put_definitions([w.definition() for w in new])
             self._stored.update((w.name, w.version) for w in new)
 
+    def has_stored(self, workflow: Workflow[object, object]) -> bool:
+        """Whether the database knows this version, because this process has told it."""
+        return (workflow.name, workflow.version) in self._stored
+
     def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
         """The same for a caller who has a transaction open, and must not wait for another: on SQLite there is one lock
         for all who write, and the caller has it."""

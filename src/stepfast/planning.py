@@ -34,6 +34,8 @@ class Plan(NamedTuple):
     encode: Callable[[Any], str]
     output_type: Any
     graph: Graph | None = None
+    brings_graph: bool = False
+    """Whether each run brings a copy of its graph along: the definition may not be stored yet."""
 
     def runs(self, run_id: str, input: Any, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
         """The rows of one start: a run, and for a dag its steps."""
@@ -42,6 +44,8 @@ class Plan(NamedTuple):
             return [NewRun(run_id, self.shape, text, key, parent)]
         graph = self.graph
         run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.nodes))
+        if self.brings_graph:
+            run.graph_text = graph.text
         return [run, *(self._step(run_id, name, graph) for name in graph.nodes)]
 
     def _step(self, dag_id: str, name: str, graph: Graph) -> NewRun:
@@ -77,6 +81,7 @@ class Planner:
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
         graph = code.graph if isinstance(code, Dag) else None
+        brings_graph = joins and graph is not None and not connected.has_stored(code)
         if joins:
             connected.store_definitions_soon([code])
         else:
@@ -88,7 +93,7 @@ class Planner:
                 _refuse_input(value, code.name)
             return self._payloads.check_input(value, code.input_type, code.name)
 
-        return Plan(shape, encode, code.output_type, graph)
+        return Plan(shape, encode, code.output_type, graph, brings_graph)
 
     def _code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         if isinstance(workflow, str):

@@ -23,7 +23,7 @@ from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
 from .model.ids import child_id, new_id
-from .model.names import CHECKS, check_name
+from .model.names import OWN_KEYS, check_name
 from .model.payload import Payloads
 from .model.records import (
     RUN_ITSELF,
@@ -233,7 +233,7 @@ class Run(Generic[O]):
         """For a dag run: the graph it was started with."""
         if row.graph is None:
             return None
-        text = await (await self._connect()).store.graph(row.workflow, row.graph)
+        text = await (await self._connect()).store.graph(row.workflow, row.graph, row.dag_id or row.id)
         return None if text is None else Graph.from_text(text)
 
     async def activity(self) -> list[Activity]:
@@ -261,7 +261,7 @@ class Run(Generic[O]):
         return {
             key: self._payloads.plain(text, format_, f"the value of {key!r}")
             for key, text, format_ in found
-            if not key.startswith(CHECKS)
+            if not key.startswith(OWN_KEYS)
         }
 
     # -- asking something of it --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -372,3 +373,74 @@ async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: S
     store.run = away_at_first
     assert await app.get(run.id).result(timeout=20) == 42
     assert len(asked) == 3
+
+
+# -- another database ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain_url(request: pytest.FixtureRequest, url: str, kind: str) -> str:
+    if kind not in ("asyncpg", "sqlite3"):
+        pytest.skip("the same for every library over the driver")
+    return url
+
+
+@pytest.mark.parametrize("tables", [True, False])
+async def test_a_connection_to_another_database_is_refused(
+    plain_url: str, app: Stepfast, tmp_path: Path, kind: str, tables: bool, double: Any
+) -> None:
+    """Also if it has the same tables: the run would be started over there."""
+    elsewhere = await another_database(plain_url, tmp_path)
+    other = Stepfast(elsewhere)
+    run = await app.start(double, 1)
+    try:
+        if tables:
+            await other.migrate()
+        connection: Any
+        if kind == "sqlite3":
+            connection = sqlite3.connect(other.url.path or "")
+        else:
+            connection = await asyncpg.connect(elsewhere)
+        try:
+            for _ in range(2):
+                with pytest.raises(ConfigurationError, match="nothing was written"):
+                    await app.start(double, 2, connection=connection)
+                with pytest.raises(ConfigurationError, match="nothing was written"):
+                    await run.signal("word", 2, connection=connection)
+        finally:
+            closing = connection.close()
+            if closing is not None:
+                await closing
+        if tables:
+            assert await other.runs() == []
+    finally:
+        await other.close()
+        if kind == "asyncpg":
+            connection = await asyncpg.connect(plain_url)
+            await connection.execute(f"DROP DATABASE {elsewhere.rpartition('/')[2]}")
+            await connection.close()
+
+
+async def another_database(url: str, folder: Path) -> str:
+    if url.startswith("sqlite"):
+        return f"sqlite:///{folder / 'elsewhere.db'}"
+    connection = await asyncpg.connect(url)
+    name = f"elsewhere_{new_id()[-12:]}"
+    await connection.execute(f"CREATE DATABASE {name}")
+    await connection.close()
+    return url.rpartition("/")[0] + f"/{name}"
+
+
+async def test_a_file_that_is_attached_to_the_callers_connection_is_joined(
+    sqlite_url: str, kind: str, app: Stepfast, tmp_path: Path, double: Any
+) -> None:
+    if kind != "sqlite3":
+        pytest.skip("only SQLite attaches files")
+    await app.migrate()
+    connection = sqlite3.connect(tmp_path / "own.db")
+    connection.execute("ATTACH ? AS jobs", (app.url.path,))
+    run = await app.start(double, 2, connection=connection)
+    connection.commit()
+    connection.close()
+    await app.drain()
+    assert await run.result(timeout=20) == 4

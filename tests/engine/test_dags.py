@@ -18,16 +18,20 @@ from stepfast import (
     Context,
     NonRetryableError,
     RetryLater,
+    RunCancelled,
     RunFailed,
     RunNotFound,
     Settings,
     Stepfast,
 )
+from stepfast.connected import Connected
+from stepfast.engine.dag import Dag
+from stepfast.run import Run
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, make_step_due, row_of, steps_of
-from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually, interrupt, stopped_at_once
 from tests.worker.spying import HeldReply
 
 QUICK = Backoff(base=0.001, jitter=False)
@@ -760,24 +764,80 @@ async def test_a_dag_that_nobody_knows_cannot_be_started_by_name(app: Stepfast) 
         await app.start("nowhere")
 
 
-async def test_a_run_that_is_ahead_of_its_definition_waits_for_it(make_app: MakeApp) -> None:
-    """A start that joined somebody's transaction may be; a worker with other code must not guess."""
-    first, other, again = make_app(), make_app(settings=Settings(poll=0.05)), make_app()
-    for app in (first, again):
-        dag = app.dag("dag")
-        dag.declare(returning(1), name="a")
-        dag.declare(returning(2), name="b", after=["a"])
-    run = await first.start("dag")
-    rows = Rows(await first.store(), first.namespace, first.url.text)
-    await rows.fetch("DELETE FROM [definitions] WHERE version = ?", dag.graph.version)
+async def graphless(make_app: MakeApp) -> tuple[Stepfast, Run[Any], Rows]:
+    """A run of a graph that is not stored, and an application with another graph of the same name and one slot."""
+    first, other = make_app(), make_app(settings=Settings(sweep=0.05, poll=0.05, concurrency=1))
+    two_steps(first)
     dag = other.dag("dag")
     dag.declare(returning(1), name="a")
     dag.declare(returning(2), name="b")
+    run = await first.start("dag")
+    rows = Rows(await first.store(), first.namespace, first.url.text)
+    await rows.fetch("DELETE FROM [definitions]")
+    return other, run, rows
+
+
+def two_steps(app: Stepfast) -> Dag:
+    dag = app.dag("dag")
+    dag.declare(returning(1), name="a")
+    dag.declare(returning(2), name="b", after=["a"])
+    return dag
+
+
+async def waits_for_graph(rows: Rows) -> bool:
+    found = await rows.fetch("SELECT worker FROM [runs] WHERE node = 'a' AND waiting_for = 'graph'")
+    return found == [(None,)]
+
+
+async def test_a_run_whose_graph_is_not_stored_waits_for_it_without_a_slot(make_app: MakeApp) -> None:
+    """A worker with other code must not guess."""
+    other, run, rows = await graphless(make_app)
+    free = bystander(other)
     async with other.worker():
-        await eventually(lambda: rows.fetch("SELECT 1 FROM [runs] WHERE node = 'a' AND worker IS NOT NULL"))
+        await eventually(lambda: waits_for_graph(rows))
+        await free()
+        again = make_app()
+        two_steps(again)
         await again.start("dag")
-        assert await run.result() == {"a": 1, "b": 2}
+        assert await run.result(timeout=PATIENCE) == {"a": 1, "b": 2}
     await rows.close()
+
+
+async def test_a_run_whose_graph_is_not_stored_can_be_cancelled(make_app: MakeApp) -> None:
+    other, run, rows = await graphless(make_app)
+    async with other.worker():
+        await eventually(lambda: waits_for_graph(rows))
+        await run.cancel()
+        with pytest.raises(RunCancelled):
+            await run.result(timeout=PATIENCE)
+    assert await run.status() == "cancelled"
+    await rows.close()
+
+
+async def test_a_start_within_a_transaction_brings_its_graph_along(make_app: MakeApp, monkeypatch: Any) -> None:
+    """The process may end before it has stored the definition; a worker with other code goes by the run's own graph."""
+    first, other = make_app(), make_app(settings=Settings(sweep=0.05, poll=0.05))
+    dag = two_steps(first)
+    changed = other.dag("dag")
+    changed.declare(returning(1), name="a", after=["b"])
+    changed.declare(returning(2), name="b")
+    await first.migrate()
+    monkeypatch.setattr(Connected, "store_definitions_soon", lambda *_: None)
+    if first.url.kind == "sqlite":
+        connection: Any = sqlite3.connect(first.url.path or "")
+        run = await first.start(dag, connection=connection)
+        connection.commit()
+        connection.close()
+    else:
+        connection = await asyncpg.connect(first.url.text)
+        async with connection.transaction():
+            run = await first.start(dag, connection=connection)
+        await connection.close()
+    async with other.worker():
+        assert await run.result(timeout=PATIENCE) == {"a": 1, "b": 2}
+    times = {name: info.completed_at for name, info in (await steps_of(run)).items()}
+    assert times["a"] is not None and times["b"] is not None and times["a"] < times["b"]
+    assert await run.values() == {}
 
 
 async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_siblings(app: Stepfast) -> None:

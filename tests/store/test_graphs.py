@@ -1130,10 +1130,10 @@ async def test_the_graph_of_each_version_is_kept(store: Store) -> None:
     old, new = graph_of(CHAIN), graph_of(DIAMOND)
     for graph in (old, new):
         await store.put_definitions([Definition("dag", graph.version, "dag", "graphs", "{}", None, graph.text)])
-    assert await store.graph("dag", old.version) == old.text
-    assert await store.graph("dag", new.version) == new.text
-    assert await store.graph("dag", "other") is None
-    assert await store.graph("other", old.version) is None
+    assert await store.graph("dag", old.version, new_id()) == old.text
+    assert await store.graph("dag", new.version, new_id()) == new.text
+    assert await store.graph("dag", "other", new_id()) is None
+    assert await store.graph("other", old.version, new_id()) is None
 
 
 # -- anything goes ------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ async def show(
 
 async def _graph(app: Stepfast, run: RunInfo) -> Graph | None:
     """The graph that a dag run was started with, whatever the code says by now."""
-    text = await (await app.store()).graph(run.workflow, run.version)
+    text = await (await app.store()).graph(run.workflow, run.version, run.id)
     return None if text is None else Graph.from_text(text)
 
 

@@ -17,7 +17,7 @@ from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.backoff import moment, seconds
 from ..model.ids import child_id
-from ..model.names import CHECKS, check_name
+from ..model.names import OWN_KEYS, check_name
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .call import call_line, step_key
@@ -283,10 +283,9 @@ class ContextBase:
     async def _set(self, key: str, value: Any) -> None:
         execution, line = self._execution, self._line
         check_name(key, "the key of a value", execution.recorder.settings.max_name)
-        if key.startswith(CHECKS):
-            raise ContextMisuse(
-                f"a key must not begin with {CHECKS!r}, under which ctx.wait_until keeps its own: {key!r}"
-            )
+        if key.startswith(OWN_KEYS):
+            own = " or ".join(map(repr, OWN_KEYS))
+            raise ContextMisuse(f"a key must not begin with {own}, under which Stepfast keeps its own: {key!r}")
         payloads = execution.recorder.payloads
         text = payloads.encode(value, f"the value of {key!r}")
         if execution.closed is not None:

@@ -9,6 +9,11 @@ from ..errors import ConfigurationError
 CHECKS = "~until/"
 """How the keys begin under which a run keeps what it knows of its checks, among the values that others may read."""
 
+GRAPH = "~graph"
+"""The key under which a dag run keeps a copy of its graph, if that may not have been stored when it was started."""
+OWN_KEYS = (CHECKS, GRAPH)
+"""Keys of ours begin with one of these."""
+
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 

@@ -68,6 +68,8 @@ class NewRun(Struct, gc=False):
     steps: int = 0
     """For a dag run: how many steps it has. They are started in the same call, after it."""
     node: NewNode | None = None
+    graph_text: str | None = None
+    """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
 
 
 class Lane(NamedTuple):

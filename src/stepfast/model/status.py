@@ -46,6 +46,7 @@ WAITING_SIGNAL = "signal"
 WAITING_CHILD = "child"
 WAITING_CHECK = "check"
 WAITING_STEPS = "steps"
+WAITING_GRAPH = "graph"
 """A step of a dag run, for those it comes after."""
 
 # What lies in a mailbox.

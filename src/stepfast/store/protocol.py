@@ -233,8 +233,8 @@ class Store(Protocol):
         """Of dag runs: the input, and the outputs of steps completed at a time or after."""
         ...
 
-    async def graph(self, name: str, version: str) -> str | None:
-        """The stored graph of a dag in a version."""
+    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
+        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
         ...
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:

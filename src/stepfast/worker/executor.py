@@ -286,8 +286,9 @@ class Executor:
             await self._fetch_history(claimed)
             execution.load(claimed.records)
             claimed.complete = True
-        if claimed.graph is not None:
-            await self._see_dag(execution)
+        if claimed.graph is not None and not await self._sees_dag(execution):
+            self._wait_for_graph(execution)
+            raise execution.closed or _OVER
         if claimed.asked is not None:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
@@ -299,12 +300,19 @@ class Executor:
             raise execution.closed or _OVER
         return await call_handler(execution, self._handlers.submit)
 
-    async def _see_dag(self, execution: Execution) -> None:
-        """A step of a dag run, or the run itself: bring what it sees, if it is not there yet."""
+    async def _sees_dag(self, execution: Execution) -> bool:
+        """A step of a dag run, or the run itself: bring what it sees, if it is not there yet. False: its graph is not
+        stored."""
         workflow = execution.workflow
         if execution.view is None:
             name = workflow.dag if isinstance(workflow, NodeWorkflow) else workflow.name
             execution.view = await self._graphs.view(name, execution.claimed)
+        return execution.view is not None
+
+    def _wait_for_graph(self, execution: Execution) -> None:
+        """The slot is given back meanwhile; and who waits like that can be cancelled."""
+        pause = int(self.settings.sweep * 1000)
+        execution.suspend(execution.database_now() + pause, status.WAITING_GRAPH)
 
     async def _finish_dag(self, execution: Execution) -> dict[str, Any]:
         """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no
@@ -493,7 +501,8 @@ class Executor:
 
     async def _catch(self, execution: Execution, error: Exception, move: Transition) -> None:
         """A step of a dag run may say where to go on an error instead of failing the run."""
-        await self._see_dag(execution)
+        if not await self._sees_dag(execution):
+            return
         assert execution.view is not None
         target = target_of(execution.view.graph.nodes[execution.claimed.node or ""], error)
         if target is not None:
@@ -537,15 +546,20 @@ class Executor:
             self._leaving += 1
             self._slots_freed()
         try:
-            if execution.claimed.node is not None:
-                await self._see_dag(execution)
-            await execution.leave(move)
+            await execution.leave(await self._settled(execution, move))
         except DatabaseRefused as refusal:
             await self._end_refused(execution, refusal)
         except (LeaseLost, asyncio.CancelledError):
             pass
         finally:
             self._free(execution)
+
+    async def _settled(self, execution: Execution, move: Transition) -> Transition:
+        """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
+        if execution.claimed.node is None or move.status not in status.TERMINAL or await self._sees_dag(execution):
+            return move
+        due = execution.database_now() + int(self.settings.sweep * 1000)
+        return Transition(move.run_id, move.claim, status.WAITING, due_at=due, waiting_for=status.WAITING_GRAPH)
 
     async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
         """The database would not take the result: end the run with a plain sentence instead."""

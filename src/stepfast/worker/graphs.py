@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..engine.dag_context import DagView
+from ..model import status
 from ..model.graph import Graph
 from ..model.payload import Payloads
 from ..model.records import Claimed, DagOutputs
@@ -44,36 +45,52 @@ class Graphs:
         self._settings = settings
         self._logger = logger
         self._payloads = payloads
-        self._graphs: dict[tuple[str, str], asyncio.Task[Graph]] = {}
+        self._graphs: dict[tuple[str, str], asyncio.Task[Graph | None]] = {}
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[Seen]] = {}
         self._round: asyncio.Task[None] | None = None
 
-    async def view(self, name: str, claimed: Claimed) -> DagView:
-        """What a step, or the run itself, sees. Who is stopped while it asks must not stop those who ask with it."""
-        graph = await asyncio.shield(self._graph(name, claimed.graph or ""))
+    async def view(self, name: str, claimed: Claimed) -> DagView | None:
+        """What a step, or the run itself, sees; None, if its graph is not stored. Who is stopped while it asks must not
+        stop those who ask with it."""
+        graph = await asyncio.shield(self._graph(name, claimed.graph or "", claimed.dag_id or claimed.id))
+        if graph is None:
+            return await self._without_graph(name, claimed)
         seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
         return DagView(graph, self._payloads.plain(seen.input, seen.format, "the input"), seen.outputs)
 
+    async def _without_graph(self, name: str, claimed: Claimed) -> DagView | None:
+        """What is to end, and has done nothing yet, can do so without its graph: there is nothing to undo, and nothing
+        follows from it. Anything else has to wait until the graph is stored."""
+        self._logger.warning(
+            "run %s: graph %s of dag %s is not stored, so it waits; a worker with the code of that version stores it",
+            claimed.id, claimed.graph, name,
+        )  # fmt: skip
+        if claimed.undoing or not (claimed.failing or claimed.asked == status.ASK_CANCEL):
+            return None
+        if claimed.node is None:
+            nodes = await dutifully(
+                lambda: self._store.nodes(claimed.id), "graph", self._logger, self._settings.outage_backoff_max
+            )
+            done = any(node.status == status.COMPLETED for node in nodes)
+        else:
+            done = bool(claimed.records)
+        return None if done else DagView(Graph([]), None, {})
+
     # -- graphs ------------------------------------------------------------------------------------------------
 
-    def _graph(self, name: str, version: str) -> asyncio.Task[Graph]:
+    def _graph(self, name: str, version: str, dag_id: str) -> asyncio.Task[Graph | None]:
         """The graph that a run was started with."""
         task = self._graphs.get((name, version))
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._graphs[name, version] = asyncio.create_task(self._fetch(name, version))
+        if task is None or (task.done() and not _found(task)):
+            task = self._graphs[name, version] = asyncio.create_task(self._fetch(name, version, dag_id))
         return task
 
-    async def _fetch(self, name: str, version: str) -> Graph:
-        """A start that joined somebody's transaction may be a little ahead of its definition."""
-        while True:
-            text = await dutifully(
-                lambda: self._store.graph(name, version), "graph", self._logger, self._settings.outage_backoff_max
-            )
-            if text is not None:
-                return Graph.from_text(text)
-            self._logger.warning("dag %s: its graph of version %s is not stored yet; asking again", name, version)
-            await asyncio.sleep(self._settings.poll)
+    async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
+        text = await dutifully(
+            lambda: self._store.graph(name, version, dag_id), "graph", self._logger, self._settings.outage_backoff_max
+        )
+        return None if text is None else Graph.from_text(text)
 
     # -- outputs -----------------------------------------------------------------------------------------------
 
@@ -122,3 +139,7 @@ class Graphs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _found(task: asyncio.Task[Graph | None]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result() is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -19,23 +20,54 @@ _ACCEPTED = (
 )
 
 
-@contextlib.asynccontextmanager
-async def within(connection: Any) -> AsyncIterator[Any]:
-    """The driver's connection, in the transaction that its owner has open; if there is none, in one for this call.
+class Callers:
+    """Lets callers' connections in, once it is known that they lead to our own database: another one may have the same
+    tables, and what is started there is started for nobody here."""
 
-    What goes wrong with the owner's transaction (a deadlock, a serialisation failure) comes out as it is: only the
-    owner can begin again."""
-    theirs = await _driver_connection(connection)
-    if is_gone(theirs):
-        raise DatabaseUnavailable("the connection that was passed is closed")
-    try:
-        async with contextlib.nullcontext() if theirs.is_in_transaction() else callers_transaction(theirs):
-            yield know_arrays(theirs)
-    except Exception as error:
-        known = translate(error)
-        if known is error or (isinstance(known, DatabaseUnavailable) and not is_gone(theirs)):
-            raise
-        raise known from error
+    def __init__(self, identity: str, ask_ours: Callable[[str], Awaitable[Any]]) -> None:
+        self._identity = identity
+        self._ask_ours = ask_ours
+        self._ours: Any = None
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections that were compared with ours."""
+
+    async def learn(self, connection: Any) -> None:
+        """Which database is ours, from a connection that is at hand: later there may be none to spare."""
+        self._ours = await connection.fetchrow(self._identity)
+
+    @contextlib.asynccontextmanager
+    async def within(self, connection: Any) -> AsyncIterator[Any]:
+        """The driver's connection, in the transaction that its owner has open; if there is none, in one for this call.
+
+        What goes wrong with the owner's transaction (a deadlock, a serialisation failure) comes out as it is: only the
+        owner can begin again."""
+        theirs = await _driver_connection(connection)
+        if is_gone(theirs):
+            raise DatabaseUnavailable("the connection that was passed is closed")
+        try:
+            async with contextlib.nullcontext() if theirs.is_in_transaction() else callers_transaction(theirs):
+                await self._compare(theirs)
+                yield know_arrays(theirs)
+        except Exception as error:
+            known = translate(error)
+            if known is error or (isinstance(known, DatabaseUnavailable) and not is_gone(theirs)):
+                raise
+            raise known from error
+
+    async def _compare(self, connection: Any) -> None:
+        """Once for each connection. After a restart, or when another server has taken over, ours is asked for anew."""
+        itself = getattr(connection, "_con", connection)  # a pool gives a new wrapper each time
+        if itself in self._known:
+            return
+        theirs = await connection.fetchrow(self._identity)
+        if theirs != self._ours:
+            self._ours = await self._ask_ours(self._identity)
+        if theirs != self._ours:
+            raise ConfigurationError(
+                f"connection= leads to another database ({theirs['name']!r}) than the one that Stepfast works on "
+                f"({self._ours['name']!r}), or to another server: nothing was written"
+            )
+        self._known.add(itself)
 
 
 async def _driver_connection(connection: Any) -> Any:

@@ -34,10 +34,10 @@ class GraphReader:
                     found[str(dag_id)].outputs.append((output[0], output[1], output[2], output[3]))
         return found
 
-    async def graph(self, name: str, version: str) -> str | None:
-        """The stored graph of a dag in a version."""
-        rows = await self._line.fetch(self._sql["graph"], name, version)
-        return rows[0]["graph"] if rows else None
+    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
+        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
+        text: str | None = (await self._line.fetch(self._sql["graph"], name, version, dag_id))[0]["graph"]
+        return text
 
 
 def _node(row: Any) -> NodeRow:

@@ -16,7 +16,7 @@ from .graphs import Dags
 async def retry_dag(connection: Any, sql: dict[str, str], dags: Dags, dag_id: str, run: Any) -> set[Lane] | None:
     """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
     something is in line now. None: a step of it was undone."""
-    text = await connection.fetchval(sql["graph"], run["workflow"], run["graph"])
+    text = await connection.fetchval(sql["graph"], run["workflow"], run["graph"], dag_id)
     if text is None:
         raise InvalidState(f"the graph of dag run {dag_id} (version {run['graph']}) is not stored any more")
     graph = Graph.from_text(text)

@@ -243,6 +243,14 @@ CROSS JOIN LATERAL (SELECT r.node, r.output, COALESCE(r.output_format, r.format)
                     FROM {schema}.runs r
                     WHERE r.dag_id = u.id AND r.completed_at >= u.since AND r.status = 'completed' OFFSET 0) AS s;
 
+-- name: start_graphs
+-- Copies of graphs that may not be stored yet, for the dag runs that were started in this transaction.
+INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
+SELECT r.id, '~graph', u.graph, 1, r.created_at
+FROM unnest($1::uuid[], $2::text[]) AS u(id, graph) JOIN {schema}.runs r ON r.id = u.id
+ON CONFLICT (run_id, key) DO NOTHING;
+
 -- name: graph
--- The graph of a dag in a version.
-SELECT graph FROM {schema}.definitions WHERE name = $1 AND version = $2;
+-- The graph of a dag in a version; if that is not stored, the copy that a run of it ($3) brought along.
+SELECT COALESCE((SELECT d.graph FROM {schema}.definitions d WHERE d.name = $1 AND d.version = $2),
+                (SELECT v.value FROM {schema}.run_values v WHERE v.run_id = $3 AND v.key = '~graph')) AS graph;

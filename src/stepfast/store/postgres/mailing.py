@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ...model.records import Asked, Lane, Mail, Mailbox
 from ...model.status import MAIL_CANCEL, NO_SUCH_STEP, TERMINAL, WAITING, WAITING_STEPS
 from ..protocol import Delivery
-from .callers import within
+from .callers import Callers
 from .connections import Line
 from .graphs import Dags
 from .operating import cancel_dags, cancel_locked
@@ -20,7 +20,10 @@ from .transactions import transaction
 class Mailroom:
     """Looks over one line, delivers over another; what senders do takes any connection."""
 
-    def __init__(self, looking: Line, delivering: Line, statements: dict[str, str], dags: Dags) -> None:
+    def __init__(
+        self, looking: Line, delivering: Line, statements: dict[str, str], dags: Dags, callers: Callers
+    ) -> None:
+        self._callers = callers
         self._looking = looking
         self._delivering = delivering
         self._sql = statements
@@ -88,7 +91,7 @@ class Mailroom:
 
     async def send_within(self, connection: Any, mail: Mail) -> Asked:
         """Only insert it, in the sender's transaction."""
-        async with within(connection) as theirs:
+        async with self._callers.within(connection) as theirs:
             run = await theirs.fetchrow(self._sql["status_of"], mail.run_id)
             refused = _refusal(run)
             if refused is None and run["dag"]:

@@ -49,6 +49,11 @@ SELECT current_setting('server_version_num')::int AS number, current_setting('se
        current_setting('max_connections')::int AS max_connections,
        (SELECT count(*) FROM pg_stat_activity)::int AS connections;
 
+-- name: identity
+-- Which database of which server this is: no two servers were started in the same microsecond.
+SELECT d.oid, pg_postmaster_start_time() AS started_at, d.datname AS name FROM pg_catalog.pg_database d
+WHERE d.datname = current_database();
+
 -- name: notify
 -- Wake others; a transaction of its own.
 SELECT pg_notify($1, $2);

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...model.records import NewRun, RunShape
-from .callers import within
+from .callers import Callers
 from .connections import Line
 from .transactions import transaction
 
@@ -20,7 +20,8 @@ Group = tuple[RunShape, str, list[NewRun]]
 class Starts:
     """Inserts runs."""
 
-    def __init__(self, line: Line, keyed_line: Line, statements: dict[str, str], batch: int) -> None:
+    def __init__(self, line: Line, keyed_line: Line, statements: dict[str, str], batch: int, callers: Callers) -> None:
+        self._callers = callers
         self._line = line
         self._keyed_line = keyed_line
         self._sql = statements
@@ -40,7 +41,7 @@ class Starts:
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same in the caller's transaction, or if there is none, in one of its own."""
-        async with within(connection) as theirs:
+        async with self._callers.within(connection) as theirs:
             await self.insert(theirs, runs)
             return await self._resolve_keys(theirs, runs)
 
@@ -111,6 +112,11 @@ class Starts:
             [run.graph for run in runs],
             [run.steps for run in runs],
         )
+        bring = [run for run in runs if run.graph_text is not None]
+        if bring:
+            await connection.execute(
+                self._sql["start_graphs"], [run.id for run in bring], [run.graph_text for run in bring]
+            )
 
     async def _insert_nodes(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
         """Steps of dag runs that were started in this transaction."""

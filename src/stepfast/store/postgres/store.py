@@ -38,6 +38,7 @@ from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import load_statements
 from .arrays import know_arrays
+from .callers import Callers
 from .catalogue import qualify
 from .claiming import Claims
 from .connections import Connector, Line, connect_error
@@ -86,12 +87,13 @@ class PostgresStore:
         self._schema = Schema(words["schema"], known, self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
-        self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch)
+        callers = self._callers = Callers(self._sql["identity"], self._first_row)
+        self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch, callers)
         dags = Dags(self._sql)
         self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags)
         self._claims = Claims(lines["claim"], self._sql, settings)
         self._sweeps = Sweeps(lines["sweep"], self._sql, dags)
-        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers)
         self._operators = Operators(self._sql, dags)
         self._graphs = GraphReader(lines["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
@@ -146,12 +148,22 @@ class PostgresStore:
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
-        state: SchemaState = await self._with_connection(self._schema.state)
+
+        async def look(connection: Any) -> SchemaState:
+            await self._callers.learn(connection)
+            return await self._schema.state(connection)
+
+        state: SchemaState = await self._with_connection(look)
         return state
 
     async def migrate(self) -> list[str]:
         """Bring the tables up to date."""
-        applied: list[str] = await self._with_connection(self._schema.migrate)
+
+        async def bring(connection: Any) -> list[str]:
+            await self._callers.learn(connection)
+            return await self._schema.migrate(connection)
+
+        applied: list[str] = await self._with_connection(bring)
         return applied
 
     def migration_sql(self) -> str:
@@ -272,9 +284,9 @@ class PostgresStore:
         """What the steps of dag runs see."""
         return await self._graphs.outputs(wanted)
 
-    async def graph(self, name: str, version: str) -> str | None:
-        """The stored graph of a dag in a version."""
-        return await self._graphs.graph(name, version)
+    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
+        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
+        return await self._graphs.graph(name, version, dag_id)
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
         """A value that the run lets others read."""
@@ -408,6 +420,9 @@ class PostgresStore:
     async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
         return rows
+
+    async def _first_row(self, sql: str) -> Any:
+        return await self._with_connection(lambda c: c.fetchrow(sql))
 
     async def _with_connection(self, call: Callable[[Any], Any]) -> Any:
         pool, before = self._pool, requests()

@@ -35,8 +35,8 @@ def retry_dag(
 ) -> set[Lane] | None:
     """Let a failed or cancelled dag run go on from what its steps have completed; where something is in line now. None:
     a step of it was undone."""
-    found = database.execute(sql["graph"], (name, version)).fetchone()
-    if found is None:
+    found = database.execute(sql["graph"], (name, version, dag_id)).fetchone()
+    if found[0] is None:
         raise InvalidState(f"the graph of dag run {dag_id} (version {version}) is not stored any more")
     graph = Graph.from_text(found[0])
     steps = {step.node: step for step in (_Ended(*row) for row in fetch_wide(database, sql["ended_steps"], (dag_id,)))}

@@ -27,6 +27,9 @@ def start_graphs(database: sqlite3.Connection, sql: dict[str, str], runs: Sequen
     if started < len(dags):
         there = _there(database, sql, [run.id for run, _ in dags])
         nodes = [(run, row) for run, row in nodes if run.node is not None and run.node.dag_id in there]
+    for run, _ in dags:
+        if run.graph_text is not None:
+            database.execute(sql["start_graph"], (run.graph_text, run.id))
     return started + execute_wide(database, sql["start_node"], [_node_row(run, row) for run, row in nodes])
 
 

@@ -174,6 +174,13 @@ CROSS JOIN {prefix}runs AS s INDEXED BY {prefix}runs_outputs
     ON s.dag_id = json_extract(asked.value, '$[0]') AND s.completed_at >= json_extract(asked.value, '$[1]')
 WHERE s.dag_id IS NOT NULL AND s.status = 'completed';
 
+-- name: start_graph
+-- The copy of a graph that may not be stored yet, for a dag run that was started in this transaction.
+INSERT INTO {prefix}run_values (run_id, key, value, format, updated_at)
+SELECT id, '~graph', ?, 1, created_at FROM {prefix}runs WHERE id = ?
+ON CONFLICT (run_id, key) DO NOTHING;
+
 -- name: graph
--- The graph of a dag in a version.
-SELECT graph FROM {prefix}definitions WHERE name = ? AND version = ?;
+-- The graph of a dag in a version; if that is not stored, the copy that a run of it brought along.
+SELECT COALESCE((SELECT graph FROM {prefix}definitions WHERE name = ? AND version = ?),
+                (SELECT value FROM {prefix}run_values WHERE run_id = ? AND key = '~graph'));

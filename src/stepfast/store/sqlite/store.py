@@ -239,10 +239,10 @@ class SqliteStore:
         """What the steps of dag runs see."""
         return await self._read(lambda database: graphs.dag_outputs(database, self._sql, wanted))
 
-    async def graph(self, name: str, version: str) -> str | None:
-        """The stored graph of a dag in a version."""
-        rows = await self._fetch("graph", name, version)
-        return rows[0][0] if rows else None
+    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
+        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
+        [(text,)] = await self._fetch("graph", name, version, dag_id)
+        return None if text is None else str(text)
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
         """A value that the run lets others read."""

@@ -36,9 +36,9 @@ class Troubles:
     """Explains the errors of one file."""
 
     def __init__(self, path: str | None, namespace: str, patience: float) -> None:
-        self._path = path
+        self.path = self._path = path
         self._name = "the SQLite database in memory" if path is None else f"the SQLite file {path!r}"
-        self._namespace = namespace
+        self.namespace = self._namespace = namespace
         self._patience = patience
 
     def explain(self, error: Exception) -> Exception:

@@ -7,6 +7,7 @@ Python begins by itself at the first write is left open, and without either the 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -56,6 +57,10 @@ class Answer:
         self.rowcount = rowcount
         self._rows = [tuple(_text(value) for value in row) for row in rows]
 
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Every row."""
+        return self._rows
+
     def fetchone(self) -> tuple[Any, ...] | None:
         """The first row."""
         return self._rows[0] if self._rows else None
@@ -83,7 +88,13 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
     return await _within(connection, send, troubles)
 
 
-async def _within(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
+async def _within(connection: Any, do: Callable[[Any], T], troubles: Troubles) -> T:
+    """Where the connection leads is looked at each time: a file can be attached to it, or detached, at any moment."""
+
+    def work(database: Any) -> T:
+        _refuse_other_file(database, troubles)
+        return do(database)
+
     if isinstance(connection, sqlite3.Connection):
         return _in_transaction(connection, work, troubles)
     if hasattr(connection, "run_sync"):
@@ -130,6 +141,29 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], tr
         return result
     except Exception as error:
         raise _explained(error, troubles) from error
+
+
+def _refuse_other_file(database: Any, troubles: Troubles) -> None:
+    """Another file may have the same tables, and what is started there is started for nobody here. Of several
+    files that are attached to one connection, SQLite takes the first that has the table."""
+    table = f"{troubles.namespace}_runs"
+    for _, name, file in database.execute("PRAGMA database_list").fetchall():
+        quoted = '"' + name.replace('"', '""') + '"'
+        if database.execute(f"SELECT 1 FROM {quoted}.sqlite_master WHERE name = ?", (table,)).fetchone():
+            if not _same_file(file, troubles.path):
+                break
+            return
+    ours = "a database in memory, which no other connection reaches" if troubles.path is None else troubles.path
+    raise ConfigurationError(
+        f"connection= does not lead to the database that Stepfast works on ({ours}): nothing was written"
+    )
+
+
+def _same_file(file: str, ours: str | None) -> bool:
+    try:
+        return bool(file) and ours is not None and os.path.samefile(file, ours)
+    except OSError:
+        return False
 
 
 def _begins_at_first_write(connection: sqlite3.Connection) -> bool:
