@@ -64,7 +64,9 @@ def seconds(value: float | timedelta, what: str) -> float:
     """A span of time given as seconds or timedelta, refused with its name if it makes no sense."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise ConfigurationError(f"{what} must be zero or more seconds (or a timedelta), not {value!r}")
+        given: object = value
+        hint = "; write timedelta(days=3), for example" if isinstance(given, str) else ""
+        raise ConfigurationError(f"{what} must be zero or more seconds (or a timedelta), not {value!r}{hint}")
     if number > LONGEST:
         raise ConfigurationError(f"{what} must be at most a hundred years, not {value!r}")
     return float(number)

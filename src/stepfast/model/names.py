@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from ..errors import ConfigurationError
 
@@ -32,6 +34,20 @@ def check_name(value: object, what: str, limit: int) -> str:
     if "\0" in value:
         raise ConfigurationError(f"{what} has a NUL character, which no database can keep: {value!r}")
     return value
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that is not known, as the end of a sentence."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """A TypeError, as for any function, if an option is given that there is none of."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{what} has no option {name!r}{nearest(name, names) or ';'} it has {', '.join(names)}")
 
 
 def check_namespace(value: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import InvalidInput, PayloadError
 from ..settings import FORMAT, FORMAT_CODEC, Settings
+from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
 
 _ATOMS = frozenset({type(None), bool, int, str})
 """Types that come back from JSON just as they went in, so that the live value needs no decoding."""
@@ -45,6 +46,7 @@ class Payloads:
         self._logger = logger
         self._encode = msgspec.json.Encoder(enc_hook=_to_json).encode
         self._decoders: dict[Any, Callable[[bytes | str], Any]] = {}
+        self._rules: dict[Any, Rule | None] = {}
         self.format = FORMAT if codec is None else FORMAT_CODEC
         self._harmless = min(settings.max_depth, settings.warn_payload, settings.max_payload)
         """JSON of this many bytes is within every limit."""
@@ -65,9 +67,15 @@ class Payloads:
         if kind in _ATOMS and (type_ is Any or type_ is kind):
             return raw.decode() if self._codec is None else self._wrap(raw), value
         try:
-            return self._wrap(raw), self._decoder(type_)(raw)
+            read = self._decoder(type_)(raw)
         except msgspec.ValidationError as error:
             raise PayloadError(f"{what} does not fit its annotation: {error}") from None
+        rule = None if type_ is Any else self._rule(type_)
+        if rule is not None:
+            problem = rule.problem(value, "$", False)
+            if problem is not None:
+                raise PayloadError(f"{what} does not fit its annotation: {problem}")
+        return self._wrap(raw), read
 
     def check_input(self, value: Any, type_: Any, workflow: str) -> str:
         """The stored text of a run's input, refused if it does not fit the annotation."""
@@ -78,10 +86,24 @@ class Payloads:
                 self._decoder(type_)(raw)
             except msgspec.ValidationError as error:
                 raise InvalidInput(f"{what} does not fit: {error}") from None
+            rule = self._rule(type_)
+            problem = None if rule is None else rule.problem(value, "$", True)
+            if problem is not None:
+                raise InvalidInput(f"{what} does not fit: {problem}")
         return self._wrap(raw)
 
+    def take_in(self, text: str, type_: Any, format_: int, what: str) -> Any:
+        """The value behind a text that comes from outside: refused if something of it would be lost."""
+        value = self.decode(text, type_, format_, what)
+        rule = None if type_ is Any else self._rule(type_)
+        problem = None if rule is None else rule.problem(self.plain(text, format_, what), "$", True)
+        if problem is not None:
+            raise PayloadError(f"{what} does not fit its annotation: {problem}")
+        return value
+
     def decode(self, text: str, type_: Any, format_: int, what: str) -> Any:
-        """The value behind a stored text."""
+        """The value behind a stored text. Fields that the annotation does not know are passed over: the code may have
+        been changed since."""
         raw = self._unwrap(text, format_, what)
         try:
             return self._decoder(type_)(raw)
@@ -164,13 +186,28 @@ class Payloads:
                 pass
             return decode
 
+    def _rule(self, type_: Any) -> Rule | None:
+        try:
+            return self._rules[type_]
+        except KeyError:
+            rule = self._rules[type_] = rule_for(type_)
+            return rule
+        except TypeError:  # an unhashable annotation; rare, and only slower
+            return rule_for(type_)
+
 
 def check_type(type_: Any, what: str) -> None:
     """Refuse an annotation that payloads cannot be typed by, when the code is registered rather than later."""
     try:
         msgspec.json.Decoder(type_, dec_hook=_from_json)
+        unknown = unreadable(type_)
     except TypeError as error:
         raise InvalidInput(f"{what} has an annotation that cannot be read from JSON: {error}") from None
+    if unknown is not None:
+        raise InvalidInput(
+            f"{what} has an annotation that cannot be read from JSON: {unknown}. Annotate it with a dataclass, a "
+            "TypedDict, a msgspec Struct, a pydantic model or plain JSON types; or with Any, to get plain JSON"
+        )
 
 
 def json_schema(type_: Any) -> str | None:
@@ -178,7 +215,9 @@ def json_schema(type_: Any) -> str | None:
     if type_ is Any:
         return None
     try:
-        return msgspec.json.encode(msgspec.json.schema(type_, schema_hook=_schema_hook)).decode()
+        return msgspec.json.encode(
+            _say_additional(msgspec.json.schema(type_, schema_hook=_schema_hook), False)
+        ).decode()
     except (TypeError, NotImplementedError):
         return None
 
@@ -206,6 +245,8 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(type_: Any, value: Any) -> Any:
+    if type_ is object:  # as an annotation it means anything
+        return value
     validate = getattr(type_, "model_validate", None)
     if validate is None:
         raise TypeError(f"objects of type {getattr(type_, '__qualname__', type_)} are not supported")
@@ -221,11 +262,28 @@ def _from_json(type_: Any, value: Any) -> Any:
 
 
 def _schema_hook(type_: Any) -> dict[str, Any]:
+    if type_ is object:
+        return {"title": "anything"}
     schema = getattr(type_, "model_json_schema", None)
     if schema is None:
         raise NotImplementedError
-    result: dict[str, Any] = schema()
+    result: dict[str, Any] = _say_additional(schema(), True)
+    if not model_is_open(type_) and result.get("properties", {}).keys() == set(model_keys(type_)):
+        result["additionalProperties"] = False
     return result
+
+
+def _say_additional(schema: Any, allowed: bool) -> Any:
+    """The schema, where every object says whether it takes fields that it does not name."""
+    if isinstance(schema, dict):
+        if "properties" in schema and schema.get("type") == "object":
+            schema.setdefault("additionalProperties", allowed)
+        for part in schema.values():
+            _say_additional(part, allowed)
+    elif isinstance(schema, list):
+        for part in schema:
+            _say_additional(part, allowed)
+    return schema
 
 
 def _locate(value: Any, path: str, error: Exception) -> tuple[str, str]:

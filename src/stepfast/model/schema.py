@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from .names import nearest
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
     "boolean": (bool,),
@@ -62,7 +64,8 @@ def _object_problems(value: dict[str, Any], schema: dict[str, Any], root: dict[s
         if name in properties:
             yield from _problems(child, properties[name], root, f"{path}.{name}")
         elif extra is False:
-            yield f"Object contains unknown field `{name}` - at `{path}`"
+            hint = nearest(name, properties) or ";"
+            yield f"unknown field `{name}`{hint} there are {', '.join(properties) or 'none'} - at `{path}`"
         elif isinstance(extra, dict):
             yield from _problems(child, extra, root, f"{path}.{name}")
 
