@@ -22,7 +22,7 @@ from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow
 from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
-from .model.names import check_name, check_namespace
+from .model.names import check_name, check_namespace, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
@@ -106,21 +106,9 @@ class Stepfast:
         deadline: Seconds | None = None,
         backoff: Backoff | None = None,
     ) -> TaskDecorator: ...
-    def task(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        backoff: Backoff | None = None,
-    ) -> Any:
+    def task(self, function: Any = None, /, **options: Any) -> Any:
         """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread)."""
-        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
-        return self._decorate(TASK, function, name, options, sys._getframe(1).f_locals)
+        return self._decorate(TASK, function, options, sys._getframe(1).f_locals)
 
     @overload
     def workflow(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
@@ -143,27 +131,17 @@ class Stepfast:
         deadline: Seconds | None = None,
         backoff: Backoff | None = None,
     ) -> WorkflowDecorator: ...
-    def workflow(
-        self,
-        function: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        backoff: Backoff | None = None,
-    ) -> Any:
+    def workflow(self, function: Any = None, /, **options: Any) -> Any:
         """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``)."""
-        options = workflow_options(queue, max_attempts, timeout, deadline, backoff)
-        return self._decorate(WORKFLOW, function, name, options, sys._getframe(1).f_locals)
+        return self._decorate(WORKFLOW, function, options, sys._getframe(1).f_locals)
 
-    def _decorate(
-        self, kind: str, function: Any, name: str | None, options: WorkflowOptions, scope: dict[str, Any]
-    ) -> Any:
+    def _decorate(self, kind: str, function: Any, options: dict[str, Any], scope: dict[str, Any]) -> Any:
+        refuse_unknown(f"@app.{kind}", options, ("name", *WorkflowOptions.__dataclass_fields__))
+        name = options.pop("name", None)
+        checked = workflow_options(**options)
+
         def register(wrapped: Callable[..., Any]) -> Workflow[Any, Any]:
-            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, options, scope)
+            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, checked, scope)
             known = self.workflows.get(workflow.name)
             if known is not None and known.version != workflow.version:
                 raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")

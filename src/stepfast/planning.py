@@ -15,7 +15,7 @@ from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
 from .model.backoff import moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
-from .model.names import check_name
+from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import Definition, NewNode, NewRun, Parent, RunShape
 from .model.schema import first_problem
@@ -74,9 +74,7 @@ class Planner:
     ) -> Plan:
         """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
         connection may be the only one there is, so that nothing may be waited for."""
-        for name in options:
-            if name not in StartOptions.__annotations__:
-                raise TypeError(f"a start has no option {name!r}; it has {', '.join(StartOptions.__annotations__)}")
+        refuse_unknown("a start", options, StartOptions.__annotations__)
         code = self._code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)

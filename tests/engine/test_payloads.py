@@ -14,7 +14,17 @@ import msgspec
 import pydantic
 import pytest
 
-from stepfast import Context, InvalidInput, PayloadError, RunFailed, Settings, StepFailed, Stepfast, step
+from stepfast import (
+    ConfigurationError,
+    Context,
+    InvalidInput,
+    PayloadError,
+    RunFailed,
+    Settings,
+    StepFailed,
+    Stepfast,
+    step,
+)
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt
 
@@ -395,7 +405,7 @@ async def test_an_input_that_does_not_fit_is_refused_with_its_path(
 
 def test_an_annotation_that_cannot_be_read_from_json_is_refused_when_registered() -> None:
     app = Stepfast("sqlite://")
-    with pytest.raises(InvalidInput, match="'mail'"):
+    with pytest.raises(ConfigurationError, match=r"'mail' \(test_payloads.py:\d+\)"):
 
         @app.task
         async def mail(given: dict[int, int] | dict[str, str]) -> None: ...

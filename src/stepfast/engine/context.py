@@ -44,6 +44,8 @@ O = TypeVar("O")  # noqa: E741
 class Context(ContextBase):
     """The context of an ``async def`` workflow."""
 
+    _written_with = "async def"
+
     @overload
     def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> StepCall[T]: ...
     @overload

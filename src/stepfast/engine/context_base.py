@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from typing import (
     Any,
+    ClassVar,
     NoReturn,
     ParamSpec,
     TypeVar,
@@ -24,6 +25,7 @@ from .call import call_line, step_key
 from .calls import StepCall
 from .checking import UntilCall
 from .children import ChildCall, StartCall
+from .declaring import check_called, check_undo_call
 from .execution import Execution
 from .history import PATCH
 from .line import Line
@@ -59,6 +61,9 @@ _NOTED = Noted()
 
 class ContextBase:
     """What the contexts for ``async def`` and for ``def`` have in common: positions, facts about the run."""
+
+    _written_with: ClassVar[str] = "any"
+    """The kind of function that is given such a context."""
 
     def __init__(self, execution: Execution, line: Line | None = None) -> None:
         self._execution = execution
@@ -207,12 +212,16 @@ class ContextBase:
             shape = target.shape
             return StepCall(execution, line, shape.name, target.function, shape, target.options, where, args, kwargs)
         name, function, shape, options, args = self._described("ctx.step", options, target, args)
+        if options.compensate is not None and not execution.replay_only:
+            check_undo_call(options.compensate, name, args, kwargs)
         return StepCall(execution, line, name, function, shape, options, where, args, kwargs)
 
     def _make_transaction(
         self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> TransactionCall[Any]:
         name, function, shape, options, args = self._described("ctx.transaction", options, target, args)
+        if options.compensate is not None and not self._execution.replay_only:
+            check_undo_call(options.compensate, name, args, kwargs)
         return TransactionCall(
             self._execution, self._line, name, function, shape, options, where, args, kwargs, "transaction"
         )
@@ -234,7 +243,7 @@ class ContextBase:
             shape, function = target.shape, target.function
             options = target.options if options is NO_OPTIONS else options.over(target.options)
         elif callable(target):
-            shape, function = shape_of(target), target
+            shape, function = shape_of(target, check_called), target
         else:
             raise ContextMisuse(f"{what} takes a function, or a label and a function, not {target!r}")
         name = label or shape.name

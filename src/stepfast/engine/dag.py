@@ -13,7 +13,7 @@ import msgspec
 from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
 from ..model.backoff import Backoff, seconds
 from ..model.graph import APPROVAL, STEP, Graph, Node, mermaid
-from ..model.names import check_name
+from ..model.names import check_name, refuse_unknown
 from ..model.records import Definition
 from .failure import type_name
 from .options import Seconds
@@ -24,6 +24,11 @@ from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 F = TypeVar("F", bound=Callable[..., Any])
 After = Iterable["str | Callable[..., Any]"]
 Catch = Mapping["type[Exception] | tuple[type[Exception], ...]", "str | Callable[..., Any]"]
+
+
+_STEP_OPTIONS = (
+    "name", "after", "join", "at_least", "when", "retries", "backoff", "timeout", "compensate", "catch",
+)  # fmt: skip
 
 
 class Skip:
@@ -109,6 +114,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         maps error types to the step to go to instead of failing. A function declared with ``@step`` brings its options.
         """
         scope = sys._getframe(1).f_locals
+        refuse_unknown(f"a step of dag {self.name!r}", options, _STEP_OPTIONS)
 
         def declare(wrapped: Callable[..., Any]) -> Callable[..., Any]:
             self.declare(wrapped, scope=scope, **options)

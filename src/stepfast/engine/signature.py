@@ -27,13 +27,16 @@ class Shape(NamedTuple):
 _shapes: WeakKeyDictionary[Any, Shape] = WeakKeyDictionary()
 
 
-def shape_of(function: Callable[..., Any]) -> Shape:
-    """The shape of any callable, remembered for as long as the callable lives."""
+def shape_of(function: Callable[..., Any], check: Callable[[Any, Shape], None] | None = None) -> Shape:
+    """The shape of any callable, remembered for as long as the callable lives; ``check`` may refuse it when it is first
+    seen."""
     key = getattr(function, "__func__", function)
     try:
         return _shapes[key]
     except (KeyError, TypeError):
         shape = Shape(name_of(function), is_async(function), return_type(function))
+        if check is not None:
+            check(function, shape)
         try:
             _shapes[key] = shape
         except TypeError:  # not weakly referable: asked anew each time
@@ -57,20 +60,64 @@ def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = Non
     """The annotated result; Any where there is none or it cannot be resolved."""
     plain = _unwrap(function)
     found = _resolve(plain, getattr(plain, "__annotations__", {}).get("return", Any), scope)
-    return Any if found is _UNRESOLVED else found
+    return Any if found in (UNRESOLVED, typing.NoReturn, typing.Never) else meant(found)
 
 
 def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope: dict[str, Any] | None) -> Any:
     """The annotated type of a workflow's input. It is checked at every start, so it must be resolvable."""
     if parameter.annotation is inspect.Parameter.empty:
         return Any
-    found = _resolve(_unwrap(function), parameter.annotation, scope)
-    if found is _UNRESOLVED:
+    found = annotation_of(function, parameter.annotation, scope)
+    if found is UNRESOLVED:
         raise ConfigurationError(
-            f"{name_of(function)}: the annotation {parameter.annotation!r} of its input cannot be resolved; "
-            "import the type where the function is defined, not only for type checking"
+            f"{name_of(function)} ({source_line(function)}): the annotation {parameter.annotation!r} of its input "
+            "cannot be resolved; import the type where the function is defined, not only for type checking"
         )
-    return found
+    return meant(found)
+
+
+def annotation_of(function: Callable[..., Any], annotation: Any, scope: dict[str, Any] | None) -> Any:
+    """What an annotation of the function stands for; UNRESOLVED, if it names what is not there at run time."""
+    return _resolve(_unwrap(function), annotation, scope)
+
+
+def meant(annotation: Any) -> Any:
+    """The annotation, where ``object`` is taken for what it says: anything."""
+    if annotation is object:
+        return Any
+    arguments, origin = typing.get_args(annotation), typing.get_origin(annotation)
+    wide = tuple(map(meant, arguments))
+    if wide == arguments or origin is None:
+        return annotation
+    return (typing.Union if origin is types.UnionType else origin)[wide]
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Its signature, remembered for as long as the callable lives; ValueError where it has none."""
+    try:
+        return _signatures[function]
+    except (KeyError, TypeError):
+        signature = inspect.signature(function)
+        try:
+            _signatures[function] = signature
+        except TypeError:  # not weakly referable, or not hashable: asked anew each time
+            pass
+        return signature
+
+
+_signatures: WeakKeyDictionary[Any, inspect.Signature] = WeakKeyDictionary()
+
+
+def code_of(function: Any) -> types.CodeType | None:
+    """The code that a call of it executes, as far as it is written in Python."""
+    found = getattr(_unwrap(function), "__code__", None) if callable(function) else None
+    return found if isinstance(found, types.CodeType) else None
+
+
+def source_line(function: Any) -> str:
+    """File and line where it is written; empty where that is not known."""
+    code = code_of(inspect.unwrap(function)) if callable(function) else None
+    return "" if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def module_of(function: Callable[..., Any]) -> str:
@@ -86,7 +133,7 @@ def module_of(function: Callable[..., Any]) -> str:
 def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters a caller can fill by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+    return [p for p in signature_of(function).parameters.values() if p.kind in kinds]
 
 
 def code_version(function: Callable[..., Any]) -> str:
@@ -100,7 +147,8 @@ def code_version(function: Callable[..., Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
 
 
-_UNRESOLVED = object()
+UNRESOLVED = object()
+"""In place of a type that an annotation names and that is not there at run time."""
 
 
 def _resolve(function: Any, annotation: Any, scope: dict[str, Any] | None) -> Any:
@@ -112,7 +160,7 @@ def _resolve(function: Any, annotation: Any, scope: dict[str, Any] | None) -> An
     try:
         return typing.get_type_hints(holder, getattr(function, "__globals__", {}), names, include_extras=True)["it"]
     except Exception:
-        return _UNRESOLVED
+        return UNRESOLVED
 
 
 def _call_method(function: Any) -> Any:

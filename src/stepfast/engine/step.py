@@ -11,7 +11,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from ..errors import ConfigurationError
 from ..model.backoff import Backoff, seconds
-from ..model.names import check_name
+from ..model.names import check_name, refuse_unknown
+from .declaring import check_function, check_types, check_undo, warn_if_types_are_lost
 from .signature import Shape, is_async, name_of, return_type
 
 P = ParamSpec("P")
@@ -77,16 +78,27 @@ class StepFunction(Generic[P, R]):
     """A function declared with ``@step``."""
 
     def __init__(self, function: Callable[P, R], options: StepOptions, scope: dict[str, Any] | None = None) -> None:
+        check_function(function, "step")
         functools.update_wrapper(self, function)
         self.function = function
         self.options = options
         self.shape = Shape(options.name or name_of(function), is_async(function), return_type(function, scope))
+        check_types({"the result": self.shape.returns}, "step", function)
+        warn_if_types_are_lost(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<step {self.shape.name}>"
+
+
+class UndoableStep(StepFunction[P, R]):
+    """One that says how it is undone. A class of its own, so that calls of all others need not ask."""
+
+    def __init__(self, function: Callable[P, R], options: StepOptions, scope: dict[str, Any] | None = None) -> None:
+        super().__init__(function, options, scope)
+        check_undo(options.compensate, function)
 
 
 @overload
@@ -104,7 +116,9 @@ def step(
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""
     scope = sys._getframe(1).f_locals
+    refuse_unknown("@step", options, StepOptions.__dataclass_fields__)
     chosen = step_options(**options)
+    kind = StepFunction if chosen.compensate is None else UndoableStep
     if function is not None:
-        return StepFunction(function, chosen, scope)
-    return lambda wrapped: StepFunction(wrapped, chosen, scope)
+        return kind(function, chosen, scope)
+    return lambda wrapped: kind(wrapped, chosen, scope)

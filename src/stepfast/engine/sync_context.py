@@ -37,6 +37,8 @@ O = TypeVar("O")  # noqa: E741
 class SyncContext(ContextBase):
     """The context of a plain ``def`` workflow, which runs in a thread: the same calls, without ``await``."""
 
+    _written_with = "def"
+
     def __init__(self, execution: Execution, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(execution)
         self._loop = loop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,9 +12,10 @@ import msgspec
 from ..errors import ConfigurationError
 from ..model.backoff import Backoff, seconds
 from ..model.names import check_name
-from ..model.payload import check_type, json_schema
+from ..model.payload import json_schema
 from ..model.records import Definition
-from .signature import code_version, input_type, is_async, module_of, name_of, positional, return_type
+from .declaring import check_types, input_parameter
+from .signature import code_version, input_type, is_async, module_of, name_of, return_type
 
 I = TypeVar("I", contravariant=True)  # noqa: E741
 O = TypeVar("O", covariant=True)  # noqa: E741
@@ -85,8 +85,7 @@ class Workflow(Generic[I, O]):
         self.output_type = return_type(function, scope)
         self.version = code_version(function)
         self.module = module_of(function)
-        check_type(self.input_type, f"the input of {self.name!r}")
-        check_type(self.output_type, f"the result of {self.name!r}")
+        check_types({"the input": self.input_type, "the result": self.output_type}, kind, function)
         self.__name__ = self.name
         self.__doc__ = function.__doc__
 
@@ -115,16 +114,7 @@ class Workflow(Generic[I, O]):
 
     def _input(self, scope: dict[str, Any] | None) -> tuple[bool, Any]:
         """Whether the function takes an input, and of which type."""
-        parameters = positional(self.function)
-        if self.kind != TASK:
-            if not parameters:
-                raise ConfigurationError(f"{self.kind} {self.name!r} must take a context as its first parameter")
-            parameters = parameters[1:]
-        required = [p for p in parameters if p.default is inspect.Parameter.empty]
-        if len(required) > 1:
-            raise ConfigurationError(
-                f"{self.kind} {self.name!r} takes {len(required)} inputs; it must take one value: a dict, a dataclass"
-            )
-        if not parameters:
+        parameter = input_parameter(self.function, self.kind, self.kind != TASK, scope)
+        if parameter is None:
             return False, type(None)
-        return True, input_type(self.function, parameters[0], scope)
+        return True, input_type(self.function, parameter, scope)

@@ -1,0 +1,272 @@
+"""Functions that cannot do what they are declared for are refused when they are declared, not at their first run.
+
+Every sentence names the function, its file and line, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ..errors import ConfigurationError, ContextMisuse, InvalidInput
+from ..model.payload import check_type
+from .signature import (
+    UNRESOLVED,
+    Shape,
+    annotation_of,
+    code_of,
+    is_async,
+    name_of,
+    positional,
+    signature_of,
+    source_line,
+)
+
+_EMPTY = inspect.Parameter.empty
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_CONTEXT_NAMES = ("ctx", "context")
+
+
+def place(function: Any) -> str:
+    """A function as its author finds it: its name, file and line."""
+    line = source_line(function)
+    return f"{name_of(function)!r} ({line})" if line else repr(name_of(function))
+
+
+def check_function(function: Any, what: str) -> None:
+    """It is a function that gives one value when it is called: no class, no generator, no method without its object."""
+    said = f"{what} {place(function)}"
+    if not callable(function):
+        raise ConfigurationError(f"a {what} must be a function, not {function!r}")
+    if isinstance(function, staticmethod):
+        raise ConfigurationError(f"{said} is a staticmethod: write @staticmethod above the other decorator, not below")
+    if inspect.isclass(function):
+        raise ConfigurationError(f"{said} is a class; declare a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{said} is a generator; it must give one value: return it, and do not yield")
+    if _is_method(function):
+        raise ConfigurationError(
+            f"{said} is a method, and nobody would fill its self. Declare a function outside of the class; or give a "
+            "bound method, as in app.task(thing.method) or ctx.step(thing.method, …)"
+        )
+
+
+def input_parameter(function: Any, kind: str, takes_context: bool, scope: dict[str, Any] | None) -> Any:
+    """The parameter that is given the input of a task or workflow; None, if it takes none."""
+    check_function(function, kind)
+    said = f"{kind} {place(function)}"
+    for parameter in signature_of(function).parameters.values():
+        if parameter.kind in _VARIADIC:
+            raise ConfigurationError(
+                f"{said} takes {parameter}; it must take one input with a name and a type. If that is the work of a "
+                "decorator, let the decorator use functools.wraps"
+            )
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is _EMPTY:
+            raise ConfigurationError(f"{said} needs the keyword {parameter.name!r}, which nobody gives; {_ONE_INPUT}")
+    parameters = positional(function)
+    if takes_context:
+        if not parameters:
+            raise ConfigurationError(f"{said} must take a context as its first parameter: {_example(function)}")
+        _check_context(function, parameters[0], kind, scope)
+        parameters = parameters[1:]
+    else:
+        _refuse_contexts(function, parameters, said, scope)
+    return _only(parameters, said)
+
+
+_ONE_INPUT = "a run has one input: a dict, a dataclass"
+
+
+def _only(parameters: list[inspect.Parameter], said: str) -> inspect.Parameter | None:
+    if len(parameters) > 1:
+        names = ", ".join(parameter.name for parameter in parameters)
+        constants = [p.name for p in parameters[1:] if p.default is not _EMPTY]
+        hint = f"; put a * before {constants[0]!r} if its default is all it ever has" if constants else ""
+        raise ConfigurationError(
+            f"{said} takes {len(parameters)} inputs ({names}); it must take one value: a dict, a dataclass{hint}"
+        )
+    if not parameters:
+        return None
+    [only] = parameters
+    if only.default is not _EMPTY and only.default is not None:
+        raise ConfigurationError(
+            f"{said} has a default for {only.name!r} that would never be used: a start without an input gives None. "
+            f"Write {only.name}=None, and choose the value in the function"
+        )
+    return only
+
+
+def _check_context(function: Any, parameter: inspect.Parameter, kind: str, scope: dict[str, Any] | None) -> None:
+    found = annotation_of(function, parameter.annotation, scope)
+    kinds = [each for each in typing.get_args(found) or (found,) if each is not type(None)]
+    ways = [way for way in map(_way_of, kinds) if way is not None]
+    said = f"{kind} {place(function)}"
+    if not ways:
+        hint = "" if kind != "workflow" else ", or declare it with @app.task if it needs no context"
+        raise ConfigurationError(
+            f"{said}: its first parameter {parameter.name!r} is annotated with {_type_name(found)}, but is given the "
+            f"context. Write {_example(function)}{hint}"
+        )
+    if kind == "workflow" and ANY_WAY not in ways and _way(function) not in ways:
+        raise ConfigurationError(
+            f"{said} is written with {_way(function)}, but its context is annotated with {_type_name(found)}. "
+            f"Write {_example(function)}"
+        )
+
+
+def _refuse_contexts(
+    function: Any, parameters: list[inspect.Parameter], said: str, scope: dict[str, Any] | None
+) -> None:
+    for parameter in parameters:
+        found = annotation_of(function, parameter.annotation, scope)
+        by_name = parameter.annotation is _EMPTY and parameter.name in _CONTEXT_NAMES
+        if by_name or getattr(found, "_written_with", None) is not None:
+            raise ConfigurationError(
+                f"{said} takes a context ({parameter.name!r}), but a task has none. Declare it with @app.workflow"
+            )
+
+
+ANY_WAY = "any"
+
+
+def _way_of(kind: Any) -> str | None:
+    """By which kind of function a context of this type is taken; None, if it is the type of no context."""
+    loose = kind in (Any, object, _EMPTY, UNRESOLVED) or isinstance(kind, typing.TypeVar)
+    if loose or getattr(kind, "_is_protocol", False):
+        return ANY_WAY
+    found: str | None = getattr(kind, "_written_with", None)
+    return found
+
+
+def _way(function: Any) -> str:
+    return "async def" if is_async(function) else "def"
+
+
+def _example(function: Any) -> str:
+    way = _way(function)
+    context = "Context" if way == "async def" else "SyncContext"
+    return f"{way} {name_of(function)}(ctx: {context}, …)"
+
+
+def _type_name(kind: Any) -> str:
+    return kind.__qualname__ if inspect.isclass(kind) and not typing.get_args(kind) else str(kind)
+
+
+def _is_method(function: Any) -> bool:
+    code = code_of(function)
+    if code is None or inspect.ismethod(function) or not code.co_argcount:
+        return False
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    inside_class = bool(owner) and not owner.endswith("<locals>")
+    return inside_class and code.co_varnames[0] in ("self", "cls")
+
+
+def check_types(types: dict[str, Any], what: str, function: Any) -> None:
+    """The annotations can be read from JSON; ``types`` says which is whose."""
+    for whose, type_ in types.items():
+        try:
+            check_type(type_, f"{whose} of {what} {place(function)}")
+        except InvalidInput as error:
+            raise ConfigurationError(str(error)) from None
+
+
+def check_called(function: Any, shape: Shape) -> None:
+    """The same for a function that is a step without being declared as one: said when it is first called."""
+    kind = getattr(function, "kind", None)
+    if kind is not None and hasattr(function, "takes_input"):
+        name = function.name
+        raise ContextMisuse(
+            f"{name!r} is a {kind}, not a step: ctx.call({name}, input) starts it as a child and waits for its result, "
+            f"ctx.start({name}, input) does not wait. To call its function as a step, give {name}.function"
+        )
+    try:
+        check_function(function, "step")
+        check_types({"the result": shape.returns}, "step", function)
+    except ConfigurationError as error:
+        raise ContextMisuse(str(error)) from None
+    warn_if_types_are_lost(function)
+
+
+# -- undo ------------------------------------------------------------------------------------------------------------
+
+
+def check_undo(undo: Any, function: Any) -> None:
+    """An undo is called with the output and the arguments of its step: refused if there are none that it could take. A
+    function that takes a context is a step of a dag, whose undo takes a context too."""
+    try:
+        takes, given = signature_of(undo), signature_of(function)
+    except (TypeError, ValueError):  # some functions written in C do not say
+        return
+    parameters = list(given.parameters.values())
+    if parameters and parameters[0].name in _CONTEXT_NAMES:
+        return
+    fixed = [p for p in parameters if p.default is _EMPTY and p.kind not in _VARIADIC]
+    every = [p for p in parameters if p.kind not in _VARIADIC]
+    if not any(_takes(takes, chosen) for chosen in (fixed, every)):
+        _refuse_undo(undo, place(function), ", ".join(["output", *(p.name for p in every)]), ConfigurationError)
+
+
+def _takes(signature: inspect.Signature, parameters: list[inspect.Parameter]) -> bool:
+    keywords = {p.name: None for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return _binds(signature, [None] * (len(parameters) - len(keywords)), keywords)
+
+
+def _binds(signature: inspect.Signature, args: Any, kwargs: dict[str, Any]) -> bool:
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def check_undo_call(undo: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a step is called that names an undo: the undo can be called with what the step is called with."""
+    try:
+        signature = signature_of(undo)
+    except (TypeError, ValueError):
+        return
+    if not _binds(signature, args, kwargs):
+        given = ", ".join(["output", *(["…"] * len(args)), *(f"{key}=…" for key in kwargs)])
+        _refuse_undo(undo, repr(name), given, ContextMisuse)
+
+
+def _refuse_undo(undo: Any, step: str, given: str, error: type[Exception]) -> NoReturn:
+    raise error(
+        f"step {step}: compensate={name_of(undo)} cannot undo it. An undo is called with the output of its step and "
+        f"the same arguments, {name_of(undo)}({given}), but {place(undo)} takes {signature_of(undo)}"
+    )
+
+
+# -- decorators ------------------------------------------------------------------------------------------------------
+
+
+def warn_if_types_are_lost(function: Callable[..., Any]) -> None:
+    """A decorator that does not use functools.wraps hides the types of what it wraps: results come back as plain
+    JSON. It cannot be known for sure, so it is a warning."""
+    code = code_of(function)
+    if code is None or hasattr(function, "__wrapped__") or getattr(function, "__annotations__", None):
+        return
+    both = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    if code.co_flags & both != both or code.co_argcount:
+        return
+    wrapped = [cell for cell in _cells(function) if getattr(cell, "__annotations__", None) and code_of(cell)]
+    if wrapped:
+        text = (
+            f"step {place(function)} seems to wrap {place(wrapped[0])} without functools.wraps: the step is recorded "
+            f"under the name {name_of(function)!r}, and its result comes back untyped. Put @functools.wraps above the "
+            "inner function of the decorator"
+        )
+        warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
+
+
+def _cells(function: Any) -> list[Any]:
+    found = []
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return found
