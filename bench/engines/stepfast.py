@@ -17,6 +17,9 @@ CALLERS = 500
 class StepfastEngine(PostgresEngine):
     """The defaults, except the number of runs in flight."""
 
+    piece: ClassVar[Any] = one
+    """The function of each step."""
+
     kinds: ClassVar[frozenset[Kind]] = frozenset({"noop", "steps", "hold"})
     pace: ClassVar[dict[Kind, int]] = {"noop": 15000, "steps": 5000, "hold": 1000}
     busy_sql: ClassVar[str] = """
@@ -46,6 +49,7 @@ class StepfastEngine(PostgresEngine):
 
     async def open(self) -> None:
         self.app = Stepfast(self.url)
+        piece = self.piece
 
         @self.app.task()
         async def noop(sent: int) -> None:
@@ -56,7 +60,7 @@ class StepfastEngine(PostgresEngine):
             entered = PROBE.enter(sent)
             value = 0
             for i in range(STEPS):
-                value = await ctx.step(one, i)
+                value = await ctx.step(piece, i)
             PROBE.leave(entered)
             return value
 

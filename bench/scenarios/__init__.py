@@ -9,6 +9,7 @@ from bench.scenarios.base import Scenario
 SCENARIOS = (
     "noop",
     "steps",
+    "plain",
     "sqlite",
     "alone",
     "latency",
