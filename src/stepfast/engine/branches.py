@@ -15,7 +15,7 @@ from ..model import status
 from ..model.records import StepRecord
 from ..settings import FORMAT
 from .call import DurableCall, Race
-from .calls import being_cancelled, exited
+from .calls import EXITS, being_cancelled, exited
 from .children import ResultCall
 from .failure import ending_record
 from .line import Line, sub_branch
@@ -293,7 +293,7 @@ async def run_branch(execution: Execution, line: Line, body: Body) -> Any:
         result = await body(line)
         failed = False
         return result
-    except SystemExit as error:
+    except EXITS as error:
         raise exited(error) from None
     except asyncio.CancelledError:
         if execution.closed is None and not being_cancelled():
@@ -420,7 +420,7 @@ async def as_coroutine(call: Awaitable[T]) -> T:
     """Any awaitable as the body of a task."""
     try:
         return await call
-    except SystemExit as error:
+    except EXITS as error:
         raise exited(error) from None
 
 

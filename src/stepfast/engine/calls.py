@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP = "step"
+EXITS = (SystemExit, KeyboardInterrupt)
+"""What asyncio does not keep within a task, but lets out of the event loop, and so out of the worker."""
 
 
 class StepCall(DurableCall[T]):
@@ -128,11 +130,17 @@ class StepCall(DurableCall[T]):
             self.draws = 0
             token = current_call.set(self)
             execution.at_work += 1
+            theirs: Exception | None = None
             try:
                 try:
                     result = await self._call()
-                except SystemExit as error:
-                    raise exited(error) from None
+                except Exception as error:
+                    theirs = error
+                    raise
+                except (asyncio.CancelledError, GeneratorExit):
+                    raise
+                except BaseException as error:
+                    raise execution.closed or exited(error) from None
                 finally:
                     execution.at_work -= 1
                     execution.active[self] = 0.0
@@ -151,7 +159,7 @@ class StepCall(DurableCall[T]):
                     raise execution.closed from None
                 if isinstance(error, asyncio.CancelledError) and being_cancelled():
                     raise
-                if isinstance(error, DatabaseRefused):
+                if isinstance(error, DatabaseRefused) and error is not theirs:
                     error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
                 counted = failures - self._forgiven
@@ -289,16 +297,19 @@ def default_backoff(settings: Any) -> Backoff:
     return Backoff(settings.backoff_base, settings.backoff_factor, settings.backoff_max, settings.backoff_jitter)
 
 
-def exited(error: SystemExit) -> RuntimeError:
-    """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's."""
-    return RuntimeError(f"sys.exit({error.code!r}) was called; a handler cannot end its worker")
+def exited(error: BaseException) -> RuntimeError:
+    """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's. The same for
+    what only the engine may raise: a function that does it by itself has failed, like any other."""
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"sys.exit({error.code!r}) was called; a handler cannot end its worker")
+    return RuntimeError(f"{type(error).__name__} was raised: {error}; a handler cannot end its worker with it")
 
 
 async def _no_exit(work: Awaitable[Any]) -> Any:
-    """SystemExit in a task of its own would end the event loop."""
+    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop."""
     try:
         return await work
-    except SystemExit as error:
+    except EXITS as error:
         raise exited(error) from None
 
 

@@ -75,11 +75,12 @@ def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> Ste
 
 
 def ending_record(error: BaseException) -> RecordedError | None:
-    """The failed record behind an error that ended an attempt: the error itself, or what it was raised from."""
+    """The failed record behind an error that ended an attempt: the error itself, or what it was raised from. One that
+    the code made by itself, of a class of ours, has no record, and the engine has not noted where it was seen."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
-        if isinstance(link, RecordedError):
+        if isinstance(link, RecordedError) and hasattr(link, "seen"):
             return link
         seen.add(id(link))
         if isinstance(link, BaseExceptionGroup):

@@ -16,6 +16,7 @@ from typing import (
 
 from ..model.backoff import Backoff
 from .call import call_line
+from .calls import EXITS, exited
 from .children import ChildRun
 from .context_base import ContextBase
 from .execution import Execution
@@ -142,6 +143,8 @@ class SyncContext(ContextBase):
             execution.performing = asyncio.current_task()
             try:
                 return await call
+            except EXITS as error:
+                raise exited(error) from None
             finally:
                 execution.performing = None
 

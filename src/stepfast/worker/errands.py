@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
+from ..engine.calls import exited
 from ..engine.execution import Execution
-from ..errors import DatabaseUnavailable, LeaseLost
+from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError
 from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 from ..store import Store
 from .patience import dutifully
 
 NewChild = Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]
+
+
+class _OfTheCode(Exception):
+    """What the code of a run raised inside a call of the store, and therefore says nothing of the database."""
+
+
+class _Watched:
+    """The code of a run that a transaction calls; remembers what it raised."""
+
+    def __init__(self, call: Callable[[Any], Any], record: Callable[[Any], StepDone]) -> None:
+        self._call = call
+        self._record = record
+        self.raised: BaseException | None = None
+
+    def call(self, connection: Any) -> Any:
+        """The function; what it gives may have to be awaited."""
+        self.raised = None
+        with self._watching():
+            result = self._call(connection)
+        return _Awaited(result, self._watching) if inspect.isawaitable(result) else result
+
+    def record(self, result: Any) -> StepDone:
+        """Its result as a record; the application's codec has a word in that."""
+        with self._watching():
+            return self._record(result)
+
+    def error(self) -> BaseException:
+        """What it raised, as a step may raise it: only the engine itself says that a run is gone."""
+        error = self.raised
+        assert error is not None
+        return error if isinstance(error, Exception) else exited(error)
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
+
+
+class _Awaited:
+    """What the function gave to be awaited; where nobody can await it, it is closed."""
+
+    def __init__(self, work: Awaitable[Any], watching: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._work = work
+        self._watching = watching
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        with self._watching():
+            return (yield from self._work.__await__())
+
+    def close(self) -> None:
+        """Nobody will await it."""
+        if inspect.iscoroutine(self._work):
+            self._work.close()
 
 
 class Errands:
@@ -70,16 +130,32 @@ class Errands:
         record: Callable[[Any], StepDone],
         timeout: float | None,
     ) -> StepRecord:
-        """Ridden out: after a lost reply the record tells whether the commit came through."""
-        arguments = (execution.run_id, execution.claim, place, call, record, timeout)
+        """Ridden out: after a lost reply the record tells whether the commit came through. What the function raises is
+        its own, whatever it raises: an error of another application's database, too."""
+        theirs = _Watched(call, record)
+        arguments = (execution.run_id, execution.claim, place, theirs.call, theirs.record, timeout)
+
+        async def transact() -> tuple[StepRecord, str | None]:
+            try:
+                return await self._store.transact(self._worker_id(), *arguments)
+            except BaseException as error:
+                if error is theirs.raised and not isinstance(error, asyncio.CancelledError):
+                    raise _OfTheCode from None
+                raise
+
         try:
             made, asked = await dutifully(
-                lambda: self._store.transact(self._worker_id(), *arguments),
-                "transaction", self._logger, self._settings.outage_backoff_max, lambda: execution.closed is not None,
-                refusable=True,
+                transact, "transaction", self._logger, self._settings.outage_backoff_max,
+                lambda: execution.closed is not None, refusable=True,
             )  # fmt: skip
         except DatabaseUnavailable:
             raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
+        except DatabaseRefused as error:
+            raise PayloadError(f"the database refused the record of the transaction: {error}") from None
+        except _OfTheCode:
+            made, asked = None, None
+        if made is None:
+            raise theirs.error()
         execution.asked = asked or execution.asked
         return made
 

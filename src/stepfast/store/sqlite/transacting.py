@@ -76,8 +76,9 @@ def _result(
 def _refuse_awaitable(result: Any) -> None:
     if not inspect.isawaitable(result):
         return
-    if inspect.iscoroutine(result):
-        result.close()  # or Python complains that it was never awaited
+    close = getattr(result, "close", None)
+    if close is not None:
+        close()  # or Python complains that it was never awaited
     raise ContextMisuse(
         "on SQLite the function given to ctx.transaction must be a plain def: it runs in the one thread that writes, "
         "which cannot wait for a coroutine"
