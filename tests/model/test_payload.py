@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast import PayloadError, Settings
-from stepfast.model.payload import Payloads, json_depth
+from stepfast.model.payload import Payloads, is_deeper
 
 PAYLOADS = Payloads(Settings())
 
@@ -101,7 +104,8 @@ def test_integers_of_any_size_come_back_or_are_refused_when_stored(digits: int) 
     [("1", 0), ('"[[["', 0), ("[]", 1), ('[{"a":[1]},[]]', 3), ('["\\"[", "\\\\", [1]]', 2), ('{"[":{"]":[]}}', 3)],
 )
 def test_the_depth_of_json_is_counted_outside_strings(text: str, depth: int) -> None:
-    assert json_depth(text.encode()) == depth
+    raw = text.encode()
+    assert [is_deeper(raw, limit) for limit in range(5)] == [depth > limit for limit in range(5)]
 
 
 @given(anything.filter(storable))
@@ -113,7 +117,43 @@ def test_the_depth_is_that_of_the_value(value: Any) -> None:
             return 1 + max(map(depth, value.values()), default=0)
         return 0
 
-    assert json_depth(PAYLOADS.encode(value, "the thing").encode()) == depth(value)
+    raw = PAYLOADS.encode(value, "the thing").encode()
+    assert [is_deeper(raw, limit) for limit in range(9)] == [depth(value) > limit for limit in range(9)]
+
+
+def nested(depth: int, inside: Any) -> Any:
+    for _ in range(depth):
+        inside = [inside]
+    return inside
+
+
+def effort(call: Callable[[], object]) -> float:
+    """Seconds of this thread, at its best."""
+    tries = []
+    for _ in range(3):
+        began = time.thread_time()
+        with contextlib.suppress(PayloadError):
+            call()
+        tries.append(time.thread_time() - began)
+    return min(tries)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [nested(900, []) for _ in range(300)],
+        [nested(97, [0]) for _ in range(3000)],
+        nested(90, [1.5] * 30_000 + [None]),
+        nested(90, [1.5] * 30_000 + [math.nan]),
+        nested(900, ["x" * 100] * 3000 + ["\ud800"]),
+    ],
+    ids=["too deep", "deep", "null", "nan", "surrogate"],
+)
+def test_depth_costs_nothing_beside_size(value: Any) -> None:
+    """Refused or stored: about what it takes to write the value down, not that for each level. This runs in the event
+    loop, and a large payload must not hold it up."""
+    plain = effort(lambda: json.dumps(value))
+    assert effort(lambda: PAYLOADS.encode(value, "the thing")) < 10 * plain
 
 
 @pytest.mark.parametrize("format_", [3, 99])

@@ -7,10 +7,10 @@ lone surrogates, objects of unknown types, too deep, too large. NUL characters a
 from __future__ import annotations
 
 import base64
+import itertools
 import logging
-import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -18,11 +18,15 @@ import msgspec
 from ..errors import InvalidInput, PayloadError
 from ..settings import FORMAT, FORMAT_CODEC, Settings
 from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
+from .faults import find_not_finite, find_unfit
 
 _ATOMS = frozenset({type(None), bool, int, str})
 """Types that come back from JSON just as they went in, so that the live value needs no decoding."""
 _INTEGER_DIGITS = 4300
 """Python, and msgspec with it, reads no longer integers than this."""
+_LONG_INTEGER = re.compile(rb"-\d{%d}|\d{%d}" % (_INTEGER_DIGITS, _INTEGER_DIGITS + 1))
+_DIGITS, _LONG_RUN = bytes(i in b"0123456789" for i in range(256)), b"\x01" * _INTEGER_DIGITS
+"""For seeing quickly that there are not so many digits in a row, not even in a string."""
 
 
 class Codec(Protocol):
@@ -124,12 +128,12 @@ class Payloads:
         except RecursionError:
             raise PayloadError(f"{what} is nested too deeply, or contains itself") from None
         except Exception as error:
-            path, reason = _locate(value, "$", error)
+            path, reason = _locate(value, error)
             raise PayloadError(f"{what} cannot be stored as JSON: {reason} - at `{path}`") from None
-        if b"null" in raw and value is not None:
-            self._refuse_nan(value, what)
         if len(raw) > self._harmless:
             self._check_limits(raw, what)
+        if b"null" in raw and value is not None:
+            self._refuse_nan(value, what)
         return raw
 
     def _wrap(self, raw: bytes) -> str:
@@ -147,22 +151,21 @@ class Payloads:
                 )
             if self._logger is not None:
                 self._logger.warning("%s is large: %d bytes of JSON", what, size)
-        if raw.count(b"[") + raw.count(b"{") > limits.max_depth and json_depth(raw) > limits.max_depth:
+        if raw.count(b"[") + raw.count(b"{") > limits.max_depth and is_deeper(raw, limits.max_depth):
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
-        if size > _INTEGER_DIGITS:
-            try:
-                msgspec.json.decode(raw)
-            except msgspec.DecodeError:  # all it refuses of its own encoder's work
+        if size > _INTEGER_DIGITS and _LONG_RUN in raw.translate(_DIGITS):
+            if _LONG_INTEGER.search(_STRING.sub(b"", raw)):
                 raise PayloadError(
                     f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
                     "which cannot be read back"
-                ) from None
+                )
 
     def _refuse_nan(self, value: Any, what: object) -> None:
         # The encoder writes NaN and infinity as null, which would silently come back as None.
-        for path, number in _floats(msgspec.to_builtins(value, enc_hook=_to_json), "$"):
-            if not math.isfinite(number):
-                raise PayloadError(f"{what} cannot be stored as JSON: {number!r} is not a JSON number - at `{path}`")
+        found = find_not_finite(value, _plain)
+        if found is not None:
+            path, number = found
+            raise PayloadError(f"{what} cannot be stored as JSON: {number!r} is not a JSON number - at `{path}`")
 
     # -- the other -------------------------------------------------------------------------------------------
 
@@ -222,17 +225,19 @@ def json_schema(type_: Any) -> str | None:
         return None
 
 
-def json_depth(raw: bytes) -> int:
-    """How deep the arrays and objects of a JSON text are nested."""
-    brackets = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw).translate(_SQUARE, _NO_BRACKETS)
-    depth = 0
-    while brackets:
-        brackets = brackets.replace(b"[]", b"")
-        depth += 1
-    return depth
+def is_deeper(raw: bytes, limit: int) -> bool:
+    """Whether the arrays and objects of a JSON text are nested deeper than that: one pass at most, whatever the depth."""
+    brackets = _STRING.sub(b"", raw).translate(_STEPS, _NO_BRACKETS)
+    if limit == 0:
+        return bool(brackets)
+    inner = brackets.replace(_LEAF, b"")  # most of them, as a rule, and quickly gone
+    return any(map((limit - 1).__lt__, itertools.accumulate(memoryview(inner).cast("b"))))
 
 
-_SQUARE = bytes.maketrans(b"{}", b"[]")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_LEAF = b"\x01\xff"
+_STEPS = bytes.maketrans(b"[]{}", _LEAF * 2)
+"""An opening bracket as the signed byte 1, a closing one as -1: their running sum is the depth."""
 _NO_BRACKETS = bytes(i for i in range(256) if i not in b"[]{}")
 
 
@@ -242,6 +247,11 @@ def _to_json(value: Any) -> Any:
     if dump is not None:
         return dump(mode="json")
     raise TypeError(f"objects of type {type(value).__qualname__} are not supported")
+
+
+def _plain(value: Any) -> Any:
+    """The value as dicts, lists and atoms."""
+    return msgspec.to_builtins(value, enc_hook=_to_json)
 
 
 def _from_json(type_: Any, value: Any) -> Any:
@@ -286,37 +296,10 @@ def _say_additional(schema: Any, allowed: bool) -> Any:
     return schema
 
 
-def _locate(value: Any, path: str, error: Exception) -> tuple[str, str]:
-    """The deepest part of ``value`` that alone cannot be encoded, and why."""
-    for part, child in _children(value):
-        try:
-            msgspec.json.encode(child, enc_hook=_to_json)
-        except Exception as inner:
-            return _locate(child, path + part, inner)
-    if isinstance(error, UnicodeEncodeError):
+def _locate(value: Any, error: Exception) -> tuple[str, str]:
+    """The first part of ``value`` that alone cannot be encoded, and why."""
+    found = find_unfit(value, lambda part: msgspec.json.encode(part, enc_hook=_to_json))
+    path, reason = ("$", error) if found is None else found
+    if isinstance(reason, UnicodeEncodeError):
         return path, "a lone surrogate is not a character"
-    return path, str(error)
-
-
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield ".<key>", key
-            yield f".{key!s}".encode("utf-8", "replace").decode(), child
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for index, child in enumerate(value):
-            yield f"[{index}]", child
-    else:
-        for name in getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ())):
-            yield f".{name}", getattr(value, name, None)
-
-
-def _floats(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, float):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            yield from _floats(child, f"{path}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for index, child in enumerate(value):
-            yield from _floats(child, f"{path}[{index}]")
+    return path, str(reason)
