@@ -114,9 +114,9 @@ class Rehearsals:
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
             return UNKNOWN, f"no code of {row.workflow!r} is here"
-        records = await self._history(row.id)
+        records, seed = await self._history(row.id), await self._store.seed(row.id)
         while True:
-            verdict = await self._play(_as_claimed(row, records), workflow)
+            verdict = await self._play(_as_claimed(row, records, seed), workflow)
             if verdict[0] != DIVERGES:
                 return verdict
             found, now = await self._store.run(row.id), await self._history(row.id)
@@ -294,7 +294,7 @@ def _never() -> NoReturn:
     raise RuntimeError("a rehearsal was asked to do something, which is a bug in Stepfast")
 
 
-def _as_claimed(row: RunRow, records: list[StepRecord]) -> Claimed:
+def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Claimed:
     """The run as a worker that claims it now would be given it."""
     return Claimed(
         id=row.id,
@@ -317,6 +317,7 @@ def _as_claimed(row: RunRow, records: list[StepRecord]) -> Claimed:
         undoing=row.undoing,
         parent_id=row.parent_id,
         now_ms=row.now_ms,
+        seed=seed or "",
         records=records,
     )
 

@@ -26,9 +26,9 @@ WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
     # finished, each with two steps
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, claim, attempt, format, input, output, key,
-                                   created_at, started_at, completed_at)
-        SELECT md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10,
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, claim, attempt, format, input, output,
+                                   key, created_at, started_at, completed_at)
+        SELECT '', md5('f' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10,
                CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'completed' END, 1, 1, 1, '{{}}', '1',
                CASE WHEN n % 5 = 0 THEN 'k' || n END, n, n, n
         FROM generate_series(1, {FINISHED}) n""",
@@ -42,15 +42,15 @@ FILL = [
     """INSERT INTO stepfast.progress (run_id, branch, position, name, format, started_at, updated_at)
        SELECT id, '', 0, 'step', 1, 1, 2 FROM stepfast.runs WHERE status IN ('completed', 'failed')""",
     """INSERT INTO stepfast.run_tags (tag, run_id) SELECT 'tag', id FROM stepfast.runs""",
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
-        SELECT md5('r' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'queued', n, 1, '{{}}', n
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at)
+        SELECT '', md5('r' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'queued', n, 1, '{{}}', n
         FROM generate_series(1, {READY}) n""",
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, visible_at, format, input, created_at)
-        SELECT md5('s' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'waiting', 4e12 + n, 1, '{{}}', n
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, visible_at, format, input, created_at)
+        SELECT '', md5('s' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'waiting', 4e12 + n, 1, '{{}}', n
         FROM generate_series(1, {SLEEPING}) n""",
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, worker, claim, token, attempt, format, input,
-                                   created_at, started_at)
-        SELECT md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1,
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, worker, claim, token, attempt, format,
+                                   input, created_at, started_at)
+        SELECT '', md5('x' || n)::uuid, 'w' || n % 10, 'v', 'q' || n % 10, 'running', '{WORKER}', 1, n / 10, 1, 1,
                '{{}}', n, n
         FROM generate_series(1, {RUNNING}) n""",
     """INSERT INTO stepfast.steps (run_id, branch, position, seq, claim, name, kind, status, attempts, output, format,
@@ -70,12 +70,13 @@ FILL = [
     f"""UPDATE stepfast.runs SET parent_id = md5('s1')::uuid, reply_to = id
         WHERE id IN (SELECT md5('s' || n)::uuid FROM generate_series(2, {SLEEPING // 2}) n)""",
     # dag runs: many with a few steps, done or blocked, and one (of the number 0) with many that are done
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, graph, pending, format, input, created_at)
-        SELECT md5('d' || n)::uuid, 'dag', 'v', 'dags', 'running', 'g', {STEPS} - 2, 1, '{{}}', n
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, graph, pending, format, input,
+                                   created_at)
+        SELECT '', md5('d' || n)::uuid, 'dag', 'v', 'dags', 'running', 'g', {STEPS} - 2, 1, '{{}}', n
         FROM generate_series(0, {DAGS}) n""",
-    f"""INSERT INTO stepfast.runs (id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal, graph,
-                                   pending, format, input, output, created_at, completed_at)
-        SELECT md5('d' || d || 's' || n)::uuid, 'dag/s' || n, 'v', 'dags',
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal,
+                                   graph, pending, format, input, output, created_at, completed_at)
+        SELECT '', md5('d' || d || 's' || n)::uuid, 'dag/s' || n, 'v', 'dags',
                CASE WHEN n <= 2 OR d = 0 THEN 'completed' ELSE 'waiting' END,
                CASE WHEN n > 2 AND d > 0 THEN 'steps' END,
                md5('d' || d)::uuid, 's' || n, n, 'g', 1, 1, 'null', '1', n, n
@@ -230,8 +231,8 @@ async def many_queues(connection: Any) -> AsyncIterator[list[str]]:
     """Two hundred queues with a few runs of a workflow that a worker knows."""
     queues = [f"many {n:03}" for n in range(200)]
     await connection.execute(
-        """INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
-           SELECT md5('many' || q || n)::uuid, 'known', 'v', q, 'queued', n, 1, '{}', n
+        """INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at)
+           SELECT '', md5('many' || q || n)::uuid, 'known', 'v', q, 'queued', n, 1, '{}', n
            FROM unnest($1::text[]) q, generate_series(1, 5) n""", queues,
     )  # fmt: skip
     await connection.execute("ANALYZE stepfast.runs")
@@ -257,8 +258,8 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
     tick = (statements["tick"], True, ["known"], None)
     claim_before, tick_before = await looked_at(connection, *claim), await looked_at(connection, *tick)
     await connection.execute(
-        """INSERT INTO stepfast.runs (id, workflow, version, queue, status, place, format, input, created_at)
-           SELECT md5('unknown' || q || n)::uuid, 'unknown', 'v', q, 'queued', n, 1, '{}', n
+        """INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at)
+           SELECT '', md5('unknown' || q || n)::uuid, 'unknown', 'v', q, 'queued', n, 1, '{}', n
            FROM unnest($1::text[]) q, generate_series(1, 500) n""", many_queues,
     )  # fmt: skip
     await connection.execute("ANALYZE stepfast.runs")

@@ -136,16 +136,18 @@ class ContextBase:
         return _NOTED
 
     def _draw(self) -> bytes:
+        """The same for the same place in the code. Only who knows the secret of the run can work it out."""
+        secret = self._execution.claimed.seed
         call = current_call.get()
         if call is not None and call._execution is self._execution:
             # A step draws for itself: a replay does not call it, so it must not move what the workflow draws.
             call.draws += 1
-            seed = f"{call.step_key}/step/{call.draws}"
+            place = f"{call.step_key}/step/{call.draws}"
         else:
             line = self._line
             line.draws += 1
-            seed = f"{self._execution.run_id}/{line.branch}/{line.position}/{line.draws}"
-        return hashlib.blake2b(seed.encode(), digest_size=16).digest()
+            place = f"{self._execution.run_id}/{line.branch}/{line.position}/{line.draws}"
+        return hashlib.blake2b(place.encode(), key=secret.encode(), digest_size=16).digest()
 
     # -- living with changes of the code -----------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is wrong with a value that cannot be stored, and where in it: found in one walk, however deep the value is nested.
+"""What is wrong with a value that cannot be stored, and where: found in one walk, however deep the value is nested.
 
 The walk visits each part once and takes no time for the depth at which it stands. So a large value that is nested
 deeply is refused as quickly as a flat one, and the event loop in which that happens is not held up.
@@ -15,7 +15,7 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def find_not_finite(value: Any, plain: Callable[[Any], Any]) -> tuple[str, float] | None:
-    """The path of a NaN or an infinity, and the number itself. ``plain`` takes apart what is not of Python's own types."""
+    """The path of a NaN or an infinity, and the number. ``plain`` takes apart what is not of Python's own types."""
     if _all_finite(value, plain):
         return None
 
@@ -98,7 +98,7 @@ def _items(value: dict[Any, Any]) -> _Parts:
 
 
 class _Key:
-    """A key that is a container: as a key no part of it can be stored, so that it counts as one atom, and a wrong one."""
+    """A key that is a container. It cannot be stored, though its parts could be: so it counts as one wrong atom."""
 
     def __init__(self, key: object) -> None:
         self.key = key

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import re
+import struct
 import time
+from collections.abc import Iterator
 
-_random = random.Random()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
 _last = 0
+_stock: Iterator[tuple[int]] = iter(())
+"""Numbers of the system's randomness, fetched a few hundred at a time: nobody can work out the next id from earlier
+ones. Each is given out once, also to several threads, because the iterator is C's."""
 
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -26,9 +27,32 @@ def new_id() -> str:
     # 48 bits of milliseconds and 12 of their fractions, as one counter that never goes back.
     ticks = time.time_ns() * 4096 // 1_000_000
     _last = ticks = ticks if ticks > _last else _last + 1
-    value = ((ticks >> 12) << 16 | 0x7000 | ticks & 0xFFF) << 64 | 0x8000000000000000 | _random.getrandbits(62)
+    value = ((ticks >> 12) << 16 | 0x7000 | ticks & 0xFFF) << 64 | 0x8000000000000000 | _bits() >> 2
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_seed() -> str:
+    """A secret for the random values of runs. Those of one batch may share it, for their ids are mixed in."""
+    return os.urandom(16).hex()
+
+
+def _bits() -> int:
+    """64 bits."""
+    global _stock
+    for (value,) in _stock:
+        return value
+    _stock = struct.iter_unpack("Q", os.urandom(4096))
+    return _bits()
+
+
+def _forget_stock() -> None:
+    global _stock
+    _stock = iter(())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_stock)
 
 
 def is_id(text: str) -> bool:

@@ -17,8 +17,8 @@ import msgspec
 
 from ..errors import InvalidInput, PayloadError
 from ..settings import FORMAT, FORMAT_CODEC, Settings
-from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
 from .faults import find_not_finite, find_unfit
+from .fields import Rule, model_is_open, model_keys, rule_for, unreadable
 
 _ATOMS = frozenset({type(None), bool, int, str})
 """Types that come back from JSON just as they went in, so that the live value needs no decoding."""
@@ -153,12 +153,11 @@ class Payloads:
                 self._logger.warning("%s is large: %d bytes of JSON", what, size)
         if raw.count(b"[") + raw.count(b"{") > limits.max_depth and is_deeper(raw, limits.max_depth):
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
-        if size > _INTEGER_DIGITS and _LONG_RUN in raw.translate(_DIGITS):
-            if _LONG_INTEGER.search(_STRING.sub(b"", raw)):
-                raise PayloadError(
-                    f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
-                    "which cannot be read back"
-                )
+        if _LONG_RUN in raw.translate(_DIGITS) and _LONG_INTEGER.search(_STRING.sub(b"", raw)):
+            raise PayloadError(
+                f"{what} cannot be stored as JSON: it has an integer of {_INTEGER_DIGITS} digits or more, "
+                "which cannot be read back"
+            )
 
     def _refuse_nan(self, value: Any, what: object) -> None:
         # The encoder writes NaN and infinity as null, which would silently come back as None.
@@ -226,7 +225,7 @@ def json_schema(type_: Any) -> str | None:
 
 
 def is_deeper(raw: bytes, limit: int) -> bool:
-    """Whether the arrays and objects of a JSON text are nested deeper than that: one pass at most, whatever the depth."""
+    """Whether the arrays and objects of a JSON text are nested deeper than that. One pass, whatever the depth."""
     brackets = _STRING.sub(b"", raw).translate(_STEPS, _NO_BRACKETS)
     if limit == 0:
         return bool(brackets)

@@ -137,6 +137,8 @@ class Claimed(Struct, gc=False):
     failing: bool = False
     """For a dag run: one of its steps failed, or it was cancelled."""
     reason: str | None = None
+    seed: str = ""
+    """What its random values are made from; a secret."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""

@@ -245,6 +245,10 @@ class Store(Protocol):
         """All of them, by key: (key, value, format)."""
         ...
 
+    async def seed(self, run_id: str) -> str | None:
+        """The secret that a run's random values are made from, for a replay outside of a worker. Nobody is shown it."""
+        ...
+
     # -- operators and senders
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the

@@ -5,12 +5,12 @@
 -- keeps the order of the call within its millisecond. A repeated call finds its ids taken and changes nothing.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
-                           created_at)
+                           created_at, seed)
 SELECT u.id, $4, $5, $6, 'queued', $7::integer,
        CASE WHEN t.due <= t.now THEN t.place + $17::bigint + u.n END,
        LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
        u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
-       $16::smallint, t.now
+       $16::smallint, t.now, $18
 FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS u(id, input, key, n)
 CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
             FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
@@ -21,12 +21,12 @@ ON CONFLICT DO NOTHING;
 -- The same for runs that have a parent, or continue another.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
-                           created_at, parent_id, parent_branch, parent_position, reply_to, origin_id)
+                           created_at, parent_id, parent_branch, parent_position, reply_to, origin_id, seed)
 SELECT u.id, $4, $5, $6, 'queued', $7::integer,
        CASE WHEN t.due <= t.now THEN t.place + $17::bigint + u.n END,
        LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
        u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
-       $16::smallint, t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id
+       $16::smallint, t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, $23
 FROM unnest($1::uuid[], $2::text[], $3::text[], $18::uuid[], $19::text[], $20::integer[], $21::uuid[], $22::uuid[])
      WITH ORDINALITY AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, n)
 CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
@@ -159,6 +159,10 @@ SELECT value, format FROM {schema}.run_values WHERE run_id = $1 AND key = $2;
 -- name: values
 -- All values that a run lets others read.
 SELECT key, value, format FROM {schema}.run_values WHERE run_id = $1 ORDER BY key;
+
+-- name: seed
+-- The secret of a run, for a replay outside of a worker.
+SELECT seed FROM {schema}.runs WHERE id = $1;
 
 -- name: activity
 -- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from .callers import Callers
 from .connections import Line
@@ -89,6 +90,7 @@ class Starts:
             shape.format,
             first,
             *(_links(runs) if linked else ()),
+            new_seed(),
         )
 
     async def _insert_dags(self, connection: Any, shape: RunShape, runs: Sequence[NewRun]) -> None:
@@ -111,6 +113,7 @@ class Starts:
             *_links(runs),
             [run.graph for run in runs],
             [run.steps for run in runs],
+            new_seed(),
         )
         bring = [run for run in runs if run.graph_text is not None]
         if bring:
@@ -121,7 +124,7 @@ class Starts:
     async def _insert_nodes(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
         """Steps of dag runs that were started in this transaction."""
         columns = zip(*(_node_row(run, first + n) for n, run in enumerate(runs)), strict=True)
-        await connection.execute(self._sql["start_nodes"], *map(list, columns), first)
+        await connection.execute(self._sql["start_nodes"], *map(list, columns), first, new_seed())
 
     async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         keys: dict[str, list[str]] = {}

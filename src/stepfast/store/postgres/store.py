@@ -297,6 +297,11 @@ class PostgresStore:
         """All of them, by key."""
         return [tuple(row) for row in await self._fetch("values", run_id)]
 
+    async def seed(self, run_id: str) -> str | None:
+        """The secret of a run."""
+        rows = await self._fetch("seed", run_id)
+        return rows[0][0] if rows else None
+
     # -- operators and senders -----------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> set[Lane] | None:

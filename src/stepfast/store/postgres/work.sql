@@ -21,7 +21,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason, r.seed;
 
 -- name: claim_lanes
 -- The same over many lanes: the first of each, then the first of these, and only what is taken is locked.
@@ -52,7 +52,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason, r.seed;
 
 -- name: claim_suspects
 -- A group of runs that workers have died with, of the workflows this worker knows. Only those with the fewest losses, so
@@ -81,7 +81,7 @@ FROM picked p WHERE r.id = p.id
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
-          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason;
+          {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason, r.seed;
 
 -- name: suspects
 -- How many runs that workers have died with stand in line, by queue and workflow.
@@ -93,7 +93,7 @@ GROUP BY queue, workflow ORDER BY queue, workflow;
 SELECT r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
        r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, 0::bigint AS place,
        NULL AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id, {now} AS now_ms,
-       r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason
+       r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason, r.seed
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history

@@ -15,7 +15,7 @@ from .wide import execute_wide, fetch_wide
 Row = tuple[Any, ...]
 """The columns of ``start_linked``."""
 
-_PLACE, _VISIBLE, _DEADLINE, _EXPIRES, _LINKS = 3, 8, 12, 13, 18
+_PLACE, _VISIBLE, _DEADLINE, _EXPIRES, _LINKS = 3, 8, 12, 13, 19
 
 
 def start_graphs(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], rows: list[Row]) -> int:

@@ -3,16 +3,16 @@
 -- name: start
 -- One start; a repeated one finds its id taken, a keyed one perhaps its key, and changes nothing.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
-                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_linked
 -- The same for runs that belong to another one: as its child, or as what goes on from it.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
-                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, created_at,
+                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
                           parent_id, parent_branch, parent_position, reply_to, origin_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_tag
@@ -136,6 +136,10 @@ FROM {prefix}activity WHERE run_id = ? ORDER BY started_at, completed_at, positi
 -- name: value
 -- A value that a run lets others read.
 SELECT value, format FROM {prefix}run_values WHERE run_id = ? AND key = ?;
+
+-- name: seed
+-- The secret of a run, for a replay outside of a worker.
+SELECT seed FROM {prefix}runs WHERE id = ?;
 
 -- name: values
 -- All values that a run lets others read.

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from .graph_starting import start_graphs
 from .wide import execute_wide
@@ -47,11 +48,11 @@ def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> st
 
 def _rows(runs: Sequence[NewRun], now: int) -> Iterator[tuple[Any, ...]]:
     """What runs of one shape have in common is worked out once per stretch of them."""
-    shape, shared, ready = None, (), False
+    shape, shared, ready, seed = None, (), False, new_seed()
     for n, run in enumerate(runs, 1):
         if run.shape is not shape:
             shape = run.shape
-            shared, ready = _shared(shape, now)
+            shared, ready = _shared(shape, now, seed)
         yield run.id, run.input, run.key, now * 1000 + n if ready else None, *shared
 
 
@@ -59,7 +60,7 @@ def _links(run: NewRun) -> tuple[Any, ...]:
     return (*(run.parent or (None,) * 4), run.origin)
 
 
-def _shared(shape: RunShape, now: int) -> tuple[tuple[Any, ...], bool]:
+def _shared(shape: RunShape, now: int, seed: str) -> tuple[tuple[Any, ...], bool]:
     due = max(now + shape.delay_ms, shape.at_ms or now)
     ready = due <= now
     expires_at = None if shape.expires_ms is None else due + shape.expires_ms
@@ -79,6 +80,7 @@ def _shared(shape: RunShape, now: int) -> tuple[tuple[Any, ...], bool]:
         msgspec.json.encode(shape.tags).decode() if shape.tags else None,
         shape.concurrency_key,
         shape.format,
+        seed,
         now,
     )
     return shared, ready

@@ -95,6 +95,7 @@ CREATE TABLE {schema}.runs (
     key             text,
     tags            text,                 -- JSON list
     concurrency_key text,
+    seed            text NOT NULL,        -- what its random values are made from; a secret, in no view
     parent_id       uuid,                 -- the run that started this one, and the place in its code
     parent_branch   text,
     parent_position integer,

@@ -94,6 +94,7 @@ CREATE TABLE {prefix}runs (
     key             TEXT,
     tags            TEXT,
     concurrency_key TEXT,
+    seed            TEXT NOT NULL,
     parent_id       TEXT,
     parent_branch   TEXT,
     parent_position INTEGER,
