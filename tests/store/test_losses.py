@@ -48,6 +48,19 @@ async def test_a_worker_does_not_bury_itself(scene: Scene) -> None:
     assert (await scene.info(run.id)).worker == scene.worker
 
 
+async def test_only_those_are_buried_whose_silence_was_seen(scene: Scene) -> None:
+    """The clock of the database may have stepped; the reaper says whom it has seen silent itself."""
+    one, two = await scene.add_worker(), await scene.add_worker()
+    kept, lost = await scene.running(worker=one), await scene.running(worker=two)
+    for worker in (one, two):
+        await scene.rows.silence(worker)
+    assert {beat.worker for beat in await scene.store.beats(scene.worker)} == {one, two}
+    assert (await scene.store.reap(scene.worker, 100, 5, [])).buried == []
+    assert (await scene.store.reap(scene.worker, 100, 5, [two, scene.worker])).buried == [two]
+    assert ((await scene.info(kept.id)).worker, (await scene.info(lost.id)).worker) == (one, None)
+    assert [beat.worker for beat in await scene.store.beats(two)].count(one) == 1
+
+
 async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> None:
     """D20, D21."""
     run = await scene.running()

@@ -364,6 +364,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             "bury_steps",
             "claim_lanes",
             "claim_suspects",
+            "lock_lost",
             "reap",
             "undelivered",
             "tick",

@@ -398,6 +398,14 @@ class BeatAnswer(Struct):
     held: list[Held] = field(default_factory=list)
 
 
+class Beat(NamedTuple):
+    """The last heartbeat of a worker, for those who watch over it."""
+
+    worker: str
+    at: int
+    lease_ms: int
+
+
 class WorkerInfo(Struct):
     """A worker as it registers, and as ``stepfast workers`` shows it."""
 

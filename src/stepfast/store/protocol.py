@@ -14,6 +14,7 @@ from ..model.records import (
     ActivityRow,
     Asked,
     Batch,
+    Beat,
     BeatAnswer,
     Claimed,
     DagOutputs,
@@ -342,8 +343,13 @@ class Store(Protocol):
         """Make due sleepers ready; end what expired."""
         ...
 
-    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
-        """Give back what dead workers held, in a bounded batch."""
+    async def beats(self, worker: str) -> list[Beat]:
+        """The last beats of all other workers that nobody has declared dead."""
+        ...
+
+    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
+        """Declare workers dead whose lease is over, but only those of the ``silent`` (None: all of them); give back
+        what dead workers held, in a bounded batch."""
         ...
 
     # -- wake-ups

@@ -99,6 +99,15 @@ class Claimer:
             self._suspects = True
             self._bell.set()
 
+    def time_is(self, now_ms: int) -> None:
+        """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is put in line
+        from now on would stand before the mark and go unseen."""
+        for lane in [lane for lane, mark in self._marks.items() if mark > now_ms * 1000]:
+            del self._marks[lane]
+            for waiting in (self._active, self._rung):
+                if lane in waiting:
+                    waiting[lane] = 0
+
     def slots_freed(self) -> None:
         """There is room."""
         if self._active or self._suspects:
@@ -183,7 +192,8 @@ class Claimer:
         """Move the marks; drop lanes that have run dry."""
         for run in runs:
             lane = Lane(run.queue, run.workflow, run.priority)
-            mark = run.place - _MARK_SLACK
+            # Where it stands may be ahead of the clock, if that has stepped back since.
+            mark = min(run.place, run.now_ms * 1000) - _MARK_SLACK
             if mark > self._marks.get(lane, 0):
                 self._marks[lane] = mark
             if lane in self._active:

@@ -17,6 +17,7 @@ from ..settings import Settings
 from ..store import Store
 from .claimer import Claimer
 from .patience import dutifully
+from .vigil import Vigil
 
 T = TypeVar("T")
 
@@ -60,6 +61,8 @@ class Sweeper:
         self._mail_came = mail_came
         self._steps_asked = steps_asked
         self._look = asyncio.Event()
+        self._vigil = Vigil(settings.sweep)
+        self._next_watch = 0.0
         self._next_sweep = 0.0
         self._next_look = 0.0
         self._slow_before = False
@@ -91,6 +94,7 @@ class Sweeper:
         """Ask once and act on the answer."""
         lanes = look_for_lanes or time.monotonic() >= self._next_look
         tick = await self._ask(lambda: self._timed_tick(lanes))
+        self._claimer.time_is(tick.now_ms)
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not await self._deliver():
             self._stuck = True
@@ -146,15 +150,19 @@ class Sweeper:
 
     async def _sweep(self) -> None:
         now = time.monotonic()
-        if now < self._next_sweep or not self._may_reap():
-            return
-        self._next_sweep = now + self._settings.sweep
-        await self._reap()
+        if now >= self._next_watch:
+            self._next_watch = now + self._settings.sweep
+            beats = await self._ask(lambda: self._store.beats(self._worker_id()))
+            self._vigil.saw(beats, time.monotonic())
+        if now >= self._next_sweep and self._may_reap():
+            self._next_sweep = now + self._settings.sweep
+            await self._reap()
 
     async def _reap(self) -> None:
         """Give back what dead workers held, in bounded batches."""
+        silent, losses = self._vigil.silent(time.monotonic()), self._settings.max_losses
         while True:
-            done = await self._ask(lambda: self._store.reap(self._worker_id(), _BATCH, self._settings.max_losses))
+            done = await self._ask(lambda: self._store.reap(self._worker_id(), _BATCH, losses, silent))
             if done.buried:
                 self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
             if done.dead_letters:

@@ -203,18 +203,21 @@ SET status = 'running', reason = NULL, error = NULL, output = NULL, forget = NUL
 WHERE id = $1
 RETURNING queue, workflow, priority;
 
+-- name: lock_lost_steps
+-- Steps of dag runs that seem to be dead letters, before it is looked again whether they are.
+SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE r.worker IS NOT NULL
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
 -- name: bury_steps
--- Steps of dag runs that too many workers died with, their dag runs being locked in this transaction: dead letters.
-WITH lost AS MATERIALIZED (
-    SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE r.worker IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
-    ORDER BY r.id
-    FOR NO KEY UPDATE OF r SKIP LOCKED
-), counted AS (
+-- Steps of dag runs that too many workers died with, locked in this transaction like their dag runs: dead letters.
+WITH counted AS MATERIALIZED (
     SELECT r.id, CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                       THEN 1 ELSE r.losses + 1 END AS losses
-    FROM lost l JOIN {schema}.runs r ON r.id = l.id
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE r.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
 )
 UPDATE {schema}.runs r
 SET worker = NULL, token = NULL, losses = c.losses, status = 'failed', reason = 'workers_lost', error = $3,

@@ -15,6 +15,7 @@ from ...model.records import (
     ActivityRow,
     Asked,
     Batch,
+    Beat,
     Claimed,
     DagOutputs,
     Definition,
@@ -404,9 +405,13 @@ class PostgresStore:
         """Make due sleepers ready; end what is late."""
         return await self._sweeps.promote(limit)
 
-    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+    async def beats(self, worker: str) -> list[Beat]:
+        """The last beats of all other workers."""
+        return await self._sweeps.beats(worker)
+
+    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""
-        return await self._sweeps.reap(worker, limit, max_losses)
+        return await self._sweeps.reap(worker, limit, max_losses, silent)
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ...model.records import Lane, Tick
+from ...model.records import Beat, Lane, Tick
 from ...model.status import REASON_DEADLINE
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
@@ -104,12 +104,19 @@ class Sweeps:
                     await connection.fetchrow(self._sql["lock_run"], row["id"])
                     await connection.fetch(self._sql["give_back"], worker, [row["id"]], [numbers[str(row["id"])]])
 
-    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+    async def beats(self, worker: str) -> list[Beat]:
+        """The last beats of all other workers."""
+        return [Beat(str(row[0]), row[1], row[2]) for row in await self._line.fetch(self._sql["beats"], worker)]
+
+    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None) -> Reaping:
         """Bury dead workers, give back what they held, forget those with nothing left."""
+        names = None if silent is None else list(silent)
         async with self._line.use() as connection:
-            buried = [str(row["id"]) for row in await connection.fetch(self._sql["bury"], worker)]
+            buried = [str(row["id"]) for row in await connection.fetch(self._sql["bury"], worker, names)]
             async with transaction(connection):
-                found = await connection.fetch(self._sql["reap"], limit, max_losses, LOST_ERROR)
+                locked = [row["id"] for row in await connection.fetch(self._sql["lock_lost"], limit)]
+                # Locked first, and looked at again: only now are row and workers seen as they are at one time.
+                found = await connection.fetch(self._sql["reap"], locked, max_losses, LOST_ERROR) if locked else []
                 rows = [row for row in found if row["dag_id"] is None]
                 await self._tell_parents(connection, [row for row in rows if not row["ready"]])
             lanes = {_lane(row) for row in rows if row["ready"]}
@@ -119,7 +126,7 @@ class Sweeps:
                 letters, effects = await self._bury_steps(connection, fatal, max_losses)
                 dead, lanes, moved = dead + letters, lanes | effects.lanes, moved + len(letters)
                 asked = bool(effects.marked)
-            if buried or 0 < len(found) < limit:
+            if buried or 0 < len(locked) < limit:
                 await connection.fetch(self._sql["forget_dead"])
         return Reaping(buried, lanes, dead, moved, asked)
 
@@ -129,6 +136,7 @@ class Sweeps:
         async with transaction(connection):
             locked = await self._dags.lock(connection, {str(row["dag_id"]) for row in fatal})
             ids = [row["id"] for row in fatal if str(row["dag_id"]) in locked.failing]
+            ids = [row["id"] for row in await connection.fetch(self._sql["lock_lost_steps"], ids)]
             rows = await connection.fetch(self._sql["bury_steps"], ids, max_losses, LOST_ERROR, locked.now)
             effects = await self._lose(connection, rows, locked)
         return [str(row["id"]) for row in rows], effects

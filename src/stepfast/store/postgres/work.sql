@@ -455,25 +455,37 @@ SET status = CASE WHEN t.undoes THEN 'compensating' ELSE 'failed' END,
 FROM told t WHERE r.id = t.id
 RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child, r.dag_id;
 
+-- name: beats
+-- The last beats of all other workers that live, for whoever watches over them.
+SELECT id, beat_at, lease_ms FROM {schema}.workers WHERE state <> 'dead' AND id <> $1;
+
 -- name: bury
--- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
-UPDATE {schema}.workers SET state = 'dead' WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 RETURNING id;
+-- Workers silent beyond their lease are dead, but only those of $2, if that names any: the server's clock may have
+-- stepped. From here on their heartbeats are refused.
+UPDATE {schema}.workers SET state = 'dead'
+WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 AND ($2::uuid[] IS NULL OR id = ANY($2::uuid[])) RETURNING id;
+
+-- name: lock_lost
+-- A bounded batch of runs that name no living worker. Only to lock them: a row that somebody changed since this
+-- statement began is looked at again as it is by now, but the workers are still seen as they were then; one that was
+-- reaped and claimed meanwhile, by a worker that has come since, would be taken for lost.
+SELECT r.id FROM {schema}.runs r
+WHERE r.worker IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
+ORDER BY r.id LIMIT $1
+FOR NO KEY UPDATE OF r SKIP LOCKED;
 
 -- name: reap
--- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter, which undoes
--- nothing. Losses count since the last new record, so that a month-long run survives daily deploys. A step of a dag run
--- that is a dead letter is only named: with it its dag run fails, which has to be locked for that.
-WITH lost AS MATERIALIZED (
-    SELECT r.id FROM {schema}.runs r
-    WHERE r.worker IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
-    ORDER BY r.id LIMIT $1
-    FOR NO KEY UPDATE OF r SKIP LOCKED
-), counted AS (
+-- Of runs locked in this transaction, those that name no living worker go back in line, or end as dead letters, which
+-- undoes nothing. Losses count since the last new record, so that a month-long run survives daily deploys. A step of a
+-- dag run that is a dead letter is only named: with it its dag run fails, which has to be locked for that.
+WITH counted AS MATERIALIZED (
     SELECT r.id, r.dag_id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
            CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
                 THEN 1 ELSE r.losses + 1 END AS losses
-    FROM lost l JOIN {schema}.runs r ON r.id = l.id
+    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    WHERE r.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
 ), moved AS (
     UPDATE {schema}.runs r
     SET worker = NULL, token = NULL, losses = c.losses,

@@ -13,6 +13,7 @@ from ...model.records import (
     ActivityRow,
     Asked,
     Batch,
+    Beat,
     Claimed,
     DagOutputs,
     Definition,
@@ -379,9 +380,13 @@ class SqliteStore:
         """Make due sleepers ready; end what expired."""
         return await self._write(lambda database: sweeping.promote(database, self._sql, limit))
 
-    async def reap(self, worker: str, limit: int, max_losses: int) -> Reaping:
+    async def beats(self, worker: str) -> list[Beat]:
+        """The last beats of all other workers."""
+        return await self._read(lambda database: sweeping.beats(database, self._sql, worker))
+
+    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""
-        return await self._write(lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses))
+        return await self._write(lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses, silent))
 
     # -- wake-ups -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...model.records import Lane, Tick
+import msgspec
+
+from ...model.records import Beat, Lane, Tick
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .claiming import Claims
@@ -71,9 +73,22 @@ def promote(database: sqlite3.Connection, sql: dict[str, str], limit: int) -> Pr
     return Promotion(lanes, ended, len(rows), asked)
 
 
-def reap(database: sqlite3.Connection, sql: dict[str, str], worker: str, limit: int, max_losses: int) -> Reaping:
+def beats(database: sqlite3.Connection, sql: dict[str, str], worker: str) -> list[Beat]:
+    """The last beats of all other workers."""
+    return [Beat(*row) for row in database.execute(sql["beats"], (worker,))]
+
+
+def reap(
+    database: sqlite3.Connection,
+    sql: dict[str, str],
+    worker: str,
+    limit: int,
+    max_losses: int,
+    silent: Sequence[str] | None,
+) -> Reaping:
     """Bury dead workers, give back what they held, forget those with nothing left."""
-    buried = [row[0] for row in database.execute(sql["bury"], (worker,)).fetchall()]
+    names = None if silent is None else msgspec.json.encode(list(silent)).decode()
+    buried = [row[0] for row in database.execute(sql["bury"], {"worker": worker, "silent": names}).fetchall()]
     arguments = {"limit": limit, "max_losses": max_losses, "error": LOST_ERROR}
     rows = database.execute(sql["reap"], arguments).fetchall()
     if len(rows) < limit:

@@ -283,9 +283,16 @@ SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
 FROM due WHERE r.rowid = due.row
 RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
 
+-- name: beats
+-- The last beats of all other workers that live, for whoever watches over them.
+SELECT id, beat_at, lease_ms FROM {prefix}workers WHERE state <> 'dead' AND id <> ?;
+
 -- name: bury
--- Workers silent beyond their lease are dead; from here on their heartbeats are refused.
-UPDATE {prefix}workers SET state = 'dead' WHERE expires_at < {now} AND state <> 'dead' AND id <> ? RETURNING id;
+-- Workers silent beyond their lease are dead, but only those of a list, if there is one: the machine's clock may have
+-- stepped. From here on their heartbeats are refused.
+UPDATE {prefix}workers SET state = 'dead'
+WHERE expires_at < {now} AND state <> 'dead' AND id <> :worker
+  AND (:silent IS NULL OR id IN (SELECT value FROM json_each(:silent))) RETURNING id;
 
 -- name: reap
 -- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter. Losses count since the last
