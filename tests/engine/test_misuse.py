@@ -283,3 +283,48 @@ def test_two_workflows_of_one_name_are_refused() -> None:
         @app.task(name="mail")
         async def two() -> int:
             return 2
+
+
+@pytest.mark.parametrize("way", ["set", "gather", "branch"])
+async def test_a_call_without_a_record_that_is_not_awaited_fails_the_run_by_name(app: Stepfast, way: str) -> None:
+    """No warning of Python's, which nobody reads: an error."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        if way == "set":
+            ctx.set("progress", 1)
+        elif way == "gather":
+            ctx.gather(ctx.step(work))
+        else:
+            await ctx.branch(forgetful)
+
+    async def forgetful(ctx: Context) -> None:
+        ctx.set("progress", 1)
+
+    error = await failure(app)
+    assert error.error_type == "ContextMisuse"
+    assert ("ctx.gather(…)" if way == "gather" else "ctx.set('progress', …)") in error.message
+
+
+async def test_a_value_may_be_set_beside_other_calls(app: Stepfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        first = await ctx.gather(ctx.set("a", 1), ctx.step(work, 2), ctx.gather(ctx.step(work, 3)))
+        await asyncio.gather(ctx.set("b", 2), ctx.set("c", 3))
+        return first
+
+    run = await app.start(order)
+    await app.drain()
+    assert await run.result() == [None, 2, [3]]
+    assert [await run.get(key) for key in "abc"] == [1, 2, 3]
+
+
+async def test_a_value_that_is_set_twice_by_one_call_is_refused(app: Stepfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        setting = ctx.set("a", 1)
+        await setting
+        await setting
+
+    error = await failure(app)
+    assert "ctx.set('a', …) was awaited twice" in error.message

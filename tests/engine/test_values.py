@@ -248,7 +248,10 @@ async def test_a_value_from_another_task_or_from_inside_a_step_is_refused(app: S
 
     @app.workflow(max_attempts=1)
     async def in_a_task(ctx: Context) -> None:
-        await asyncio.create_task(ctx.set("it", 1))
+        async def elsewhere() -> None:
+            await ctx.set("it", 1)
+
+        await asyncio.create_task(elsewhere())
 
     @app.workflow(max_attempts=1)
     async def in_a_step(ctx: Context) -> None:

@@ -22,6 +22,7 @@ from .line import Line, sub_branch
 from .scope import current_line
 from .signals import SignalCall
 from .signature import name_of
+from .unplaced import UnplacedCall
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -258,7 +259,7 @@ async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], 
         outcomes = await settle(execution, line, [as_coroutine(call) for call in calls])
     except asyncio.CancelledError:
         for call in calls:
-            if isinstance(call, DurableCall):
+            if isinstance(call, (DurableCall, UnplacedCall)):
                 call.give_up()  # it may not have begun
         raise
     released = [end for end in outcomes if isinstance(end, BaseException) and not isinstance(end, Exception)]

@@ -28,6 +28,7 @@ from .signature import name_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepOptions, step_options
 from .transaction import TransactionCall
+from .unplaced import UnplacedCall
 from .workflow import Workflow
 
 P = ParamSpec("P")
@@ -202,24 +203,25 @@ class Context(ContextBase):
         )
 
     @overload
-    async def gather(self, a: Awaitable[T1], /) -> tuple[T1]: ...
+    def gather(self, a: Awaitable[T1], /) -> UnplacedCall[tuple[T1]]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], /) -> tuple[T1, T2]: ...
+    def gather(self, a: Awaitable[T1], b: Awaitable[T2], /) -> UnplacedCall[tuple[T1, T2]]: ...
     @overload
-    async def gather(self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> tuple[T1, T2, T3]: ...
+    def gather(self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], /) -> UnplacedCall[tuple[T1, T2, T3]]: ...
     @overload
-    async def gather(
+    def gather(
         self, a: Awaitable[T1], b: Awaitable[T2], c: Awaitable[T3], d: Awaitable[T4], /
-    ) -> tuple[T1, T2, T3, T4]: ...
+    ) -> UnplacedCall[tuple[T1, T2, T3, T4]]: ...
     @overload
-    async def gather(self, *calls: Awaitable[T]) -> list[T]: ...
+    def gather(self, *calls: Awaitable[T]) -> UnplacedCall[list[T]]: ...
     @overload
-    async def gather(self, *calls: Awaitable[T], return_errors: bool) -> list[T | Exception]: ...
-    async def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> Any:
+    def gather(self, *calls: Awaitable[T], return_errors: bool) -> UnplacedCall[list[T | Exception]]: ...
+    def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> UnplacedCall[Any]:
         """All of these at once, their results in the order given. Each is settled before an error surfaces;
         ``return_errors=True`` gives the errors among the results instead."""
-        self._execution.check_caller(self._line)
-        return await gather(self._execution, self._line, calls, return_errors)
+        execution, line = self._execution, self._line
+        execution.check_caller(line)
+        return UnplacedCall(execution, line, "ctx.gather(…)", lambda: gather(execution, line, calls, return_errors))
 
     def first(self, **calls: DurableCall[Any]) -> FirstCall:
         """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is
@@ -235,10 +237,9 @@ class Context(ContextBase):
         that also holds the record of its result: both happen, once, or neither."""
         return self._make_transaction(NO_OPTIONS, target, args, kwargs, call_line(2))
 
-    async def set(self, key: str, value: Any) -> None:
-        """Let others read a value: ``await run.get(key)``. Committed when this returns; the latest wins."""
-        self._check("ctx.set")
-        await self._set(key, value)
+    def set(self, key: str, value: Any) -> UnplacedCall[None]:
+        """Let others read a value: ``await run.get(key)``. Committed when it was awaited; the latest wins."""
+        return self._make_set(key, value)
 
 
 class OptionedContext:

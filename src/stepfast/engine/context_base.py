@@ -35,6 +35,7 @@ from .signature import Shape, shape_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepFunction, StepOptions
 from .transaction import TransactionCall
+from .unplaced import UnplacedCall
 from .workflow import Workflow
 
 P = ParamSpec("P")
@@ -291,7 +292,8 @@ class ContextBase:
         self._check("ctx.call")
         return ChildCall(self._execution, self._line, _target(workflow), input, options, where)
 
-    async def _set(self, key: str, value: Any) -> None:
+    def _make_set(self, key: str, value: Any) -> UnplacedCall[None]:
+        self._check("ctx.set")
         execution, line = self._execution, self._line
         check_name(key, "the key of a value", execution.recorder.settings.max_name)
         if key.startswith(OWN_KEYS):
@@ -299,15 +301,18 @@ class ContextBase:
             raise ContextMisuse(f"a key must not begin with {own}, under which Stepfast keeps its own: {key!r}")
         payloads = execution.recorder.payloads
         text = payloads.encode(value, f"the value of {key!r}")
-        if execution.closed is not None:
-            raise execution.closed
-        if execution.replay_only or execution.history.goes_on(line.branch, line.position):
-            return  # the code has been here before, and went on: what it set then may be newer
-        execution.begin(line)
-        try:
-            await execution.journal(ValueSet(execution.run_id, execution.claim, key, text, payloads.format))
-        finally:
-            execution.end(line)
+        entry = ValueSet(execution.run_id, execution.claim, key, text, payloads.format)
+        return UnplacedCall(execution, line, f"ctx.set({key!r}, …)", lambda: _write(execution, line, entry))
+
+
+async def _write(execution: Execution, line: Line, entry: ValueSet) -> None:
+    if execution.replay_only or execution.history.goes_on(line.branch, line.position):
+        return  # the code has been here before, and went on: what it set then may be newer
+    execution.begin(line)
+    try:
+        await execution.journal(entry)
+    finally:
+        execution.end(line)
 
 
 def _span(value: float | timedelta | None, what: str) -> int | None:

@@ -26,6 +26,7 @@ from .history import History
 from .inbox import Inbox
 from .line import Line, places_above
 from .recorder import Recorder
+from .unplaced import UnplacedCall
 from .waits import Waits
 from .workflow import Workflow
 
@@ -106,7 +107,7 @@ class Execution:
         self.seq = self.history.last_seq
         self.taken: list[tuple[str, int]] = []
         """The positions taken so far, over all branches, in the order they were taken."""
-        self.unawaited: set[DurableCall[Any]] = set()
+        self.unawaited: set[DurableCall[Any] | UnplacedCall[Any]] = set()
         self.newest: dict[str, int] = {}
         """The database time of each branch's newest record that the code has seen."""
         self.live: list[tuple[StepDone, int]] | None = []
@@ -317,10 +318,11 @@ class Execution:
         """Whether its line has called anything since."""
         return any(branch == given_up.line for branch, _ in self.taken[given_up.taken :])
 
-    def never_awaited(self) -> list[DurableCall[Any]]:
-        """Calls that the code made and forgot, in the order of their positions."""
+    def never_awaited(self) -> list[str]:
+        """The names of calls that the code made and forgot, in the order of their positions."""
         forgotten = [call for call in self.unawaited if not self.history.is_left_out(call.branch)]
-        return sorted(forgotten, key=lambda call: call.position)
+        forgotten.sort(key=lambda call: call.position)
+        return [call.name if isinstance(call, UnplacedCall) else repr(call.name) for call in forgotten]
 
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
         """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited

@@ -133,8 +133,7 @@ class SyncContext(ContextBase):
 
     def set(self, key: str, value: Any) -> None:
         """Let others read a value; see ``Context.set``."""
-        self._check("ctx.set")
-        self._wait(self._set(key, value))
+        self._wait(self._make_set(key, value))
 
     def _wait(self, call: Awaitable[Any]) -> Any:
         execution = self._execution

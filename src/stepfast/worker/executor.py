@@ -435,7 +435,7 @@ class Executor:
 
     def _check_nothing_left(self, execution: Execution) -> None:
         if forgotten := execution.never_awaited():
-            names = ", ".join(repr(call.name) for call in forgotten)
+            names = ", ".join(forgotten)
             raise ContextMisuse(
                 f"the workflow returned without awaiting {names}: it never began. Await every call of the context"
             )

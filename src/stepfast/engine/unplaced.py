@@ -1,0 +1,49 @@
+"""Calls of the context that take no position and leave no record: ``ctx.set``, ``ctx.gather``.
+
+They know whether they were awaited, as all calls do: one that was forgotten is an error of the run, by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ..errors import ContextMisuse
+from .line import Line
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+T = TypeVar("T", covariant=True)
+
+
+class UnplacedCall(Generic[T]):
+    """Begins when it is awaited."""
+
+    __slots__ = ("_awaited", "_execution", "_work", "branch", "name", "position")
+
+    def __init__(self, execution: Execution, line: Line, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._execution = execution
+        self._work = work
+        self._awaited = False
+        self.name = name
+        self.branch = line.branch
+        self.position = line.position
+        """Of the call that comes next in its line: where the code stood."""
+        execution.unawaited.add(self)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._awaited:
+            raise ContextMisuse(f"{self.name} was awaited twice")
+        self.give_up()
+        if self._execution.closed is not None:
+            raise self._execution.closed
+        return self._work().__await__()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} in run {self._execution.run_id}>"
+
+    def give_up(self) -> None:
+        """It is awaited, or nobody will await it: what it belongs to was stopped."""
+        self._awaited = True
+        self._execution.unawaited.discard(self)
