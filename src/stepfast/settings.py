@@ -93,6 +93,9 @@ class Settings:
     """About how many bytes one flush carries at most."""
     start_batch: int = 10_000
     """Runs inserted by one statement; larger calls use several within one transaction."""
+    claim_bytes: int = 64 * 1024 * 1024
+    """About how many bytes of inputs one claim brings at most; the next one brings the rest. A hundred of the largest
+    would be 800 MB at once."""
     history_records: int = 64
     """Records a claim brings along per run; the rest is fetched in pages when the run is replayed."""
     history_bytes: int = 256 * 1024

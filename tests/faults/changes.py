@@ -90,7 +90,9 @@ def hear_late(_: Arguments) -> None:
 
 def claim_slowly(_: Arguments) -> None:
     """The server takes its time between choosing and taking, so that claims overlap."""
-    _rewrite(("claim_lane", r"FROM picked p WHERE r\.id = p\.id", "FROM picked p, pg_sleep(0.05) WHERE r.id = p.id"))
+    _rewrite(
+        ("claim_lane", r"FROM sized p WHERE r\.id = p\.id", "FROM sized p CROSS JOIN pg_sleep(0.05) WHERE r.id = p.id")
+    )
 
 
 def trust_every_connection(_: Arguments) -> None:

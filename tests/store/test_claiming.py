@@ -342,3 +342,28 @@ async def test_a_claim_tells_which_code_had_the_run_last(scene: Scene) -> None:
     await scene.start("mail", version="v0")
     assert {run.last_version for run in await scene.claim(version="v2")} == {"v1", "v0"}
     assert (await scene.info(run_id)).version == "v2"
+
+
+# -- large inputs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_claim_brings_no_more_than_so_many_bytes_at_once(stores: Stores, bare: Store, lanes: int) -> None:
+    await bare.migrate()
+    scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=2500)) if stores.shared else bare)
+    if not stores.shared:
+        pytest.skip("the same code as for a file")
+    large = '"' + 998 * "x" + '"'
+    for n in range(8):
+        await scene.start("order" if n % lanes == 0 else "mail", input=large)
+    assert [len(await scene.claim(100)) for _ in range(4)] == [3, 3, 2, 0]
+
+
+async def test_a_run_that_is_larger_than_a_claim_may_be_is_claimed_alone(stores: Stores, bare: Store) -> None:
+    await bare.migrate()
+    if not stores.shared:
+        pytest.skip("the same code as for a file")
+    scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=10)))
+    for _ in range(2):
+        await scene.start(input='"' + 100 * "x" + '"')
+    assert [len(await scene.claim(100)) for _ in range(3)] == [1, 1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -106,6 +107,18 @@ async def test_a_freed_slot_claims_at_once(make_app: MakeApp, calls: Calls) -> N
     runs = await app.start_many(count, list(range(20)))
     async with app.worker(concurrency=1):
         assert await all_results(runs) == list(range(20))
+
+
+async def test_what_a_claim_left_in_line_for_its_size_is_claimed_at_once(make_app: MakeApp) -> None:
+    app = make_app(dataclasses.replace(HARDLY_EVER, claim_bytes=3000))
+
+    @app.task
+    async def measure(text: str) -> int:
+        return len(text)
+
+    runs = await app.start_many(measure, ["x" * 1000] * 20)
+    async with app.worker(concurrency=100):
+        assert await all_results(runs) == [1000] * 20
 
 
 async def test_a_start_is_claimed_at_once(make_app: MakeApp) -> None:

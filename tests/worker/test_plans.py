@@ -92,7 +92,7 @@ SMALL = {"workers", "definitions", "meta"}
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
-    "script_tail", "server_facts", "notify",
+    "script_tail", "server_facts", "notify", "identity",
 }  # fmt: skip
 
 BY_ID = (
@@ -253,6 +253,7 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
         [0] * 200,
         ["v"] * 200,
         10,
+        1_000_000,
     )
     claim = (statements["claim_lanes"], WORKER, 1, *lanes)
     tick = (statements["tick"], True, ["known"], None)
@@ -273,7 +274,7 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
 
 async def test_a_claim_does_not_see_sleepers(connection: Any, statements: dict[str, str]) -> None:
     """Rule 31: nor finished runs; of those ready, as many as it takes."""
-    rows, _ = await looked_at(connection, statements["claim_lane"], WORKER, 1, "v", "q1", "w1", 0, 0, 10)
+    rows, _ = await looked_at(connection, statements["claim_lane"], WORKER, 1, "v", "q1", "w1", 0, 0, 10, 1_000_000)
     assert rows <= 30
 
 

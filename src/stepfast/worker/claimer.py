@@ -199,10 +199,15 @@ class Claimer:
             if lane in self._active:
                 self._active[lane] = self._marks.get(lane, 0)
         # One lane is drained when it gives less than asked for; of many, others may hold the first rows locked.
-        if (len(lanes) == 1 and len(runs) < limit) or not runs:
+        if (len(lanes) == 1 and len(runs) < limit and not self._cut_short(runs)) or not runs:
             for lane, _ in lanes:
                 self._active.pop(lane, None)
         self._active.update(self._rung)
+
+    def _cut_short(self, runs: list[Claimed]) -> bool:
+        """Whether a claim may have left runs in line because their inputs would have been too much at once. A character
+        has up to four bytes."""
+        return 4 * sum(len(run.input) for run in runs) >= self._settings.claim_bytes
 
     def _listed_queues(self) -> list[str] | None:
         return None if self._queues is None else sorted(self._queues)

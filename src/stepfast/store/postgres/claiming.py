@@ -31,9 +31,10 @@ class Claims:
         remembered: Mapping[str, int],
     ) -> list[Claimed]:
         """Ready runs of these lanes. After a lost reply, first what that call took."""
+        most = self._settings.claim_bytes
         if len(lanes) == 1:
             (queue, workflow, priority), mark = lanes[0]
-            args: tuple[Any, ...] = (versions[workflow], queue, workflow, priority, mark, limit)
+            args: tuple[Any, ...] = (versions[workflow], queue, workflow, priority, mark, limit, most)
             return await self._take(worker, token, "claim_lane", args, remembered)
         columns = (
             [lane.queue for lane, _ in lanes],
@@ -42,14 +43,14 @@ class Claims:
             [mark for _, mark in lanes],
             [versions[lane.workflow] for lane, _ in lanes],
         )
-        return await self._take(worker, token, "claim_lanes", (*columns, limit), remembered)
+        return await self._take(worker, token, "claim_lanes", (*columns, limit, most), remembered)
 
     async def claim_suspects(
         self, worker: str, token: int, versions: dict[str, str], queues: Sequence[str] | None, room: Sequence[int]
     ) -> list[Claimed]:
         """A group of runs that workers have died with."""
         served = None if queues is None else list(queues)
-        args = (list(versions), list(versions.values()), served, list(room))
+        args = (list(versions), list(versions.values()), served, list(room), self._settings.claim_bytes)
         return await self._take(worker, token, "claim_suspects", args, NOTHING)
 
     async def _take(

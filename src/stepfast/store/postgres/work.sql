@@ -4,20 +4,24 @@
 -- name: claim_lane
 -- Up to $8 ready runs of one lane, oldest first. The lane's mark ($7) skips what this worker saw claimed before: under a
 -- long snapshot elsewhere the dead entries at the front of the index cannot be removed, and would be walked each time.
--- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should.
+-- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should. What
+-- would make more than $9 bytes of inputs together is left in line; one run is always taken. (The rows come in the order
+-- of the line already, so that nothing has to be sorted for that.)
 WITH picked AS MATERIALIZED (
-    SELECT id, place, version FROM {schema}.runs
+    SELECT id, place, version, octet_length(input) AS size FROM {schema}.runs
     WHERE queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
       AND (deadline_at IS NULL OR deadline_at > {now})
     ORDER BY place LIMIT $8
     FOR NO KEY UPDATE SKIP LOCKED
+), sized AS (
+    SELECT id, place, version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2, version = $3,
     claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
-FROM picked p WHERE r.id = p.id
+FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
@@ -39,16 +43,18 @@ WITH candidates AS MATERIALIZED (
     ) AS c
     ORDER BY l.priority DESC, c.place LIMIT $8
 ), picked AS MATERIALIZED (
-    SELECT r.id, c.place, c.version, c.new_version
+    SELECT r.id, c.place, c.version, c.new_version, octet_length(r.input) AS size
     FROM candidates c JOIN {schema}.runs r ON r.id = c.id
     WHERE r.place IS NOT NULL
     FOR NO KEY UPDATE OF r SKIP LOCKED
+), sized AS (
+    SELECT id, place, version, new_version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
-FROM picked p WHERE r.id = p.id
+FROM sized p WHERE r.id = p.id AND p.before < $9::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,
@@ -65,19 +71,21 @@ WITH fewest AS MATERIALIZED (
       AND (s.deadline_at IS NULL OR s.deadline_at > {now})
     ORDER BY s.losses LIMIT 1
 ), picked AS MATERIALIZED (
-    SELECT s.id, s.place, s.version, w.version AS new_version
+    SELECT s.id, s.place, s.version, w.version AS new_version, octet_length(s.input) AS size
     FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND s.losses = (SELECT losses FROM fewest)
       AND ($5::text[] IS NULL OR s.queue = ANY($5::text[])) AND (s.deadline_at IS NULL OR s.deadline_at > {now})
     ORDER BY s.priority DESC, s.place
     LIMIT ($6::integer[])[LEAST((SELECT losses FROM fewest) - 1, cardinality($6::integer[]))]
     FOR NO KEY UPDATE OF s SKIP LOCKED
+), sized AS (
+    SELECT id, place, version, new_version, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM picked
 )
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = $1, token = $2,
     version = p.new_version, claim = r.claim + 1, place = NULL, visible_at = NULL, waiting_for = NULL,
     attempt = GREATEST(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
-FROM picked p WHERE r.id = p.id
+FROM sized p WHERE r.id = p.id AND p.before < $7::bigint
 RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.first_attempt, r.losses, r.wakes,
           r.format, r.input, r.max_attempts, r.timeout_ms, r.deadline_at - {now} AS deadline_in_ms, r.started_at, p.place,
           p.version AS last_version, r.asked, r.ends, r.undoing, r.parent_id::text AS parent_id,

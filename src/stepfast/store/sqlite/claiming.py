@@ -67,15 +67,21 @@ class Claims:
     def _first(
         self, database: sqlite3.Connection, lanes: list[Lane], versions: dict[str, str], limit: int
     ) -> Iterator[Pick]:
-        """(place, row, last version, new version) of the first runs over all lanes: by priority, then by age."""
+        """(place, row, last version, new version) of the first runs over all lanes: by priority, then by age. No more
+        of them than their inputs are worth taking at once; one is always taken."""
+        size = 0
         for _, level in groupby(sorted(lanes, key=lambda lane: -lane.priority), key=lambda lane: lane.priority):
             found = [
-                (place, row, last, versions[lane.workflow])
+                (place, row, last, versions[lane.workflow], bytes_)
                 for lane in level
-                for place, row, last in fetch_wide(database, self._sql["ready"], (*lane, limit))
+                for place, row, last, bytes_ in fetch_wide(database, self._sql["ready"], (*lane, limit))
             ]
             found.sort()
-            yield from found[:limit]
+            for place, row, last, new, bytes_ in found[:limit]:
+                if size >= self._settings.claim_bytes:
+                    return
+                size += bytes_
+                yield place, row, last, new
             limit -= len(found)
             if limit <= 0:
                 return
@@ -89,14 +95,15 @@ class Claims:
     ) -> list[tuple[int, int, str, str]]:
         """(place, row, last version, workflow) of those with the fewest losses, as many as there is room for."""
         found: list[tuple[int, int, str, str]] = []
-        fewest = limit = 0
+        fewest = limit = size = 0
         cursor = database.execute(self._sql["suspects"])
-        for losses, place, row, last, workflow, queue in cursor:
+        for losses, place, row, last, workflow, queue, bytes_ in cursor:
             if workflow in workflows and (queues is None or queue in queues):
                 if not found:
                     fewest, limit = losses, room[min(losses - SUSPECT_LOSSES, len(room) - 1)]
-                if losses > fewest or len(found) == limit:
+                if losses > fewest or len(found) == limit or size >= self._settings.claim_bytes:
                     break
+                size += bytes_
                 found.append((place, row, last, workflow))
         cursor.close()
         return found

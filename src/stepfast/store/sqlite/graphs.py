@@ -256,12 +256,17 @@ def nodes(database: sqlite3.Connection, sql: dict[str, str], dag_id: str) -> lis
 def dag_outputs(
     database: sqlite3.Connection, sql: dict[str, str], wanted: Sequence[tuple[str, int]]
 ) -> dict[str, DagOutputs]:
-    """What the steps of dag runs see; two questions for all of them."""
-    which = _json(list(wanted))
-    found = {i: DagOutputs(text, form, []) for i, text, form in fetch_wide(database, sql["dag_inputs"], (which,))}
-    for dag_id, *output in fetch_wide(database, sql["dag_outputs"], (which,)):
+    """What the steps of dag runs see; two questions for all of them, and one for each large payload."""
+    which, found = _json(list(wanted)), dict[str, DagOutputs]()
+    for dag_id, text, format_ in fetch_wide(database, sql["dag_inputs"], (which,)):
+        if text is None:
+            (text,) = database.execute(sql["dag_input"], (dag_id,)).fetchone()
+        found[dag_id] = DagOutputs(text, format_, [])
+    for dag_id, node, output, format_, completed_at, there in fetch_wide(database, sql["dag_outputs"], (which,)):
         if dag_id in found:
-            found[dag_id].outputs.append(tuple(output))
+            if output is None and there:
+                (output,) = database.execute(sql["dag_output"], (dag_id, node)).fetchone()
+            found[dag_id].outputs.append((node, output, format_, completed_at))
     return found
 
 

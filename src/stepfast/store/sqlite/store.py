@@ -57,6 +57,14 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
 
+_SIZE = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
+"""How large a payload is. The newer function does not read it for that."""
+
+
+_LARGE = 64 * 1024
+"""A payload above this is read by itself instead of in one text with many others, which SQLite bounds at 1e9 bytes."""
+
+
 class SqliteStore:
     """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
 
@@ -67,7 +75,7 @@ class SqliteStore:
         self._path = url.path
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
-        words = {"prefix": f"{namespace}_", "now": _NOW}
+        words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
         self._sql = {
             name: text
             for file in ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")

@@ -4,8 +4,8 @@
 -- name: ready
 -- The first runs of one lane, oldest first. Whether a run expired unclaimed is asked here too, because the sweep that
 -- ends it may be late. The marks of the protocol are not needed: a row that left the line leaves nothing to walk over.
-SELECT json_group_array(json_array(place, row, version)) FROM (
-    SELECT place, rowid AS row, version FROM {prefix}runs
+SELECT json_group_array(json_array(place, row, version, size)) FROM (
+    SELECT place, rowid AS row, version, {size}(input) AS size FROM {prefix}runs
     WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
       AND (deadline_at IS NULL OR deadline_at > {now})
@@ -15,7 +15,7 @@ SELECT json_group_array(json_array(place, row, version)) FROM (
 -- name: suspects
 -- Runs that workers have died with, in the order in which they are taken: those with the fewest losses first, so that the
 -- likely innocent are not kept waiting nor taken along by a likely culprit.
-SELECT losses, place, rowid, version, workflow, queue FROM {prefix}runs
+SELECT losses, place, rowid, version, workflow, queue, {size}(input) FROM {prefix}runs
 WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at > {now})
 ORDER BY losses, priority DESC, place;
 
