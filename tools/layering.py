@@ -39,6 +39,7 @@ ROOM = {
     "__init__": "app",
     "announcing": "app",
     "connected": "app",
+    "connecting": "app",
     "planning": "app",
     "rehearsal": "app",
     "run": "app",

@@ -8,11 +8,13 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .announcing import announce_database, announce_namesakes
 from .connected import Connected
+from .connecting import Connections
 from .engine.context import Context
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.options import Seconds, StartOptions
@@ -79,9 +81,11 @@ class Stepfast:
         self._planner = Planner(self.workflows, self._payloads, self.settings)
         self._auto_migrate = auto_migrate
         self._pool = pool
-        self._connected: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected]] = {}
-        self._shared_store: Store | None = None
+        self._connections = Connections(
+            lambda: open_store(self.url, self.namespace, self.settings, self._pool), self.settings, self.logger
+        )
         self._sync: SyncApp | None = None
+        self._sync_lock = threading.Lock()
 
     # -- registering -------------------------------------------------------------------------------------------------
 
@@ -435,7 +439,7 @@ class Stepfast:
         self, *, url: str | None = None, namespace: str | None = None, auto_migrate: bool | None = None
     ) -> None:
         """Use another database, or another namespace, than the code says. For tools, and only while not connected."""
-        if any(not loop.is_closed() for loop in self._connected):
+        if self._connections.open:
             raise ConfigurationError("an application that is connected cannot be redirected; close it first")
         if url is not None:
             self.url, self._pool, self.url_named = parse_url(url), None, True
@@ -446,13 +450,15 @@ class Stepfast:
 
     async def close(self) -> None:
         """Disconnect. The application can be used again; it then connects anew."""
-        if self._sync is not None:
+        with self._sync_lock:
             sync, self._sync = self._sync, None
-            await asyncio.get_running_loop().run_in_executor(None, sync.stop)
-        await self._disconnect()
-        if self._shared_store is not None and not self._connected:
-            store, self._shared_store = self._shared_store, None
-            await store.close()
+        try:
+            if sync is not None:
+                await sync.stopped()
+        except BaseException:
+            self._connections.drop()
+            raise
+        await self._connections.close()
 
     async def __aenter__(self) -> Stepfast:
         await self._connect()
@@ -464,55 +470,29 @@ class Stepfast:
     @property
     def sync(self) -> SyncApp:
         """The same verbs for code without an event loop."""
-        if self._sync is None:
-            from .sync import SyncApp
+        from .sync import SyncApp
 
-            self._sync = SyncApp(self)
-        return self._sync
+        with self._sync_lock:
+            if self._sync is None or self._sync.forked:
+                self._sync = SyncApp(self)
+            return self._sync
 
     async def _connect(self, migrate: bool = False) -> Connected:
         """What this event loop works with, made on first use."""
-        loop = asyncio.get_running_loop()
-        future = self._connected.get(loop)
-        if future is None:
-            for old in [old for old in self._connected if old.is_closed()]:
-                del self._connected[old]
-            future = self._connected[loop] = loop.create_future()
-            try:
-                future.set_result(await self._open(migrate))
-            except BaseException as error:
-                del self._connected[loop]
-                future.set_exception(error if isinstance(error, Exception) else ConfigurationError("interrupted"))
-                future.exception()
-                raise
-        return await asyncio.shield(future)
+        return await self._connections.get(_as_it_is if migrate else self._prepare)
 
-    async def _open(self, migrate: bool) -> Connected:
-        store = self._shared_store or open_store(self.url, self.namespace, self.settings, self._pool)
-        await store.open()
-        if store.dialect == "sqlite":
-            self._shared_store = store  # one writer thread, whatever the number of event loops
-        try:
-            if not migrate:
-                if self._auto_migrate:
-                    await store.migrate()
-                else:
-                    state = await store.schema_state()
-                    refuse_too_new(state)
-                    refuse_missing(state, self.namespace)
-        except BaseException:
-            self._shared_store = None
-            await store.close()
-            raise
-        return Connected(store, self.settings, self.logger)
+    async def _prepare(self, store: Store) -> None:
+        """Make the tables, or see that they are there."""
+        if self._auto_migrate:
+            await store.migrate()
+        else:
+            state = await store.schema_state()
+            refuse_too_new(state)
+            refuse_missing(state, self.namespace)
 
-    async def _disconnect(self) -> None:
-        future = self._connected.pop(asyncio.get_running_loop(), None)
-        if future is not None:
-            connected = await future
-            await connected.close()
-            if connected.store is not self._shared_store:
-                await connected.store.close()
+
+async def _as_it_is(_: Store) -> None:
+    """For whoever is about to migrate."""
 
 
 class TaskDecorator:

@@ -15,6 +15,8 @@ from .store import Store
 from .watcher import Watcher
 from .worker.wakeups import Switchboard
 
+_PATIENCE = 2.0
+"""Seconds for what is still to be written when the application is closed."""
 _FRESH = 5.0
 """Seconds for which stored definitions are taken as read."""
 
@@ -22,8 +24,10 @@ _FRESH = 5.0
 class Connected:
     """Made on first use in a loop; closed with the application."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger) -> None:
+    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, user: object = None) -> None:
         self.store = store
+        self.user = user
+        """Who this is to a store that several event loops share."""
         self.logger = logger
         self.loop = asyncio.get_running_loop()
         self.switchboard = Switchboard(store, logger)
@@ -69,7 +73,18 @@ class Connected:
         return self._known[name]
 
     async def close(self) -> None:
-        """Stop watching and listening, in this order; the store is closed by its owner."""
-        await asyncio.gather(*self._storing, return_exceptions=True)
-        await self.watcher.close()
-        await self.switchboard.close()
+        """Stop watching and listening; the store is closed by its owner."""
+        self.watcher.drop()
+        try:
+            await self.switchboard.send_all(_PATIENCE)
+            if self._storing:
+                await asyncio.wait(self._storing, timeout=_PATIENCE)
+        finally:
+            await asyncio.gather(*self.drop(), return_exceptions=True)
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""
+        tasks = [*self._storing, *self.starter.drop(), *self.switchboard.drop(), *self.watcher.drop()]
+        for task in tasks:
+            task.cancel()
+        return tasks

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from .errors import DatabaseRefused, StepfastError
+from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.records import NewRun
 from .settings import Settings
 from .store import Store
@@ -31,9 +31,12 @@ class Starter:
         # Starts with a key may have to wait for somebody else's commit; those without must not wait with them.
         self._queues: dict[bool, list[Item]] = {False: [], True: []}
         self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
+        self._over = False
 
     async def start(self, run: NewRun) -> str:
         """The id of the run once it is committed: its own, or that of the run that has its key."""
+        if self._over:
+            raise AppClosed
         keyed = run.key is not None
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._queues[keyed].append((run, future))
@@ -48,11 +51,20 @@ class Starter:
         self._wake(runs)
         return ids
 
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""
+        self._over = True
+        return [task for task in self._senders.values() if task is not None]
+
     async def _send(self, keyed: bool) -> None:
-        while self._queues[keyed]:
-            items, self._queues[keyed] = self._queues[keyed], []
-            await self._send_batch(items[: self._settings.start_batch])
-            self._queues[keyed] = items[self._settings.start_batch :] + self._queues[keyed]
+        try:
+            while self._queues[keyed]:
+                items, self._queues[keyed] = self._queues[keyed], []
+                self._queues[keyed] = items[self._settings.start_batch :]
+                await self._send_batch(items[: self._settings.start_batch])
+        except asyncio.CancelledError:
+            _fail(self._queues[keyed], AppClosed())
+            raise
 
     async def _send_batch(self, items: list[Item]) -> None:
         runs = [run for run, _ in items]
@@ -64,8 +76,11 @@ class Starter:
                     await self._send_batch([item])
                 return
             _fail(items, error)
-        except (StepfastError, asyncio.CancelledError) as error:
+        except StepfastError as error:
             _fail(items, error)
+        except asyncio.CancelledError:
+            _fail(items, AppClosed("the application was closed; whether the run was started is not known"))
+            raise
         except Exception as error:
             self._logger.exception("start: unexpected error")
             _fail(items, error)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from .errors import AppClosed, ContextMisuse
 from .run import Activity, Run, RunInfo, StepInfo
 
 if TYPE_CHECKING:
@@ -25,9 +28,20 @@ class SyncApp:
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="stepfast-sync", daemon=True)
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._over = False
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = _promise()
+        self._ended: concurrent.futures.Future[None] = _promise()
+        self._thread = threading.Thread(target=self._main, name="stepfast-sync", daemon=True)
         self._thread.start()
+        self._loop, self._stop = self._started.result()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is the child of the process whose thread it was: threads do not come along."""
+        return os.getpid() != self._process
 
     @overload
     def start(self, workflow: Workflow[I, O], input: I = ..., **options: Any) -> SyncRun[O]: ...
@@ -66,21 +80,84 @@ class SyncApp:
         self.call(self._app.drain(queues, concurrency))
 
     def close(self) -> None:
-        """Disconnect, and end the thread."""
-        self._app._sync = None
-        self.stop()
-
-    def stop(self) -> None:
-        """Disconnect this thread's connections and end it."""
-        if self._thread.is_alive():
-            self.call(self._app._disconnect())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        """Disconnect, and end the thread. Threads that wait for an answer are told that the application was closed."""
+        with self._app._sync_lock:
+            if self._app._sync is self:
+                self._app._sync = None
+        if not self.forked:
+            self._tell_to_stop()
+            self._ended.result()
             self._thread.join()
-            self._loop.close()
+
+    async def stopped(self) -> None:
+        """The same for an event loop. The thread ends by itself, also if nobody waits for it any more."""
+        if not self.forked:
+            self._tell_to_stop()
+            await asyncio.wrap_future(self._ended)
+            self._thread.join()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine that runs in the thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        """Wait for a coroutine that runs in the thread. Interrupted, it is cancelled."""
+        if self.forked:
+            return self._app.sync.call(coroutine)
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise ContextMisuse("app.sync would wait for itself in here: it is for code without an event loop")
+        with self._lock:
+            if self._over:
+                coroutine.close()
+                raise AppClosed
+            future = asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            coroutine.close()  # it may not have begun
+            if self._over:
+                raise AppClosed from None
+            raise
+        except BaseException:
+            future.cancel()  # Ctrl+C; what the call itself has raised is not moved by it
+            raise
+
+    def _tell_to_stop(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        self._started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+        calls = list(self._calls)
+        for call in calls:  # before the connections go: a worker among them has something to give back
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._app._connections.close()
+
+    async def _tracked(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            return await coroutine
+        finally:
+            self._calls.discard(task)
+
+
+def _promise() -> concurrent.futures.Future[Any]:
+    """A future that a thread will fulfil, and that nobody who waits for it can cancel."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 class SyncRun(Generic[C]):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from .errors import DatabaseUnavailable
+from .errors import AppClosed, DatabaseUnavailable, SchemaError
 from .model.records import Outcome, Transition
 from .model.status import COMPENSATED
 from .settings import Settings
@@ -33,10 +33,13 @@ class Watcher:
         self._waiting: dict[str, set[asyncio.Future[Outcome]]] = {}
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._over = False
         switchboard.outcomes = self._ended_here
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
         """How the run ended; None if it had not by the timeout."""
+        if self._over:
+            raise _closed(run_id)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, set()).add(future)
         self._start()
@@ -51,18 +54,32 @@ class Watcher:
                 if not waiters:
                     del self._waiting[run_id]
 
-    async def close(self) -> None:
-        """Stop watching."""
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Watch no more; whoever waits is told so. The task, to be cancelled."""
+        self._over = True
         self._switchboard.unsubscribe(self._woken)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail(_closed)
+        return [] if self._task is None else [self._task]
 
     def _start(self) -> None:
         if self._task is None or self._task.done():
             self._switchboard.unsubscribe(self._woken)
             self._switchboard.subscribe(self._woken)
             self._task = asyncio.create_task(self._watch(), name="stepfast-watch")
+            self._task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Nobody may wait for a watcher that does not watch, whatever has ended it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._logger.error("watching results: unexpected error", exc_info=error)
+        self._fail(_closed if error is None else lambda _: error)
+
+    def _fail(self, error: Callable[[str], BaseException]) -> None:
+        for run_id, waiters in self._waiting.items():
+            for future in waiters:
+                if not future.done():
+                    future.set_exception(error(run_id))
 
     def _woken(self, wakeups: Wakeups) -> None:
         if wakeups.ended or wakeups.look:
@@ -94,7 +111,9 @@ class Watcher:
         for start in range(0, len(ids), _MOST_AT_ONCE):
             try:
                 outcomes = await self._store.outcomes(ids[start : start + _MOST_AT_ONCE])
-            except DatabaseUnavailable as error:
+            except AppClosed:
+                raise
+            except (DatabaseUnavailable, SchemaError) as error:
                 self._logger.debug("watching results: %s", error)
                 await asyncio.sleep(0.2)
                 return False
@@ -107,3 +126,9 @@ class Watcher:
         for future in self._waiting.get(outcome.id, ()):
             if not future.done():
                 future.set_result(outcome)
+
+
+def _closed(run_id: str) -> AppClosed:
+    return AppClosed(
+        f"the application was closed before run {run_id} had ended; the run goes on, and may be asked again"
+    )

@@ -133,7 +133,10 @@ class Store(Protocol):
         """Connect. Says in one sentence what is wrong if it cannot."""
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Disconnect. If it is cancelled it drops what is left."""
+
+    def drop(self) -> None:
+        """Disconnect at once, without waiting for an answer: for whoever was cancelled."""
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""

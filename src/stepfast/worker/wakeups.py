@@ -37,13 +37,14 @@ class Switchboard:
         self._look = False
         self._sender: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
+        self._over = False
         self.outcomes: Callable[[Sequence[Transition]], None] | None = None
         """Told how runs of this process ended, so that nobody here needs to ask the database."""
 
     def subscribe(self, listener: Listener) -> None:
         """Be told of every wake-up."""
         self._listeners.append(listener)
-        if self._ear is None:
+        if self._ear is None and not self._over:
             self._ear = asyncio.create_task(self._store.listen(self._heard), name="stepfast-listen")
 
     def unsubscribe(self, listener: Listener) -> None:
@@ -81,21 +82,22 @@ class Switchboard:
             self._heard(Wakeups(frozenset(), True))
         self._send_soon()
 
-    async def close(self) -> None:
-        """Send what is left, stop listening."""
+    async def send_all(self, patience: float) -> None:
+        """Wait until others have been told what they are to know."""
         if self._sender is not None:
-            await asyncio.wait((self._sender,), timeout=2)
-        for task in (self._sender, self._ear):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await asyncio.wait((self._sender,), timeout=patience)
+
+    def drop(self) -> list[asyncio.Task[None]]:
+        """Send and listen no more. The tasks, to be cancelled."""
+        self._over = True
+        return [task for task in (self._sender, self._ear) if task is not None]
 
     def _heard(self, wakeups: Wakeups) -> None:
         for listener in list(self._listeners):
             listener(wakeups)
 
     def _send_soon(self) -> None:
-        if self._sender is None or self._sender.done():
+        if not self._over and (self._sender is None or self._sender.done()):
             self._sender = asyncio.create_task(self._send(), name="stepfast-notify")
 
     async def _send(self) -> None:

@@ -1,4 +1,5 @@
-"""Who wants to be woken when another process has committed. The writer notices it, and rings."""
+"""Who wants to be woken when somebody else has committed: another process, which the writer notices, or another event
+loop of this one, which tells."""
 
 from __future__ import annotations
 
@@ -35,7 +36,18 @@ class Bell:
     def ring(self) -> None:
         """Wake everybody."""
         for loop, heard in list(self._listeners.values()):
-            try:
-                loop.call_soon_threadsafe(heard, LOOK)
-            except RuntimeError:
-                pass  # the loop was closed with the listener still in it
+            _call(loop, heard, LOOK)
+
+    def tell(self, wakeups: Wakeups) -> None:
+        """Pass on what this event loop has to say to the others, which work with the same writer."""
+        here = asyncio.get_running_loop()
+        for loop, heard in list(self._listeners.values()):
+            if loop is not here:
+                _call(loop, heard, wakeups)
+
+
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Wakeups], None], wakeups: Wakeups) -> None:
+    try:
+        loop.call_soon_threadsafe(heard, wakeups)
+    except RuntimeError:
+        pass  # the loop was closed with the listener still in it

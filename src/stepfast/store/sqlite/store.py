@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -86,42 +87,64 @@ class SqliteStore:
         self._bell = Bell()
         self._writer: Writer | None = None
         self._reader: ConnectionThread | None = None
+        self._opening = threading.Lock()
 
     # -- opening and the schema -----------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect the writer and, for a file, a reader beside it. In memory there is but one connection."""
-        if self._writer is not None:
-            return
-        patience = self._settings.command_timeout
+        """Connect the writer and, for a file, a reader beside it. In memory there is but one connection. Several event
+        loops may do so at once: the first begins, and all of them wait."""
+        with self._opening:
+            if self._writer is None or self._reader is None:
+                self._writer, self._reader = self._threads()
+            writer, reader = self._writer, self._reader
+        try:
+            await asyncio.wrap_future(writer.connected)
+            await asyncio.wrap_future(reader.connected)
+        except Exception:
+            if self._writer is writer:
+                self.drop()  # whoever comes next begins anew
+            raise
+
+    def _threads(self) -> tuple[Writer, ConnectionThread]:
+        """Both begin at once; the reader looks at the file when the writer has."""
+        patience, path = self._settings.command_timeout, self._path
         writer = Writer(
             "stepfast-sqlite-writer",
-            lambda: connect(self._path, patience, factory=GuardedConnection),
+            lambda: connect(path, patience, factory=GuardedConnection),
             self._troubles,
             patience,
-            watched=lambda: self._path is not None and self._bell.heard,
+            watched=lambda: path is not None and self._bell.heard,
             others_wrote=self._bell.ring,
         )
-        await writer.open()
-        reader: ConnectionThread = writer
-        if self._path is not None:
-            name, path = "stepfast-sqlite-reader", self._path
-            reader = Reader(name, lambda: connect(path, patience, read_only=True), self._troubles, patience)
-            try:
-                await reader.open()
-            except BaseException:
-                await writer.close()
-                raise
-        self._writer, self._reader = writer, reader
+
+        def connect_reader() -> sqlite3.Connection:
+            writer.connected.result()
+            return connect(path, patience, read_only=True)
+
+        writer.start()
+        if path is None:
+            return writer, writer
+        reader = Reader("stepfast-sqlite-reader", connect_reader, self._troubles, patience)
+        reader.start()
+        return writer, reader
 
     async def close(self) -> None:
-        """Finish what waits; the writer goes last, and tidies the write-ahead log away."""
-        writer, reader = self._writer, self._reader
-        self._writer = self._reader = None
-        if reader is not None and reader is not writer:
-            await reader.close()
+        """Finish what waits. The threads do so by themselves, also if nobody waits for them any more."""
+        writer = self._writer
+        self.drop()
         if writer is not None:
-            await writer.close()
+            await asyncio.wrap_future(writer.ended)
+
+    def drop(self) -> None:
+        """The same without waiting. The writer goes last, and tidies the write-ahead log away."""
+        with self._opening:
+            writer, reader = self._writer, self._reader
+            self._writer = self._reader = None
+        if reader is not None:
+            reader.finish()
+        if writer is not None and reader is not None and reader is not writer:
+            reader.ended.add_done_callback(lambda _: writer.finish())
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
@@ -399,7 +422,9 @@ class SqliteStore:
     # -- wake-ups -------------------------------------------------------------------------------------------
 
     async def notify(self, wakeups: Wakeups) -> None:
-        """Nothing to send: the commit itself is what the writers of other processes look for."""
+        """Tell the other event loops of this process. The commit itself is what the writers of other processes look
+        for."""
+        self._bell.tell(wakeups)
 
     async def listen(self, heard: Callable[[Wakeups], None]) -> None:
         """Pass on what is heard, until cancelled."""

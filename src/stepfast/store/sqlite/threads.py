@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -29,19 +30,20 @@ class ConnectionThread:
         self._queue = JobQueue()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._database: sqlite3.Connection
-        self._opening: Job[None]
+        self.connected: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once the thread has its connection, or knows what stands in the way."""
+        self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        """Done once the thread has given it up."""
+        for promise in (self.connected, self.ended):
+            promise.set_running_or_notify_cancel()  # nobody who waits for it can cancel it for the others
 
-    async def open(self) -> None:
-        """Connect; raises what stands in the way. No transaction is begun: whoever opens us may hold the lock."""
-        self._opening = Job(lambda database: None, asyncio.get_running_loop())
+    def start(self) -> None:
+        """Connect, in the thread. No transaction is begun: whoever opens us may hold the lock."""
         self._thread.start()
-        await self._opening.future
 
-    async def close(self) -> None:
-        """Finish what waits, then disconnect."""
+    def finish(self) -> None:
+        """Take nothing more in; what waits is done, and then the thread disconnects by itself."""
         self._queue.close()
-        if self._thread.ident is not None:
-            await asyncio.to_thread(self._thread.join)
 
     async def do(self, work: Work[T]) -> T:
         """Have it done, and wait without blocking the event loop."""
@@ -64,13 +66,20 @@ class ConnectionThread:
 
     def _main(self) -> None:
         try:
+            self._live()
+        finally:
+            self.ended.set_result(None)
+
+    def _live(self) -> None:
+        try:
             self._database = self._connect()
         except Exception as error:
             self._queue.close()
-            self._fail([self._opening, *self._queue.take(GROUP)], error)
+            self._fail(self._queue.take(GROUP), error)
+            self.connected.set_exception(self._troubles.explain(error))
             return
-        hand_back([self._opening])
         try:
+            self.connected.set_result(None)
             while not self._queue.finished:
                 served = self._queue.wait(self._idle())
                 if served:
