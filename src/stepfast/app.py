@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .announcing import announce_database, announce_namesakes
@@ -306,8 +307,12 @@ class Stepfast:
         key: str | None = None,
         after: str | RunInfo | None = None,
         limit: int = 50,
+        since: float | timedelta | None = None,
+        older_than: float | timedelta | None = None,
+        oldest_first: bool = False,
     ) -> list[RunInfo]:
-        """A page of runs, newest first. ``after`` is the last run (or its id) of the page before."""
+        """A page of runs, newest first unless told otherwise. ``after`` is the last run (or its id) of the page before;
+        ``since`` and ``older_than`` (seconds or a timedelta) leave out runs created longer ago, or less long ago."""
         if status is not None and status not in RUN_STATUSES:
             raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
         if not isinstance(limit, int) or not 1 <= limit <= 10_000:
@@ -322,6 +327,9 @@ class Stepfast:
             key=key,
             before=before,
             limit=limit,
+            since_ms=None if since is None else int(seconds(since, "since") * 1000),
+            older_ms=None if older_than is None else int(seconds(older_than, "older_than") * 1000),
+            oldest_first=oldest_first,
         )
         return [run_info(row, self._payloads) for row in rows]
 

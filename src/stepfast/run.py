@@ -14,6 +14,7 @@ import msgspec
 from .engine.children import STARTS
 from .engine.failure import decode_error
 from .engine.history import PATCH, UNDO
+from .engine.races import Winners, lost_to, winners_of
 from .engine.scope import refuse_in_workflow
 from .engine.sleeping import SLEEP, wakes_at
 from .engine.undo import UNDO_BRANCH
@@ -120,6 +121,8 @@ class StepInfo:
     """What it is: a step, a sleep, a signal, a child (start, result, call), a transaction, an undo …"""
     undo: str | None = None
     """The name of the function that undoes it, if it has one."""
+    lost_to: str | None = None
+    """Of what lost a race (``ctx.first``): who won it."""
     child: str | None = None
     """The id of the run that it started; for a step of a dag, under which its own checkpoints are found."""
 
@@ -212,11 +215,12 @@ class Run(Generic[O]):
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
         found = await self._nodes(row)
-        found += [_step_info(record, row, self._payloads) for record in records if record.kind != PATCH]
+        winners = winners_of(records)
+        found += [_step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
             return found
         found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
-        if row.waiting_for == status.WAITING_RETRY:
+        if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await store.activity(self.id) if call.attempt == row.attempt]
             found += _waiting_steps(tries, found, self._payloads)
         return found
@@ -474,7 +478,7 @@ def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
     return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status, row.completed_at
 
 
-def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
+def _step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners) -> StepInfo:
     where, ended = _end_of(row, run)
     return StepInfo(
         name=row.name,
@@ -492,6 +496,7 @@ def _step_info(row: StepRecord, run: RunRow, payloads: Payloads) -> StepInfo:
         line=row.line,
         undo=row.undo,
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
+        lost_to=lost_to(row, where, winners),
     )
 
 

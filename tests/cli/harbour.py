@@ -75,6 +75,13 @@ async def dock(ctx: Context) -> str:
 
 
 @app.workflow
+async def pledge(ctx: Context) -> str:
+    winner, _ = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(timedelta(days=1)))
+    await ctx.sleep(timedelta(hours=1))
+    return winner
+
+
+@app.workflow
 def sync_nap(ctx: SyncContext) -> str:
     slept = ctx.step("make the bed", lambda: "bed")
     ctx.sleep(timedelta(hours=1))

@@ -132,7 +132,7 @@ def test_paused_runs_are_found_by_their_status(stepfast: Verbs, shop: Shop) -> N
 
 def test_a_run_that_was_undone_is_started_anew(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.started("saga", "fail")
-    assert "retry(from_start=True)" in stepfast.error("retry", run_id, code=1)
+    assert "`stepfast retry --from-start` starts" in stepfast.error("retry", run_id, code=1)
     anew = stepfast("retry", "--from-start", run_id).stdout.strip()
     found = stepfast.json("show", anew)
     assert (found["origin"], found["input"], found["status"]) == (run_id, "fail", "queued")

@@ -32,10 +32,51 @@ def test_runs_for_people(stepfast: Verbs, shop: Shop) -> None:
     bad = shop.start("refuse", "no luck")
     shop.drain()
     lines = stepfast("runs").stdout.splitlines()
-    assert lines[0].split() == ["id", "workflow", "status", "attempt", "created", "took", "key", "tags"]
+    headings = ["id", "workflow", "status", "attempt", "created", "took", "key", "tags", "input", "error"]
+    assert lines[0].split() == headings
+    assert lines[1].endswith('"no luck"  ValueError: no luck')
     assert lines[1].split()[:4] == [bad, "refuse", "failed", "(code)"]
     assert lines[2].split()[:3] == [done, "double", "completed"]
     assert "k-1" in lines[2] and "red" in lines[2] and "ago" in lines[2]
+
+
+def test_runs_are_told_apart_by_their_input_and_failed_ones_by_their_error(stepfast: Verbs, shop: Shop) -> None:
+    """Ten rows of the same workflow would be of no use to anybody."""
+    for text in ("o-1", "o-2", "x" * 500):
+        shop.start("refuse", text)
+    shop.drain()
+    long, two, one = stepfast("runs", "-s", "failed").stdout.splitlines()[1:]
+    assert '"o-1"' in one and '"o-2"' in two and "ValueError: o-1" in one
+    assert "x" * 58 in long and "…" in long and "x" * 201 not in long
+
+
+def test_runs_by_their_age(stepfast: Verbs, shop: Shop) -> None:
+    old, new = shop.start("nothing", tags=["t"]), shop.start("nothing", tags=["t"])
+
+    async def age(scene: Scene) -> None:
+        await scene.rows.fetch("UPDATE [runs] SET created_at = created_at - 7200000 WHERE id = ?", old)
+
+    shop.play(age)
+    for more in ([], ["--tag", "t"], ["--workflow", "nothing"]):
+        assert ids(stepfast.json("runs", "--since", "1h", *more)) == [new]
+        assert ids(stepfast.json("runs", "--older-than", "1h", *more)) == [old]
+        assert ids(stepfast.json("runs", "--sort", "oldest", *more)) == [old, new]
+        assert ids(stepfast.json("runs", "--sort", "oldest", "--after", old, *more)) == [new]
+    assert "newest or oldest" in stepfast.error("runs", "--sort", "size", code=2)
+
+
+def test_a_run_is_named_by_the_beginning_of_its_id(stepfast: Verbs, shop: Shop) -> None:
+    one, two = shop.start("nothing"), shop.start("nothing")
+    same = next(n for n in range(36) if one[n] != two[n])
+    assert stepfast.json("show", one[: same + 1])["id"] == one
+    assert stepfast.json("show", two.replace("-", "").upper())["id"] == two
+    assert stepfast.json("cancel", one[: same + 1])[0]["id"] == one
+    told = stepfast.error("show", one[:same], code=2)
+    assert "is the beginning of several ids" in told and one in told and two in told
+    assert "there is no run whose id begins with ffff" in stepfast.error("show", "ffff", code=3)
+    assert "is not a run id" in stepfast.error("show", "nobody", code=2)
+    assert "is the beginning of several ids" in stepfast.error("cancel", two, one[:same], code=2)
+    assert stepfast.json("show", two)["status"] == "queued"
 
 
 def test_runs_for_scripts(stepfast: Verbs, shop: Shop) -> None:
@@ -131,6 +172,10 @@ def test_show_a_failed_run_with_its_traceback(stepfast: Verbs, shop: Shop) -> No
     assert "ValueError: no luck" in text
     assert f"stepfast retry {run_id}" in text
     assert "raise ValueError(text)" in text
+    assert "failed (code: its code raised an error)" in text
+    assert "executor.py" not in text
+    assert "executor.py" in stepfast("show", run_id, "--traceback").stdout
+    assert "executor.py" in stepfast.json("show", run_id)["error"]["traceback"]
 
 
 def test_show_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
@@ -170,6 +215,35 @@ def test_show_waits_races_and_branches(stepfast: Verbs, shop: Shop) -> None:
     assert re.search(r"sleep .* until \d{4}-.* \(in ", text)
     assert "waiting (signal 'approved')" in stepfast("show", shop.started("approval")).stdout
     assert " at the latest (in " in stepfast("show", shop.started("approval")).stdout
+
+
+def test_show_what_a_race_waits_for_and_what_lost_it(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("pledge")
+    text = stepfast("show", run_id).stdout
+    assert "waiting (signal 'paid' and time)" in text
+    assert "It waits for signal 'paid' and a time; the first time comes in " in text
+    assert f"`stepfast signal {run_id} paid JSON` sends it." in text
+    assert stepfast.json("show", run_id)["waiting_for"] == "signal:paid, time"
+    stepfast("signal", run_id, "paid")
+    shop.drain("harbour")
+    steps = {(step["kind"], step["position"]): step for step in stepfast.json("show", run_id)["steps"]}
+    lost = steps["sleep", 1]
+    assert (lost["status"], lost["lost_to"]) == ("cancelled", "paid")
+    assert (steps["signal", 0]["lost_to"], steps["first", 2]["lost_to"]) == (None, None)
+    lines = [line.split() for line in stepfast("show", run_id).stdout.splitlines()]
+    assert ["sleep", "sleep", "lost"] in [line[:3] for line in lines]
+
+
+def test_show_signals_that_nobody_has_read(stepfast: Verbs, shop: Shop) -> None:
+    """A misspelt name is kept for ever, and somebody wonders why nothing happens."""
+    run_id = shop.started("approval")
+    assert "unread" not in stepfast("show", run_id).stdout
+    stepfast("signal", run_id, "aproved")
+    stepfast("signal", run_id, "aproved")
+    shop.drain("harbour")  # it looks at them, and goes on waiting
+    text = stepfast("show", run_id).stdout
+    assert "2 unread signals: 'aproved' (2 of them, nothing waits for it)" in text
+    assert stepfast.json("show", run_id)["unread"] == {"aproved": 2}
 
 
 def test_show_undos(stepfast: Verbs, shop: Shop) -> None:

@@ -16,7 +16,7 @@ from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.arrays import know_arrays
 from stepfast.store.postgres.catalogue import SEARCH_PATH, qualify
 from stepfast.store.postgres.connections import Connector
-from stepfast.store.statements import load_migrations, load_statements
+from stepfast.store.statements import load_all, load_migrations
 from tests.support.engine import PATIENCE
 from tests.support.overloads import USED, overloads
 
@@ -33,7 +33,7 @@ THEIRS = '"$user", public'
 def texts() -> dict[str, str]:
     """Every statement as it is written, and every migration."""
     words = {"schema": '"stepfast"', "now": "clock_timestamp()"}
-    found = {name: text for file in FILES for name, text in load_statements(PACKAGE, file, words).items()}
+    found = load_all(PACKAGE, FILES, words)
     return found | {name: text for _, name, text in load_migrations(PACKAGE)}
 
 

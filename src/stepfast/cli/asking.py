@@ -9,6 +9,7 @@ import typer
 from ..model import status
 from ..run import Run
 from .batches import RunsArgument, Told, each_run
+from .ids import RunArgument, find_run
 from .options import json_argument
 from .output import say, write_json
 from .session import Session
@@ -16,7 +17,7 @@ from .session import Session
 
 async def signal(
     session: Session,
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    run: RunArgument,
     name: Annotated[str, typer.Argument(help="The signal that it waits for, or will.")],
     value: Annotated[
         str | None, typer.Argument(metavar="[JSON]", show_default=False, help="Its value; - reads stdin.")
@@ -25,7 +26,7 @@ async def signal(
     """Send a signal to a run, which keeps it until it takes it. Without a value it is null."""
     given = json_argument(value, "the value")
     async with session.writing() as app:
-        handle = app.get(run)
+        handle = await find_run(app, run)
         await handle.signal(name, given)
     if session.json:
         write_json({"id": handle.id, "signal": name, "sent": True})

@@ -44,9 +44,20 @@ def exit_code(error: BaseException) -> int:
     return FAILED
 
 
+_TYPED = {"retry(from_start=True)": "stepfast retry --from-start"}
+"""What errors say for Python, and what is typed here instead."""
+
+
+def as_typed(text: str) -> str:
+    """A sentence that names a call, with the command in its place."""
+    for call, command in _TYPED.items():
+        text = text.replace(call, f"`{command}`")
+    return text
+
+
 def complain(error: BaseException | str) -> None:
     """Tell of an error in one sentence, never with a password."""
-    print(f"error: {printable(redact(str(error)))}", file=sys.stderr)
+    print(f"error: {printable(redact(as_typed(str(error))))}", file=sys.stderr)
 
 
 def is_expected(error: BaseException) -> bool:

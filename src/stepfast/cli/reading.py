@@ -15,14 +15,18 @@ from ..model import status as statuses
 from ..model.graph import Graph
 from ..run import Activity, RunInfo, StepInfo
 from .graphs import dag_steps, write_standing
-from .options import option
+from .ids import RunArgument, find_run
+from .lists import took, write_runs
+from .options import option, time_option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
-from .steps import outcome_of, status_of, write_children, write_steps
+from .steps import explained, outcome_of, write_children, write_steps
 from .text import ago, brief, clock, lasting, printable, shortened
-from .why import why
+from .tracebacks import own_code_only
+from .why import unread, waits_for, why
 from .why_dag import TOLD, is_among_steps, why_dag
 
+_ORDERS = ("newest", "oldest")
 _CHILDREN = 20
 """So many children are looked up; the ids of all are among the steps."""
 
@@ -36,65 +40,64 @@ async def runs(
     reason: Annotated[str | None, option("--reason", help=", ".join(statuses.REASONS))] = None,
     key: Annotated[str | None, option("--key")] = None,
     dead: Annotated[bool, typer.Option("--dead", help="Dead letters: failed because workers died with them.")] = False,
+    since: Annotated[float | None, time_option("--since", help="Created within the last 10m, 2h, 1d …")] = None,
+    older_than: Annotated[
+        float | None, time_option("--older-than", help="Created longer ago than 10m, 2h, 1d …")
+    ] = None,
+    sort: Annotated[str, typer.Option("--sort", help=" or ".join(_ORDERS))] = _ORDERS[0],
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
     after: Annotated[str | None, option("--after", metavar="RUN", help="The page after this run.")] = None,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first. Failed ones are listed with their error, all with their key or the beginning of their
+    input where there is room."""
     if dead:
         if status not in (None, statuses.FAILED) or reason not in (None, statuses.REASON_LOST):
             raise ConfigurationError("--dead means --status failed --reason workers_lost; leave the others out")
         status, reason = statuses.FAILED, statuses.REASON_LOST
+    if sort not in _ORDERS:
+        raise ConfigurationError(f"runs can be sorted {' or '.join(_ORDERS)}, not {sort!r}")
     async with session.reading() as app:
         found = await app.runs(
-            workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, after=after, limit=limit
-        )
+            workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, limit=limit, since=since,
+            older_than=older_than, oldest_first=sort == _ORDERS[1],
+            after=None if after is None else (await find_run(app, after)).id,
+        )  # fmt: skip
     if session.json:
         write_json(found)
         return
     if not found:
         say("no runs")
         return
-    columns = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags")
-    write_table(columns, [_row(run) for run in found])
+    write_runs(found)
     if len(found) == limit:
         say(f"there may be more: --after {found[-1].id}")
 
 
-def _row(run: RunInfo) -> tuple[str, ...]:
-    queue = "" if run.queue == run.workflow else run.queue
-    attempt = "" if run.attempt == 0 else str(run.attempt)
-    created = ago(run.created_at, run.read_at)
-    return run.id, run.workflow, queue, status_of(run), attempt, created, _took(run), run.key or "", ", ".join(run.tags)
-
-
-def _took(run: RunInfo) -> str:
-    if run.started_at is None:
-        return ""
-    return lasting(((run.completed_at or run.read_at) - run.started_at).total_seconds())
-
-
 async def show(
     session: Session,
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    run: RunArgument,
     activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="The error with the library's own frames.")] = False,
 ) -> None:
     """Show one run: where it stands and why, its steps, its children, what it has set, its error."""
     async with session.reading() as app:
-        handle = app.get(run)
+        handle = await find_run(app, run)
         info = await handle.info()
         steps = await handle.steps()
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
-        calls = await handle.activity() if activity or info.waiting_for == statuses.WAITING_RETRY else []
+        calls = await handle.activity() if activity or waits_for(info, statuses.WAITING_RETRY) else []
+        mail = await (await app.store()).unread(info.id) if info.completed_at is None else []
         graph = await _graph(app, info) if dag_steps(steps) else None
         started = [step.child for step in steps if step.child is not None and step.kind != DAG_STEP]
         children = await _infos(app, started[-_CHILDREN:])
         reason = await _why(app, info, steps, calls, children)
     if session.json:
         document = msgspec.to_builtins(info) | {"why": reason, "steps": steps, "children": started, "values": values}
+        document["unread"] = dict(mail)
         write_json(document | {"activity": [_call(c) for c in calls]} if activity else document)
         return
-    write_fields(_fields(info, reason))
+    write_fields(_fields(info, reason, unread(info, mail)))
     if graph is None:
         write_steps(steps, info)
     else:
@@ -109,7 +112,7 @@ async def show(
         write_table(columns, [_activity(c) for c in calls])
     if info.error is not None and info.error.traceback:
         write_heading("Error")
-        write_text(info.error.traceback)
+        write_text(info.error.traceback if traceback else own_code_only(info.error.traceback))
 
 
 async def _graph(app: Stepfast, run: RunInfo) -> Graph | None:
@@ -142,13 +145,14 @@ async def _infos(app: Stepfast, ids: list[str]) -> list[RunInfo]:
     return found
 
 
-def _fields(run: RunInfo, reason: str) -> list[tuple[str, str]]:
+def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
     continued = run.reason == statuses.REASON_CONTINUED
     return [
         ("run", run.id),
         ("workflow", f"{run.workflow} (version {run.version})"),
-        ("status", status_of(run)),
+        ("status", explained(run)),
         ("why", reason),
+        ("mail", mail),
         ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
         ("key", run.key or ""),
         ("tags", ", ".join(run.tags)),
@@ -170,8 +174,8 @@ def _fields(run: RunInfo, reason: str) -> list[tuple[str, str]]:
 
 
 def _ended(run: RunInfo) -> str:
-    took = f", took {_took(run)}" if run.completed_at is not None and run.started_at is not None else ""
-    return _when(run.completed_at, run) + took
+    span = f", took {took(run)}" if run.completed_at is not None and run.started_at is not None else ""
+    return _when(run.completed_at, run) + span
 
 
 def _when(time: Any, run: RunInfo) -> str:

@@ -43,6 +43,11 @@ class Sealed:
         return b'{"type":"Sealed","message":"stored through a codec; --app module:app shows it"}'
 
 
+def is_sealed(value: object) -> bool:
+    """Whether this stands for a value that cannot be read without the code."""
+    return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """The shared options of one call."""

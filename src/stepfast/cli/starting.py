@@ -10,6 +10,7 @@ import typer
 from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
 from .exits import FAILED, complain
+from .ids import RunArgument, find_run
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_value
 from .session import Session
@@ -64,12 +65,12 @@ async def start(
 
 async def result(
     session: Session,
-    run: Annotated[str, typer.Argument(help="The run's id.")],
+    run: RunArgument,
     timeout: Annotated[float | None, time_option("--timeout", "-t", help="Exit with 4 after this.")] = None,
 ) -> None:
     """Wait for a run's end and print its result as JSON. Exits with 1 if the run failed or was cancelled."""
     async with session.writing() as app:
-        await _print_result(app, run, timeout, session.json)
+        await _print_result(app, (await find_run(app, run)).id, timeout, session.json)
 
 
 async def _print_result(app: Stepfast, run_id: str, timeout: float | None, as_json: bool) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
 from ..model import status
 from ..run import ErrorInfo, RunInfo, StepInfo
 from .output import write_heading, write_table
-from .text import ago, brief, clock, lasting, shortened
+from .text import ago, brief, clock, lasting, listed, shortened
 
 _COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "outcome")
 
@@ -32,6 +33,24 @@ def write_children(children: Sequence[RunInfo], more: int) -> None:
         write_table(("id", "workflow", "status", "created"), rows)
 
 
+REASONS = {
+    status.REASON_CODE: "its code raised an error",
+    status.REASON_TIMEOUT: "its last attempt took longer than its timeout",
+    status.REASON_DEADLINE: "it did not end before its deadline",
+    status.REASON_EXPIRED: "no worker picked it up in time",
+    status.REASON_LOST: "too many workers died with it",
+    status.REASON_NON_DETERMINISM: "the code does not do again what is recorded of it",
+    status.REASON_CANCELLED: "somebody cancelled it",
+    status.REASON_UNDO: "completed steps were to be undone, and not all could be",
+    status.REASON_CONTINUED: "it goes on as another run",
+}
+
+
+def explained(run: RunInfo) -> str:
+    """Where a run stands, with the reason in words."""
+    return f"{run.status} ({run.reason}: {REASONS[run.reason]})" if run.reason in REASONS else status_of(run)
+
+
 def status_of(run: RunInfo) -> str:
     """Where a run stands, with what it waits for or why it ended."""
     more = run.reason or (run.waiting_for and waited_for(run.waiting_for))
@@ -39,9 +58,12 @@ def status_of(run: RunInfo) -> str:
 
 
 def waited_for(what: str) -> str:
-    """``signal:approved`` as people say it."""
-    kind, colon, name = what.partition(":")
-    return f"{kind} {name!r}" if colon else what
+    """``signal:approved, time`` as people say it."""
+    said = []
+    for part in what.split(", "):
+        kind, colon, name = part.partition(":")
+        said.append(f"{kind} {name!r}" if colon else part)
+    return listed(said)
 
 
 def due_at(step: StepInfo) -> datetime | None:
@@ -66,17 +88,24 @@ def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")
-    return step.name, kind, branch, step.status, tries, lasting(took), step.undo or "", _outcome(step, run)
+    return step.name, kind, branch, _status(step), tries, lasting(took), step.undo or "", _outcome(step, run)
+
+
+def _status(step: StepInfo) -> str:
+    """One that lost a race was not cancelled by anybody."""
+    return "lost" if step.lost_to is not None else step.status
 
 
 def _outcome(step: StepInfo, run: RunInfo) -> str:
+    if step.lost_to is not None:
+        return f"the race was won by {step.lost_to!r}"
     is_open = step.status == status.WAITING and step.error is None
     due = due_at(step) if is_open or step.kind == "sleep" else None
     if step.kind == "sleep" and due is not None:
         return f"until {clock(due)} ({ago(due, run.read_at)})"
     if is_open and due is not None:
         return f"until {clock(due)} at the latest ({ago(due, run.read_at)})"
-    if step.kind == "first" and step.error is None:
+    if step.kind == FIRST and step.error is None:
         return f"won by {brief(step.output)}"
     text = "" if is_open or step.kind == "start" else outcome_of(step.error, step.output, step.detail)
     return f"child {step.child}" + (f": {text}" if text else "") if step.child else text

@@ -124,6 +124,8 @@ def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
 
 
 def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
+    if ", " in (run.waiting_for or ""):
+        return _waiting_for_several(run, calls, children)
     what, _, name = (run.waiting_for or "").partition(":")
     if what == status.WAITING_RETRY:
         return f"It waits to retry {_last_try(calls)}; the next try is due {_due(run)}."
@@ -140,6 +142,46 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
             f"`stepfast resume {run.id}` makes it ask at once."
         )
     return f"It waits for {run.waiting_for or 'something'}{_at_the_latest(run)}."
+
+
+def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
+    """A race, or lines side by side: each is named, what others can do something about first."""
+    said, commands = [], []
+    for part in (run.waiting_for or "").split(", "):
+        what, _, name = part.partition(":")
+        if what == status.WAITING_SIGNAL:
+            said.append(f"signal {name!r}")
+            commands.append(f"`{_send(run, name)}`")
+        elif what == status.WAITING_CHILD:
+            said.append(_open_children(children))
+        elif what == status.WAITING_TIME:
+            said.append("a time")
+        elif what == status.WAITING_RETRY:
+            said.append(f"the next try of {_last_try(calls)}")
+        else:
+            said.append(part)
+    sends = f"; {listed(commands)} {'sends it' if len(commands) == 1 else 'send them'}" if commands else ""
+    due = "" if run.due_at is None else f"; the first time comes {_due(run)}"
+    return f"It waits for {listed(said)}{due}{sends}."
+
+
+def waits_for(run: RunInfo, what: str) -> bool:
+    """Whether this is what a run waits for, or among it."""
+    return what in (run.waiting_for or "").split(", ")
+
+
+def unread(run: RunInfo, mail: Sequence[tuple[str, int]]) -> str:
+    """Signals that it has not taken, and whether it waits for them at all: a name may be misspelt."""
+    if not mail:
+        return ""
+    resting = run.status in (status.WAITING, status.PAUSED) and run.waiting_for is not None
+    told = []
+    for name, number in mail:
+        notes = [f"{number} of them"] if number > 1 else []
+        if resting and not waits_for(run, f"{status.WAITING_SIGNAL}:{name}"):
+            notes.append("nothing waits for it")
+        told.append(f"{name!r} ({', '.join(notes)})" if notes else repr(name))
+    return f"{count(sum(number for _, number in mail), 'unread signal')}: {listed(told)}"
 
 
 def _last_try(calls: Sequence[Activity]) -> str:

@@ -19,6 +19,7 @@ from .calls import EXITS, being_cancelled, exited
 from .children import ResultCall
 from .failure import ending_record
 from .line import Line, sub_branch
+from .races import FIRST
 from .scope import current_line
 from .signals import SignalCall
 from .signature import name_of
@@ -124,7 +125,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
 
     def __init__(self, execution: Execution, line: Line, runners: dict[str, DurableCall[Any]], where: str) -> None:
         self._runners = runners
-        super().__init__(execution, line, "first", "first", where)
+        super().__init__(execution, line, FIRST, FIRST, where)
 
     def give_up(self) -> None:
         """It lost a race around it, and its runners with it."""
@@ -234,7 +235,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             await asyncio.wait(stopped)
 
     async def _record_winner(self, name: str) -> None:
-        await self._execution.record(self._entry(status.COMPLETED, msgspec.json.encode(name).decode(), format_=FORMAT))
+        winner = msgspec.json.encode(name).decode()
+        runners = msgspec.json.encode({name: call.position for name, call in self._runners.items()}).decode()
+        await self._execution.record(self._entry(status.COMPLETED, winner, arguments=runners, format_=FORMAT))
 
     def _give_up_all_but(self, winner: str) -> None:
         for name, call in self._runners.items():

@@ -24,6 +24,8 @@ _TURNS = 5
 _MANY = 50
 """A run that waits for more children than this is not woken for each, but for as many as end while waking it would
 take."""
+_NAMED = 4
+"""So many different things that it waits for are named."""
 _LONGEST_LINGER = 2000
 """Milliseconds."""
 
@@ -200,11 +202,14 @@ class Waits:
         return min((wait.due_at for wait in self._open.values() if wait.due_at is not None), default=None)
 
     def _what(self) -> str:
-        """What people are told it waits for: a check, which can be hurried; else what is due first."""
+        """What people are told it waits for: a check, which can be hurried; else everything, what others can do
+        something about first, then by the time that it is due."""
         waits = self._open.values()
         if any(wait.what == status.WAITING_CHECK for wait in waits):
             return status.WAITING_CHECK
-        return min(waits, key=lambda wait: (wait.due_at is None, wait.due_at or 0)).what
+        order = sorted(waits, key=lambda wait: (not wait.mail, wait.due_at is None, wait.due_at or 0))
+        named = list(dict.fromkeys(wait.what for wait in order))
+        return ", ".join(named if len(named) <= _NAMED else [*named[:_NAMED], "…"])
 
     def close(self) -> None:
         """Nothing is waited for any more."""

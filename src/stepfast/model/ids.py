@@ -60,6 +60,16 @@ def is_id(text: str) -> bool:
     return _CANONICAL.fullmatch(text) is not None
 
 
+def ids_beginning_with(text: str) -> tuple[str, str] | None:
+    """The first and the last id that begin like this, spelled with hyphens or without; None if no id does."""
+    digits = text.strip().lower().replace("-", "")
+    if not 0 < len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        return None
+    spelled = [digits.ljust(32, filling) for filling in "0f"]
+    first, last = (f"{d[:8]}-{d[8:12]}-{d[12:16]}-{d[16:20]}-{d[20:]}" for d in spelled)
+    return first, last
+
+
 def child_id(parent: str, branch: str, position: int) -> str:
     """The id of the run that is started at a place in the code of another: the same whenever it is worked out. It keeps
     the parent's time, so that the two lie close together."""

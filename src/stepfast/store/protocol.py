@@ -205,8 +205,20 @@ class Store(Protocol):
         key: str | None = None,
         before: str | None = None,
         limit: int = 50,
+        since_ms: int | None = None,
+        older_ms: int | None = None,
+        oldest_first: bool = False,
     ) -> list[RunRow]:
-        """A page of runs, newest first; ``before`` is the last id of the page before."""
+        """A page of runs, newest first unless told otherwise; ``before`` is the last id of the page before.
+        ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock."""
+        ...
+
+    async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
+        """Ids of runs from the one to the other, steps of dag runs left out."""
+        ...
+
+    async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
+        """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         ...
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:

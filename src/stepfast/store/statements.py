@@ -1,16 +1,21 @@
 """Loads ``.sql`` files of named, explained statements.
 
 A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
-up in the server's own logs. ``{schema}`` and ``{now}`` are the only things ever put in, and neither comes from a user
-unchecked.
+up in the server's own logs. ``{schema}``, ``{now}`` and the direction of a list are the only things ever put in, and
+none comes from a user unchecked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 
+OLDEST = "oldest_"
+"""The names of statements that list runs from the oldest on begin with this."""
+_LISTS = ("runs", "runs_of_workflow", "runs_at_rest", "runs_tagged")
+_NEWEST_FIRST = {"beyond": "<", "direction": "DESC", "edge": "g"}
+_OLDEST_FIRST = {"beyond": ">", "direction": "ASC", "edge": ""}
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
@@ -18,6 +23,16 @@ def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[
     """The statements of one file by their names."""
     parts = _NAME.split(_read(package, filename))
     return {name: fill(body, words).strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def load_all(package: str, files: Sequence[str], words: dict[str, str]) -> dict[str, str]:
+    """The statements of a store. Those that list runs, which the first file holds, are there twice: from the newest run
+    back, and under a name of their own from the oldest on."""
+    statements = {
+        name: text for file in files for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
+    }
+    turned = load_statements(package, files[0], words | _OLDEST_FIRST)
+    return statements | {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
 
 
 def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:

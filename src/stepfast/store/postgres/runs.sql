@@ -106,7 +106,8 @@ WITH RECURSIVE chain AS (
 SELECT id FROM chain ORDER BY n DESC LIMIT 1;
 
 -- name: runs
--- A page of runs, newest first. Each filter is left out by passing null.
+-- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
+-- out by passing null; the last two are spans of time by the server's clock.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
@@ -116,10 +117,12 @@ WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
   AND ($2::text IS NULL OR status = $2)
   AND ($3::text IS NULL OR queue = $3)
-  AND ($4::uuid IS NULL OR id < $4)
+  AND ($4::uuid IS NULL OR id {beyond} $4)
   AND ($5::text IS NULL OR reason = $5)
   AND ($6::text IS NULL OR key = $6)
-ORDER BY id DESC LIMIT $7;
+  AND ($8::bigint IS NULL OR created_at >= {now} - $8)
+  AND ($9::bigint IS NULL OR created_at < {now} - $9)
+ORDER BY id {direction} LIMIT $7;
 
 -- name: runs_tagged
 -- The same, starting from a tag.
@@ -128,14 +131,25 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, 
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
-WHERE t.tag = $8
+WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)
   AND ($2::text IS NULL OR r.status = $2)
   AND ($3::text IS NULL OR r.queue = $3)
-  AND ($4::uuid IS NULL OR t.run_id < $4)
+  AND ($4::uuid IS NULL OR t.run_id {beyond} $4)
   AND ($5::text IS NULL OR r.reason = $5)
   AND ($6::text IS NULL OR r.key = $6)
-ORDER BY t.run_id DESC LIMIT $7;
+  AND ($8::bigint IS NULL OR r.created_at >= {now} - $8)
+  AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
+ORDER BY t.run_id {direction} LIMIT $7;
+
+-- name: ids_between
+-- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
+SELECT id FROM {schema}.runs WHERE id >= $1 AND id <= $2 AND dag_id IS NULL ORDER BY id LIMIT $3;
+
+-- name: unread
+-- Signals that a run has not taken, by name.
+SELECT name, count(*) AS number FROM {schema}.mailbox WHERE run_id = $1 AND kind = 'signal'
+GROUP BY name ORDER BY min(sent_at) LIMIT $2;
 
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.

@@ -37,7 +37,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
-from ..statements import load_statements
+from ..statements import OLDEST, load_all
 from .arrays import know_arrays
 from .callers import Callers
 from .catalogue import qualify
@@ -76,9 +76,7 @@ class PostgresStore:
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
-        self._sql = {
-            name: qualify(text) for file in _FILES for name, text in load_statements(_PACKAGE, file, words).items()
-        }
+        self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, _FILES, words).items()}
         self._channel = f"stepfast_{namespace}"
         self._connector = Connector(url, settings, pool)
         self._url = url.text
@@ -251,11 +249,22 @@ class PostgresStore:
         key: str | None = None,
         before: str | None = None,
         limit: int = 50,
+        since_ms: int | None = None,
+        older_ms: int | None = None,
+        oldest_first: bool = False,
     ) -> list[RunRow]:
-        """A page of runs, newest first."""
-        filters = (workflow, status, queue, before, reason, key, limit)
-        rows = await (self._fetch("runs", *filters) if tag is None else self._fetch("runs_tagged", *filters, tag))
-        return [_run_row(row) for row in rows]
+        """A page of runs."""
+        filters = (workflow, status, queue, before, reason, key, limit, since_ms, older_ms)
+        name = OLDEST * oldest_first + ("runs" if tag is None else "runs_tagged")
+        return [_run_row(row) for row in await self._fetch(name, *filters, *([] if tag is None else [tag]))]
+
+    async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
+        """Ids of runs from the one to the other."""
+        return [str(row[0]) for row in await self._fetch("ids_between", first, last, limit)]
+
+    async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
+        """Signals that a run has not taken."""
+        return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes."""

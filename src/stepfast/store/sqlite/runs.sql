@@ -47,21 +47,24 @@ WITH RECURSIVE chain AS (
 SELECT id FROM chain ORDER BY n DESC LIMIT 1;
 
 -- name: runs
--- A page of runs, newest first. Each filter is left out by passing null. The three statements after this one ask the
+-- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
+-- out by passing null; `since` and `older` are spans of time by the database's clock. The three statements after this one ask the
 -- same, but name the filter that an index serves: a plan made for "null or equal" could use none.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms
 FROM {prefix}runs
-WHERE id < COALESCE(:before, 'g')  -- sorts behind every id
+WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
   AND (:workflow IS NULL OR workflow = :workflow)
   AND (:status IS NULL OR status = :status)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
   AND (:key IS NULL OR key = :key)
-ORDER BY id DESC LIMIT :limit;
+  AND (:since IS NULL OR created_at >= {now} - :since)
+  AND (:older IS NULL OR created_at < {now} - :older)
+ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_of_workflow
 -- The same, for one workflow.
@@ -71,13 +74,15 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, input, output,
        undoing, origin_id, graph, timeout_ms, deadline_ms
 FROM {prefix}runs
 WHERE workflow = :workflow
-  AND id < COALESCE(:before, 'g')
+  AND id {beyond} COALESCE(:before, '{edge}')
   AND dag_id IS NULL
   AND (:status IS NULL OR status = :status)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
   AND (:key IS NULL OR key = :key)
-ORDER BY id DESC LIMIT :limit;
+  AND (:since IS NULL OR created_at >= {now} - :since)
+  AND (:older IS NULL OR created_at < {now} - :older)
+ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_at_rest
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
@@ -88,13 +93,15 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, input, output,
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
-  AND id < COALESCE(:before, 'g')
+  AND id {beyond} COALESCE(:before, '{edge}')
   AND dag_id IS NULL
   AND (:workflow IS NULL OR workflow = :workflow)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
   AND (:key IS NULL OR key = :key)
-ORDER BY id DESC LIMIT :limit;
+  AND (:since IS NULL OR created_at >= {now} - :since)
+  AND (:older IS NULL OR created_at < {now} - :older)
+ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_tagged
 -- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
@@ -104,14 +111,25 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, 
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
-  AND t.run_id < COALESCE(:before, 'g')
+  AND t.run_id {beyond} COALESCE(:before, '{edge}')
   AND r.dag_id IS NULL
   AND (:workflow IS NULL OR r.workflow = :workflow)
   AND (:status IS NULL OR r.status = :status)
   AND (:queue IS NULL OR r.queue = :queue)
   AND (:reason IS NULL OR r.reason = :reason)
   AND (:key IS NULL OR r.key = :key)
-ORDER BY t.run_id DESC LIMIT :limit;
+  AND (:since IS NULL OR r.created_at >= {now} - :since)
+  AND (:older IS NULL OR r.created_at < {now} - :older)
+ORDER BY t.run_id {direction} LIMIT :limit;
+
+-- name: ids_between
+-- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
+SELECT id FROM {prefix}runs WHERE id >= ? AND id <= ? AND dag_id IS NULL ORDER BY id LIMIT ?;
+
+-- name: unread
+-- Signals that a run has not taken, by name.
+SELECT name, count(*) FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal'
+GROUP BY name ORDER BY min(sent_at) LIMIT ?;
 
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.

@@ -36,7 +36,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
-from ..statements import load_statements
+from ..statements import OLDEST, load_all
 from . import graphs, health, mailing, operating, sweeping, within
 from .claiming import Claims
 from .connections import connect
@@ -54,6 +54,7 @@ from .troubles import Troubles, closed
 from .writer import Writer
 
 _PACKAGE = __package__ or ""
+_FILES = ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
@@ -77,11 +78,7 @@ class SqliteStore:
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
-        self._sql = {
-            name: text
-            for file in ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")
-            for name, text in load_statements(_PACKAGE, file, words).items()
-        }
+        self._sql = load_all(_PACKAGE, _FILES, words)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()
@@ -227,8 +224,11 @@ class SqliteStore:
         key: str | None = None,
         before: str | None = None,
         limit: int = 50,
+        since_ms: int | None = None,
+        older_ms: int | None = None,
+        oldest_first: bool = False,
     ) -> list[RunRow]:
-        """A page of runs, newest first."""
+        """A page of runs."""
         filters = {
             "workflow": workflow,
             "status": status,
@@ -238,10 +238,20 @@ class SqliteStore:
             "key": key,
             "before": before,
             "limit": limit,
+            "since": since_ms,
+            "older": older_ms,
         }
-        statement = self._sql[page_statement(tag, status, workflow)]
+        statement = self._sql[OLDEST * oldest_first + page_statement(tag, status, workflow)]
         rows: list[Any] = await self._read(lambda database: database.execute(statement, filters).fetchall())
         return [run_row(row) for row in rows]
+
+    async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
+        """Ids of runs from the one to the other."""
+        return [row[0] for row in await self._fetch("ids_between", first, last, limit)]
+
+    async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
+        """Signals that a run has not taken."""
+        return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes."""

@@ -1,0 +1,33 @@
+"""Runs as people name them: by the whole id, or by as much of its beginning as belongs to one run only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ..app import Stepfast
+from ..errors import InvalidInput, RunNotFound
+from ..model.ids import ids_beginning_with, is_id
+from ..run import Run
+from .text import listed
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
+
+_SHORTEST = 4
+"""Fewer characters are rather a slip of the finger than a run."""
+_TOLD = 3
+
+
+async def find_run(app: Stepfast, text: str) -> Run[Any]:
+    """The run that is meant. A whole id is not looked up here; whoever asks something of the run will see."""
+    bounds = ids_beginning_with(text)
+    if bounds is None or len(text.strip()) < _SHORTEST or bounds[0] == bounds[1] or is_id(text.lower()):
+        return app.get(bounds[0] if bounds is not None and bounds[0] == bounds[1] else text)
+    found = await (await app.store()).ids_between(*bounds, _TOLD + 1)
+    if not found:
+        raise RunNotFound(f"whose id begins with {text}")
+    if len(found) > 1:
+        told = found if len(found) <= _TOLD else [*found[:_TOLD], "others"]
+        raise InvalidInput(f"{text!r} is the beginning of several ids: {listed(told)}; write more of it")
+    return app.get(found[0])

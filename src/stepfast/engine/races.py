@@ -1,0 +1,36 @@
+"""Races as they are read off their records, for people: who won, and what was given up because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..model import status
+from ..model.records import StepRecord
+from .line import places_above
+
+FIRST = "first"
+"""The kind of a race."""
+
+Winners = dict[tuple[str, int], str]
+"""(branch, position) of everything that ran in a race which is decided: who won it."""
+
+
+def winners_of(records: Sequence[StepRecord]) -> Winners:
+    """The record of a race says who won, and its arguments which places ran in it."""
+    found: Winners = {}
+    for record in records:
+        if record.kind == FIRST and record.status == status.COMPLETED and record.arguments is not None:
+            places = msgspec.json.decode(record.arguments, type=dict[str, int])
+            winner = msgspec.json.decode(record.output or "null", type=str)
+            found |= {(record.branch, place): winner for place in places.values()}
+    return found
+
+
+def lost_to(record: StepRecord, standing: str, winners: Winners) -> str | None:
+    """Who won the race in which a call, or the branch that it belongs to, was given up."""
+    if standing != status.CANCELLED or not winners:
+        return None
+    places = [(record.branch, record.position), *reversed(places_above(record.branch))]
+    return next((winners[place] for place in places if place in winners), None)
