@@ -64,6 +64,7 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/mypy --strict src tests/typing
 	$(BIN)/pyright src tests/typing
 	$(BIN)/python tools/layering.py
+	$(BIN)/python tools/unwinding.py
 
 .PHONY: fmt
 fmt: $(STAMP) ## format the code and repair what the linter can

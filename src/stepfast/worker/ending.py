@@ -31,7 +31,7 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while not task.done():
             try:
                 await asyncio.wait((task,))
-            except asyncio.CancelledError:
+            except asyncio.CancelledError:  # ends here: raised below, when the work is done
                 cancelled = True
         if not task.cancelled():
             break

@@ -242,7 +242,7 @@ class Executor:
         try:
             try:
                 result = await self._work(execution)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError:  # ends here: the last thing that this task does
                 if execution.closed is None and not _being_cancelled():
                     await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
                     return
@@ -256,7 +256,7 @@ class Executor:
                 await self._closed(execution)
             except Exception as error:
                 await self._failed(execution, error)
-            except BaseException as error:
+            except BaseException as error:  # ends here: a cancellation was caught above
                 # SystemExit and the like from user code must not end the worker, nor hang the run.
                 await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
             else:
@@ -549,7 +549,7 @@ class Executor:
             await execution.leave(await self._settled(execution, move))
         except DatabaseRefused as refusal:
             await self._end_refused(execution, refusal)
-        except (LeaseLost, asyncio.CancelledError):
+        except (LeaseLost, asyncio.CancelledError):  # ends here: the last thing that this task does
             pass
         finally:
             self._free(execution)

@@ -82,7 +82,7 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             self._beat_until_stopped()
-        except BaseException as error:
+        except BaseException as error:  # ends here: a thread is not cancelled
             if not self._stop.is_set():
                 self._tell(self.broke, error)
 

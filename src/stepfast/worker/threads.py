@@ -145,7 +145,7 @@ class Threads:
             self._taken += 1
             try:
                 done: Done = (future, function(), None)
-            except BaseException as caught:
+            except BaseException as caught:  # ends here: handed to whoever waits for the thread
                 done = (future, None, caught)
             self._done.append(done)
             del function, future, done
