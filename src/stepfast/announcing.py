@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from .engine.workflow import Workflow
 from .model.records import WorkerInfo
-from .model.url import DatabaseUrl, redact
+from .model.redacting import redact
+from .model.url import DatabaseUrl
 
 
 class Namesake(NamedTuple):

@@ -32,12 +32,17 @@ def test_a_database_that_does_not_exist(stepfast: Verbs, postgres_url: str) -> N
         "postgresql://me:s3cr@t@host:99999/db",
         "postgresql://me@host:x/db?password=s3cret",
         "sqlite://host/file.db",
+        "postgresql://me@corp:s3cret@host/db",
+        "postgresql://m e:12/s3cret@host/db",
+        "mysql://me:s3cret@host/db",
+        "sqlite:///file.db?mode=ro",
     ],
 )
 def test_a_url_that_cannot_be_used(stepfast: Verbs, url: str) -> None:
     sentence = stepfast.error("runs", f"--url={url}", code=2)
     assert len(sentence.splitlines()) == 1
     assert "s3cr" not in sentence
+    assert "s3cr" not in stepfast.error("doctor", f"--url={url}", code=2)
 
 
 def test_a_sqlite_file_in_no_folder(stepfast: Verbs) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast import ConfigurationError, Stepfast
-from stepfast.model.url import parse_url, redact
+from stepfast import ConfigurationError, Settings, Stepfast, StepfastError
+from stepfast.announcing import place_of
+from stepfast.model.redacting import redact, scrub
+from stepfast.model.url import parse_url
+from stepfast.store.postgres.connections import Connector
 
 SECRET = "hunter2"
 
@@ -24,8 +28,6 @@ SECRET = "hunter2"
         ("postgresql:///db?host=/var/run/postgresql", "postgres", None),
         ("postgresql://[::1]:5432/db", "postgres", None),
         ("postgresql://one:5432,two:5433/db", "postgres", None),
-        ("mysql://user@host/db", "mysql", None),
-        ("mariadb://user@host/db", "mysql", None),
         ("sqlite:///relative.db", "sqlite", "relative.db"),
         ("sqlite:////var/lib/absolute.db", "sqlite", "/var/lib/absolute.db"),
         ("sqlite:///with space.db", "sqlite", "with space.db"),
@@ -74,6 +76,19 @@ MALFORMED = [
     f"postgresql://host:x/db?user=a&password={SECRET}&x=1",
     f"postgresql://host:x/db?PassWord={SECRET}",
     f"postgresql://host:x/db?sslpassword={SECRET}",
+    f"postgresql://user@server:{SECRET}@host/db",
+    f"postgresql://user:12/{SECRET}@host/db",
+    f"postgresql://user:12?{SECRET}@host/db",
+    f"postgresql://user:12#{SECRET}@host/db",
+    f"postgresql://us er:12/{SECRET}@host/db",
+    f"postgresql://us/er:{SECRET}@host/db",
+    f"postgresql://us?er:{SECRET}@host/db",
+    f"postgresql://us#er:{SECRET}@host/db",
+    f"postgresql://us er:{SECRET}",
+    f"postgresql://host:x/db?pass%77ord={SECRET}",
+    f"mysql://user:{SECRET}@host/db",
+    f"sqlite://user:a?{SECRET}@host/db",
+    f"postgresql+psycopg://user:{SECRET}@host/db",
 ]
 
 
@@ -112,8 +127,70 @@ def test_a_url_without_a_password_is_shown_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
-@given(st.text(min_size=4, max_size=20), st.text(alphabet="abcxyz", min_size=1, max_size=8))
-def test_no_password_survives_redaction(password: str, user: str) -> None:
-    marked = f"{password}§{password}"
-    assert "§" not in redact(f"postgresql://{user}:{marked}@host/db")
-    assert "§" not in redact(f"postgresql://{user}:{marked}@host:5432/db?x=y@z")
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("mysql://u@h/d", "MySQL"),
+        ("mariadb://u@h/d", "MariaDB"),
+        ("libsql://h", "libSQL"),
+        ("sqs://q", "SQS"),
+        ("mysql+aiomysql://u@h/d", "MySQL"),
+        ("postgresql+psycopg2://u@h/d", "driver"),
+        ("sqlite:///x.db?mode=ro", "parameters"),
+        ("sqlite://?cache=shared", "parameters"),
+    ],
+)
+def test_what_others_take_is_refused_by_name(text: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        parse_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("postgresql+asyncpg://u:p@h/d", "postgresql://u:p@h/d"),
+        ("postgres+asyncpg://h/d", "postgres://h/d"),
+        ("sqlite+aiosqlite:///a.db", "sqlite:///a.db"),
+    ],
+)
+def test_a_url_of_sqlalchemy_will_do(text: str, plain: str) -> None:
+    assert parse_url(text) == parse_url(plain)
+    assert parse_url(text).text == plain
+
+
+def test_a_secret_in_somebodys_sentence_is_hidden() -> None:
+    for text in (f"no: postgresql://u:{SECRET}@h/d", f"no: u:{SECRET}@h", f"password={SECRET}", f"pass%77ord={SECRET}"):
+        assert SECRET not in scrub(text)
+    assert scrub("run 12:30 of a@b failed, lease=3") == "run 12:30 of a@b failed, lease=3"
+
+
+anybody = st.text(min_size=1, max_size=8) | st.sampled_from(["user@server", "us er", "a/b", "a?b", "a#b", "a:b", "%40"])
+passwords = st.text(max_size=8).map(lambda text: f"{text}§{text}")
+
+
+@st.composite
+def urls(draw: st.DrawFn) -> str:
+    """Of every shape that people write, with a password that has a § in it."""
+    scheme = draw(
+        st.sampled_from(["postgresql://", "postgres://", "postgresql+asyncpg://", "postgresql:/", "pg://", ""])
+    )
+    host = draw(st.sampled_from(["127.0.0.1:1", "127.0.0.1:1/db", "[::1]:1/db", "127.0.0.1:x/db", "", "/db"]))
+    if draw(st.booleans()):
+        return f"{scheme}{draw(anybody)}:{draw(passwords)}@{host}"
+    name = "".join(draw(st.sampled_from([letter, letter.upper(), f"%{ord(letter):x}"])) for letter in "password")
+    return f"{scheme}{draw(anybody)}@{host}?user=x&{name}={draw(passwords)}"
+
+
+@settings(max_examples=150, deadline=None)
+@given(urls())
+def test_no_password_is_shown_whatever_the_url(text: str) -> None:
+    """By no error, repr or log, whether it is refused here, by the driver, or by nobody being there."""
+    shown = [redact(text)]
+    try:
+        url = parse_url(text)
+        shown += [repr(url), place_of(url)]
+        asyncio.run(Connector(url, Settings(connect_timeout=1)).connect())
+    except StepfastError as error:
+        shown.append("".join(traceback.format_exception(error)))
+        shown.append(scrub(str(error)))
+    assert not [each for each in shown if "§" in each or "%C2%A7" in each]

@@ -13,7 +13,7 @@ from ..errors import (
     StepfastError,
     UnknownWorkflow,
 )
-from ..model.url import redact
+from ..model.redacting import scrub
 from .text import printable
 
 OK = 0
@@ -57,7 +57,7 @@ def as_typed(text: str) -> str:
 
 def complain(error: BaseException | str) -> None:
     """Tell of an error in one sentence, never with a password."""
-    print(f"error: {printable(redact(as_typed(str(error))))}", file=sys.stderr)
+    print(f"error: {printable(scrub(as_typed(str(error))))}", file=sys.stderr)
 
 
 def is_expected(error: BaseException) -> bool:

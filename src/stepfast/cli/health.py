@@ -14,7 +14,7 @@ from ..errors import DatabaseUnavailable, SchemaError
 from ..model import status
 from ..model.ids import new_id
 from ..model.records import Definition, Lane, WorkerInfo
-from ..model.url import redact
+from ..model.redacting import redact, scrub
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.protocol import Check
@@ -71,7 +71,7 @@ async def doctor(session: Session) -> None:
         checks = await _examine(session, app)
     except DatabaseUnavailable as error:
         advice = "check the address, the server and the credentials"
-        checks, code = [Check("connection", False, redact(str(error)), advice)], UNAVAILABLE
+        checks, code = [Check("connection", False, scrub(str(error)), advice)], UNAVAILABLE
     if session.json:
         write_json([{"check": c.name, "ok": c.ok, "found": c.found, "advice": c.advice or None} for c in checks])
     else:

@@ -1,4 +1,4 @@
-"""Database URLs: what kind, and how to show one without its password."""
+"""Database URLs: what kind of database, and what its store needs of it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
+from .redacting import redact
 
-_KINDS = {
-    "postgresql": "postgres",
-    "postgres": "postgres",
-    "sqlite": "sqlite",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-}
-
-_HEAD = r"^((?:.*?//+|[A-Za-z][\w+.-]*:/?|(?![^@]*//))"
-"""What may stand before the user: a scheme, a misspelled one, or nothing."""
-_PASSWORDS = [
-    # From the colon behind the user to the last @, whatever is between.
-    re.compile(_HEAD + r"[^:/?#@\s]*:).*(?=@)", re.DOTALL),
-    # No @ at all: what stands in the place of the port and is none may be the password.
-    re.compile(r"^(.*?//+[^:/?#@\s\[]*:)(?!\d{1,5}(?:[/?#,]|$))[^@]*$", re.DOTALL),
-    re.compile(r"((?:password|passwd|pwd)\s*=\s*)(?:'[^']*'?|[^&\s]*)", re.IGNORECASE),
-]
+_KINDS = {"postgresql": "postgres", "postgres": "postgres", "sqlite": "sqlite"}
+_DRIVERS = {"postgres": ("asyncpg",), "sqlite": ("aiosqlite", "pysqlite")}
+"""What SQLAlchemy's URLs name behind a plus, and we need not be told."""
+_KNOWN_OTHERS = {
+    "mysql": "MariaDB and MySQL are", "mariadb": "MariaDB and MySQL are", "libsql": "libSQL is", "sqs": "SQS is",
+    "cockroachdb": "CockroachDB is", "mssql": "SQL Server is", "oracle": "Oracle is", "mongodb": "MongoDB is",
+    "redis": "Redis is",
+}  # fmt: skip
 
 
 class DatabaseUrl(NamedTuple):
@@ -45,34 +37,54 @@ def parse_url(text: str) -> DatabaseUrl:
         raise ConfigurationError("the database URL is empty; try sqlite:///stepfast.db or postgresql://user@host/name")
     text = text.strip()
     scheme, separator, rest = text.partition("://")
-    kind = _KINDS.get(scheme.lower()) if separator else None
-    if kind is None:
-        raise ConfigurationError(
-            f"the database URL {redact(text)!r} has no scheme that Stepfast knows; "
-            "use postgresql://…, sqlite:///file.db or sqlite:// (in memory)"
-        )
+    name, _, driver = scheme.lower().partition("+")
+    kind = _KINDS.get(name) if separator else None
+    if kind is None or (driver and driver not in _DRIVERS[kind]):
+        raise ConfigurationError(_not_ours(text, name if separator else "", driver if kind else ""))
+    if driver:
+        text = f"{name}://{rest}"
     if kind == "sqlite":
         return DatabaseUrl(kind, text, _sqlite_path(rest, text))
-    if not _has_readable_hosts(text):
+    if not _is_readable(text):
         raise ConfigurationError(
-            f"the database URL {redact(text)!r} cannot be read: its host or port is malformed; "
-            f"write {scheme.lower()}://user:password@host:port/name, with %40 for an @ in the password"
+            f"the database URL {redact(text)!r} cannot be read: its user, host, port or parameters are malformed; "
+            f"write {name}://user:password@host:port/name, with %40 for an @ in the user or password, %2F for /, "
+            "%3F for ? and %23 for #"
         )
     return DatabaseUrl(kind, text)
 
 
-def _has_readable_hosts(text: str) -> bool:
-    """Postgres takes several hosts, separated by commas. What is wrong is not told here: it may be the password."""
+def _not_ours(text: str, name: str, driver: str) -> str:
+    use = "use postgresql://…, sqlite:///file.db or sqlite:// (in memory)"
+    if driver:
+        return f"the database URL {redact(text)!r} names a driver that Stepfast does not work with; {use}"
+    if name in _KNOWN_OTHERS:
+        return f"the database URL {redact(text)!r} cannot be used: {_KNOWN_OTHERS[name]} not supported; {use}"
+    return f"the database URL {redact(text)!r} has no scheme that Stepfast knows; {use}"
+
+
+def _is_readable(text: str) -> bool:
+    """Whether everybody reads it alike, the driver too. Postgres takes several hosts, separated by commas. What is
+    wrong is not told: it may be the password, with characters in it that end the user or the host."""
     try:
-        hosts = urlsplit(text).netloc.rpartition("@")[2].split(",")
+        parts = urlsplit(text)
     except ValueError:
         return False
-    found = [re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(?::(\d{1,5}))?", host) for host in hosts]
+    who, _, hosts = parts.netloc.rpartition("@")
+    if "@" in who or "@" in parts.path or "#" in text:
+        return False
+    if not all(re.fullmatch(r"[\w.%-]+=.*", pair, re.DOTALL) for pair in parts.query.split("&") if pair):
+        return False
+    found = [re.fullmatch(r"(?:\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(?::(\d{1,5}))?", host) for host in hosts.split(",")]
     return all(match is not None and int(match[1] or 0) < 65536 for match in found)
 
 
 def _sqlite_path(rest: str, text: str) -> str | None:
-    rest = rest.split("?", 1)[0]
+    if "?" in rest:
+        raise ConfigurationError(
+            f"the SQLite URL {redact(text)!r} has parameters behind its question mark, and Stepfast takes none: "
+            "write sqlite:///file.db alone"
+        )
     if rest in ("", "/", "/:memory:"):
         return None
     if not rest.startswith("/"):
@@ -80,10 +92,3 @@ def _sqlite_path(rest: str, text: str) -> str | None:
             f"the SQLite URL {redact(text)!r} has a host; write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
     return rest[1:]
-
-
-def redact(text: str) -> str:
-    """The URL with its password replaced by ***, also where the URL is malformed."""
-    for pattern in _PASSWORDS:
-        text = pattern.sub(r"\1***", text)
-    return text

@@ -18,12 +18,10 @@ def open_store(url: DatabaseUrl, namespace: str, settings: Settings, pool: Any =
         from .sqlite import SqliteStore
 
         return SqliteStore(url, namespace, settings)
-    if url.kind == "postgres":
-        try:
-            from .postgres import PostgresStore
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"PostgreSQL needs the package {error.name!r}: pip install 'stepfast[postgres]'"
-            ) from None
-        return PostgresStore(url, namespace, settings, pool)
-    raise ConfigurationError("MariaDB and MySQL are not supported yet; use postgresql:// or sqlite://")
+    try:
+        from .postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"PostgreSQL needs the package {error.name!r}: pip install 'stepfast[postgres]'"
+        ) from None
+    return PostgresStore(url, namespace, settings, pool)

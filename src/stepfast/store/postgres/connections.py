@@ -11,7 +11,8 @@ import asyncpg
 
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError, DatabaseUnavailable, sentence
-from ...model.url import DatabaseUrl, redact
+from ...model.redacting import is_shown_in, redact
+from ...model.url import DatabaseUrl
 from ...settings import Settings
 from .arrays import know_arrays
 from .catalogue import SEARCH_PATH
@@ -227,11 +228,19 @@ def connect_error(error: Exception, url: str) -> Exception:
     if isinstance(error, (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)):
         return DatabaseUnavailable(f"the database at {where} refused the user or password")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return DatabaseUnavailable(f"the database at {where} does not exist: {error}")
-    if isinstance(error, ValueError):  # asyncpg's errors about the address itself are such
-        return ConfigurationError(f"the database URL {where} cannot be used: {sentence(error)}")
+        return DatabaseUnavailable(f"the database at {where} does not exist{_because(error, url)}")
+    if isinstance(error, ValueError):  # about the address itself; what it says of it may be the password
+        return ConfigurationError(
+            f"the database URL {where} cannot be used: the driver cannot make sense of its hosts, ports or parameters"
+        )
     if isinstance(
         error, (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
     ):
-        return DatabaseUnavailable(f"the database at {where} cannot be reached: {sentence(error)}")
+        return DatabaseUnavailable(f"the database at {where} cannot be reached{_because(error, url)}")
     return error
+
+
+def _because(error: Exception, url: str) -> str:
+    """What the server or the system says, unless it repeats what is not to be shown."""
+    reason = sentence(error)
+    return f" ({type(error).__name__})" if is_shown_in(reason, url) else f": {reason}"
