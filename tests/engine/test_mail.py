@@ -121,7 +121,8 @@ async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp,
     async def order(ctx: Context) -> Any:
         return await ctx.wait_signal("go", timeout=3600)
 
-    async with app.worker(grace=0):
+    async with app.worker(grace=0) as worker:
+        await eventually(lambda: worker._sweeper.ticks)  # each tick is a reason to look; the next is a minute away
         run = await app.start(order)
         await eventually(lambda: _opened(run))
         assert len(looks) == 0
