@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from .engine.execution import Execution
 from .engine.handler import decode_input
-from .engine.history import recorded_as
+from .engine.history import CAUSES, recorded_as
 from .engine.replay import replay
 from .engine.undo import unreachable
 from .engine.workflow import DAG, TASK, Workflow
@@ -353,10 +353,7 @@ def _at_the_end(ghost: Execution, what: str, line: str) -> Verdict:
     left = ghost.history.first_left()
     if left is None:
         return FITS, f"{what} (at {line})"
-    return DIVERGES, (
-        f"{recorded_as(left)}, but {what} (at {line}) and does not come to it. The code was changed while this run was "
-        "under way; put the old order back, or give the new code a new name"
-    )
+    return DIVERGES, (f"{recorded_as(left)}, but {what} (at {line}) and does not come to it. {CAUSES}")
 
 
 def _line(error: BaseException) -> str:

@@ -219,7 +219,8 @@ class Run(Generic[O]):
         found += [_step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
             return found
-        found += [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
+        under_way = [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
+        found = _told_once(found, under_way, row.status == status.WAITING)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await store.activity(self.id) if call.attempt == row.attempt]
             found += _waiting_steps(tries, found, self._payloads)
@@ -540,6 +541,18 @@ def _progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
 def _kind_under_way(branch: str) -> str:
     """Of what has no record yet only its place is known; undos have one of their own."""
     return UNDO if branch == UNDO_BRANCH else "step"
+
+
+def _told_once(found: list[StepInfo], under_way: list[StepInfo], waits: bool) -> list[StepInfo]:
+    """What is recorded, and what is under way. A step that had to wait has both: an open record, and the last word on
+    its progress; which of them holds is seen from the run."""
+    opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
+    if waits:
+        return found + [step for step in under_way if (step.branch, step.position) not in opened]
+    told = {(step.branch, step.position) for step in under_way}
+    return [
+        step for step in found if step.status != status.WAITING or (step.branch, step.position) not in told
+    ] + under_way
 
 
 def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads) -> list[StepInfo]:

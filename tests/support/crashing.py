@@ -85,10 +85,13 @@ async def crash_at(app: Stepfast, when: When, *, written: bool, **options: Any) 
 
 
 def outcome_of(name: str, kind: str | None = None, *, status: str | None = None) -> When:
-    """A flush that holds a record of this name (and kind, and status)."""
+    """A flush that holds a record of this name (and kind, and status). What a run that is released leaves open counts
+    only if the status says so."""
 
     def matches(step: StepDone) -> bool:
-        return step.name == name and kind in (None, step.kind) and status in (None, step.status)
+        left_open = step.status == "waiting" and step.kind not in ("sleep", "call")
+        fits = not left_open if status is None else status == step.status
+        return step.name == name and kind in (None, step.kind) and fits
 
     return lambda batch: any(matches(s) for s in (*batch.steps, *(entry.step for entry in batch.joint)))
 

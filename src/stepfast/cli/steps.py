@@ -105,7 +105,7 @@ def _outcome(step: StepInfo, run: RunInfo) -> str:
         return f"until {clock(due)} ({ago(due, run.read_at)})"
     if is_open and due is not None:
         return f"until {clock(due)} at the latest ({ago(due, run.read_at)})"
-    if step.kind == FIRST and step.error is None:
+    if step.kind == FIRST and step.error is None and not is_open:
         return f"won by {brief(step.output)}"
     text = "" if is_open or step.kind == "start" else outcome_of(step.error, step.output, step.detail)
     return f"child {step.child}" + (f": {text}" if text else "") if step.child else text

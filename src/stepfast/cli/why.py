@@ -298,6 +298,7 @@ def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
     anew = f"`stepfast retry --from-start {run.id}` starts a new run with the same input"
+    cancel = f"`stepfast cancel {run.id}` gives it up and undoes what it did."
     if run.reason == status.REASON_CONTINUED:
         return f"It went on as run {run.output} {when}."
     if run.status == status.COMPLETED:
@@ -315,12 +316,12 @@ def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
     if run.reason == status.REASON_LOST:
         return (
             f"It is a dead letter: {count(run.losses, 'worker')} died while executing it, without a new record in "
-            f"between. Find out what kills them (memory? a native crash?), then {again}."
+            f"between. Find out what kills them (memory? a native crash?), then {again}. {cancel}"
         )
     if run.reason == status.REASON_NON_DETERMINISM:
         return (
             f"The code no longer does what is recorded of this run: {error}. Deploy code that follows the recorded "
-            f"steps (listed below), then {again}."
+            f"steps (listed below), then {again}. {cancel}"
         )
     if run.reason == status.REASON_EXPIRED:
         return f"No worker picked it up in time, so it expired {when}; {again} queues it again, without an expiry."

@@ -14,11 +14,11 @@ from ..errors import ContextMisuse, HistoryEnded, NonDeterminismError, Released
 from ..model import status
 from ..model.records import StepRecord
 from ..settings import FORMAT
-from .call import DurableCall, Race
+from .call import DurableCall, Race, as_given_up
 from .calls import EXITS, being_cancelled, exited
 from .children import ResultCall
 from .failure import ending_record
-from .line import Line, sub_branch
+from .line import Line, branches_around, sub_branch
 from .races import FIRST
 from .scope import current_line
 from .signals import SignalCall
@@ -44,7 +44,7 @@ class BranchCall(DurableCall[T]):
         super().__init__(execution, line, "branch", name, where)
 
     async def _perform(self) -> T:
-        execution, line = self._execution, Line(sub_branch(self.branch, self.position))
+        execution, line = self._execution, Line(sub_branch(self.branch, self.position), outer=self._line)
         try:
             (outcome,) = await settle(execution, self._line, [run_branch(execution, line, self._body)])
         except asyncio.CancelledError:
@@ -107,7 +107,7 @@ class MapCall(DurableCall[list[T]]):
         depends on the clock, and a replay must find the same."""
         stopped: HistoryEnded | None = None
         for index, item in todo:
-            line = Line(sub_branch(self.branch, self.position, index))
+            line = Line(sub_branch(self.branch, self.position, index), outer=self._line)
             try:
                 results[index] = await run_branch(self._execution, line, lambda line: self._body(line, item))  # noqa: B023
             except Exception as error:
@@ -122,6 +122,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
     """``ctx.first``: a race, whose winner is recorded. What lost is given up."""
 
     __slots__ = ("_runners",)
+    _is_held = False  # it does nothing itself, and what is recorded may be of its runners
 
     def __init__(self, execution: Execution, line: Line, runners: dict[str, DurableCall[Any]], where: str) -> None:
         self._runners = runners
@@ -176,6 +177,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             takes_none = {name: not isinstance(self._runners[name], (SignalCall, ResultCall)) for name in recorded}
             winner = min(recorded, key=lambda name: (takes_none[name], finished[name].seq))
             self._give_up_all_but(winner)
+            self._close_losers(winner)
             await self._record_winner(winner)
             return winner, await self._runners[winner]
         race, party = Race(self), Party(self._execution, 1)
@@ -190,6 +192,17 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         if error is not None:
             self._execution.surfaced(error, self._line)
         return winner, tasks[winner].result()
+
+    def _close_losers(self, winner: str) -> None:
+        """What the others had begun to wait for when the worker died is given up, with the record of who has won."""
+        execution = self._execution
+        lost = [call for name, call in self._runners.items() if name != winner]
+        within = {sub_branch(call.branch, call.position) for call in lost if not call.settled}
+        places = {(call.branch, call.position) for call in lost}
+        for place, record in execution.history.records.items():
+            if record.status == status.WAITING and (place in places or within.intersection(branches_around(place[0]))):
+                execution.seq += 1
+                execution.journal_note(as_given_up(record, execution.run_id, execution.claim, execution.seq))
 
     def _send_off(self, call: DurableCall[Any], race: Race, party: Party) -> asyncio.Task[Any]:
         call.race = race

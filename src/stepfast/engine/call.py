@@ -11,6 +11,8 @@ import time
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+import msgspec
+
 from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
 from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 _PATIENCE = 10.0
 """Seconds, beside twice the time that it took before, within which code is expected to give up a call again."""
+_LONGEST = 3600.0
 _lines: dict[tuple[int, int], tuple[str, Any]] = {}
 """(id of a code object, line) → "file:line", and the code object itself, so that its id stays its own."""
 
@@ -55,6 +58,8 @@ class DurableCall(Generic[T]):
         "position", "race",
     )  # fmt: skip
 
+    _is_held = True
+    """Whether it has to wait until the code has asked for all that is recorded."""
     _iterator: Generator[Any, None, T]
     """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
 
@@ -122,6 +127,11 @@ class DurableCall(Generic[T]):
         return f"<{self.kind} {self.name!r} at position {self.position} of run {self._execution.run_id}>"
 
     @property
+    def of_line(self) -> Line:
+        """The line that it was called in."""
+        return self._line
+
+    @property
     def settled(self) -> bool:
         """Whether its outcome is recorded already."""
         return self._record is not None and self._record.status in (status.COMPLETED, status.FAILED)
@@ -138,9 +148,12 @@ class DurableCall(Generic[T]):
         execution = self._execution
         if execution.replay_only:
             raise execution.end_of_history(self)
-        self._began = self._waits_since()
         execution.begin(self._line)
+        execution.active[self] = 0.0
         try:
+            if execution.history.untaken and self._is_held:
+                await execution.hold_back(self, self._line)
+            self._began = self._waits_since()
             execution.stop_if_late()
             return await self._go()
         except asyncio.CancelledError:
@@ -150,6 +163,7 @@ class DurableCall(Generic[T]):
             execution.gave_up(self)
             raise
         finally:
+            del execution.active[self]
             execution.end(self._line)
 
     def _go(self) -> Coroutine[Any, Any, T]:
@@ -176,7 +190,7 @@ class DurableCall(Generic[T]):
         """The code's own timeout, or a group of tasks, ended this call before, and does so again; it only must not be
         done again. Code that does not give it up any more is not waited for without end."""
         execution, again = self._execution, asyncio.get_running_loop().create_future()
-        patience = 2 * max(0, record.completed_at - record.started_at) / 1000 + _PATIENCE
+        patience = min(2 * max(0, record.completed_at - record.started_at) / 1000, _LONGEST) + _PATIENCE
         timer = alarm(patience, wake, again)
         try:
             await again
@@ -277,6 +291,16 @@ class DurableCall(Generic[T]):
         self._execution.journal_note(self._failed_try(error, 1, 0, arguments, format_))
         return self._entry(status.FAILED, None, error, arguments=arguments, format_=format_)
 
+    def open_entry(self) -> StepDone | None:
+        """What is recorded of it when the run is released meanwhile; None if something is already."""
+        if self._record is not None:
+            return None
+        return self._entry(status.WAITING, self._plan(), format_=FORMAT)
+
+    def _plan(self) -> str | None:
+        """What is to be known of it by whoever goes on with it, or looks at it."""
+        return None
+
     async def _open(self, plan: str) -> StepRecord:
         """Record what is decided at the beginning; the outcome will take its place."""
         entry = self._entry(status.WAITING, plan, format_=FORMAT)
@@ -291,6 +315,7 @@ class DurableCall(Generic[T]):
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this call up; it must do so again on replay."""
+        self._began = self._began or self._execution.began  # it may have been held
         await self._record_to_the_end(self._entry(status.CANCELLED, None))
 
     async def _record_to_the_end(self, entry: StepDone) -> None:
@@ -319,6 +344,21 @@ def as_record(entry: StepDone, now: int) -> StepRecord:
         entry.format,
         entry.undo,
     )
+
+
+def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int) -> StepDone:
+    """The end of a call that was under way: nobody waits for it any more."""
+    return StepDone(
+        run_id, claim, record.branch, record.position, seq, record.name, record.kind, status.CANCELLED, None, None,
+        record.arguments, record.attempts, 0, record.line, record.format,
+    )  # fmt: skip
+
+
+def time_given(record: StepRecord, now_given: int) -> int:
+    """Milliseconds for which a wait goes on that has begun: what it was given then; if it had no limit, what the code
+    gives it now."""
+    given: int = msgspec.json.decode(record.output or "{}").get("for", now_given)
+    return given
 
 
 def step_key(run_id: str, branch: str, position: int) -> str:

@@ -37,8 +37,10 @@ EXITS = (SystemExit, KeyboardInterrupt)
 class StepCall(DurableCall[T]):
     """A step."""
 
-    __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_options", "_shape", "draws")
+    __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_last_error", "_options", "_shape", "draws")
 
+    _last_error: str
+    """What the last try ended with, if one has failed."""
     _forgiven = 0
     """How many of its failures do not count any more."""
 
@@ -78,6 +80,8 @@ class StepCall(DurableCall[T]):
         execution.begin(self._line)
         execution.active[self] = 0.0
         try:
+            if execution.history.untaken:
+                await execution.hold_back(self, self._line)
             if execution.late_stops:
                 execution.stop_if_late()
             return await self._try_until_done()
@@ -255,6 +259,10 @@ class StepCall(DurableCall[T]):
             self._began = self._execution.began
         await self._record_to_the_end(self._made(status.CANCELLED, None))
 
+    def open_entry(self) -> StepDone | None:
+        """That it waits for its next try, and what the last one ended with."""
+        return self._made(status.WAITING, None, getattr(self, "_last_error", None)) if self._record is None else None
+
     def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
         undo = self._options.compensate
         return self._entry(
@@ -270,7 +278,7 @@ class StepCall(DurableCall[T]):
     async def _record_try(self, error: BaseException, failures: int, retry_ms: int) -> int:
         """Journal a failed try before the next one; when that is due."""
         execution = self._execution
-        text = encode_error(error, execution.recorder.payloads)
+        self._last_error = text = encode_error(error, execution.recorder.payloads)
         now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
         if execution.asked is not None:
             await execution.heed()

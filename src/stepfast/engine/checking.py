@@ -11,7 +11,9 @@ import msgspec
 from ..errors import RecordedError, WaitTimeout
 from ..model import status
 from ..model.names import CHECKS
-from ..model.records import ValueSet
+from ..model.records import StepDone, ValueSet
+from ..settings import FORMAT
+from .call import time_given
 from .calls import StepCall, exited
 from .line import Line
 from .scope import current_call
@@ -145,12 +147,16 @@ class UntilCall(StepCall[T]):
             self._execution.at_work -= 1
             current_call.reset(token)
 
+    def open_entry(self) -> StepDone | None:
+        """That it waits until something is so."""
+        return self._entry(status.WAITING, "{}", calls=self._calls, format_=FORMAT) if self._record is None else None
+
     async def _time_is_up_at(self) -> int | None:
         if self._timeout_ms is None:
             return None
         if self._record is None:
             self._record = await self._open(msgspec.json.encode({"for": self._timeout_ms}).decode())
-        return self._record.completed_at + int(msgspec.json.decode(self._record.output or "{}")["for"])
+        return self._record.completed_at + time_given(self._record, self._timeout_ms)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         if error["type"] == WaitTimeout.__name__:

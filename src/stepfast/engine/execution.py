@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWi
 from .call import as_record
 from .failure import ending_record
 from .history import History
+from .holding import Holds
 from .inbox import Inbox
 from .line import Line, places_above
 from .recorder import Recorder
@@ -92,6 +94,10 @@ class Execution:
     """Whether the ends of children that are on record are in the inbox."""
     _inbox: Inbox | None = None
     _waits: Waits | None = None
+    _holds: Holds | None = None
+    fresh: Sequence[tuple[str, int]] = ()
+    """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they do
+    not stay."""
 
     def __init__(self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder) -> None:
         self.run_id = claimed.id
@@ -180,6 +186,8 @@ class Execution:
         """Nothing is waited for any more."""
         if self._waits is not None:
             self._waits.close()
+        if self._holds is not None:
+            self._holds.close()
 
     def load(self, records: list[StepRecord]) -> None:
         """The whole history, where the claim brought only its beginning."""
@@ -201,10 +209,31 @@ class Execution:
         if not self.history.untaken:
             return None
         try:
-            return self.history.take(call.branch, call.position, call.kind, call.name, call.line)
+            record = self.history.take(call.branch, call.position, call.kind, call.name, call.line)
         except NonDeterminismError as error:
             self.diverge(error)
             raise
+        if self._holds:
+            self._holds.moved()
+        return record
+
+    async def hold_back(self, call: DurableCall[Any], line: Line) -> None:
+        """Something is to be done, while the code has not asked for all that is recorded: first things first."""
+        if self._holds is None and self.history.left > 0 and not self.claimed.undoing:
+            self._holds = Holds(self)
+        if self._holds is not None:
+            await self._holds.wait(call, line)
+
+    @property
+    def holding(self) -> bool:
+        """Whether calls are held until the code has asked for what is recorded."""
+        return bool(self._holds)
+
+    def knows_task(self, line: Line) -> bool:
+        """Whether the task that executes here is one of the engine's, or the one that a line belongs to; so that the
+        code of the line is nowhere else meanwhile."""
+        task = asyncio.current_task()
+        return task is line.owner or task in self.branches or task is self.performing
 
     def diverge(self, error: NonDeterminismError) -> None:
         """The code is not the recorded one. Kept, so that catching it changes nothing."""
@@ -257,6 +286,8 @@ class Execution:
             self.live.append((done, now))
             if len(self.live) > self.recorder.settings.history_records:
                 self.live = None
+        if self.history.left:
+            self.made_early((done.branch, done.position))
         if self.asked is not None:
             await self.heed()
         return now
@@ -278,6 +309,26 @@ class Execution:
             self.live.append((entry, now))
             if len(self.live) > self.recorder.settings.history_records:
                 self.live = None
+        if self.history.left:
+            self.made_early((entry.branch, entry.position))
+
+    def made_early(self, place: tuple[str, int]) -> None:
+        """A record was made while others had not been asked for. What was open before is decided by it, and stays."""
+        if place not in self.history.records:
+            self.fresh = fresh = self.fresh if isinstance(self.fresh, list) else []
+            fresh.append(place)
+
+    def leave_open(self) -> None:
+        """The run is released: each call that is under way leaves an open record, if it has none. So whoever replays
+        the run, by whatever code, knows that it was called, and what may not be called in its place."""
+        if self.claimed.undoing:
+            return
+        for call in list(self.active):
+            entry = call.open_entry()
+            if entry is not None:
+                self.recorder.note(entry)
+                if self.live is not None:
+                    self.live.append((entry, self.database_now()))
 
     def saw(self, branch: str, recorded_at: int) -> None:
         """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
@@ -385,8 +436,11 @@ class Execution:
 
     def look_soon(self) -> None:
         """Something ended; perhaps all the rest is waiting."""
-        if not self.busy and self._waits is not None and self.closed is None:
-            self._waits.look_soon()
+        if not self.busy and self.closed is None:
+            if self._holds:
+                self._holds.look_soon()
+            elif self._waits is not None:
+                self._waits.look_soon()
 
     def hold(self, line: Line) -> None:
         """A line waits for others of the run, which are counted themselves."""

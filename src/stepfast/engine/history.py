@@ -15,6 +15,16 @@ _ASIDE = (PATCH, UNDO)
 """Kinds of records that are no calls of the code at a position."""
 
 
+CAUSES = (
+    "Either the code was changed while this run was under way: put the old order back, let only new runs go the new "
+    "way by ctx.patched(…), or give the new code a new name. Or time, chance or something outside decides which calls "
+    "it makes: use ctx.now(), ctx.random() or a step for that"
+)
+"""How the message of a divergence ends: what may be the cause, and what to do."""
+
+BRANCHES = ("branch", "map")
+"""Kinds of calls that leave no record themselves; the calls within do."""
+
 _EMPTY: dict[tuple[str, int], StepRecord] = {}
 """Shared by all runs that have no records, and never written to."""
 
@@ -22,12 +32,15 @@ _EMPTY: dict[tuple[str, int], StepRecord] = {}
 class History:
     """What is recorded of one run, and what of it the code has asked for in this attempt."""
 
-    __slots__ = ("_latest", "_left_out", "_patches", "_reached", "last_seq", "records", "untaken")
+    __slots__ = ("_begun", "_latest", "_left_out", "_patches", "_reached", "last_seq", "left", "records", "untaken")
 
     def __init__(self, records: list[StepRecord]) -> None:
         self.records = {(record.branch, record.position): record for record in records} if records else _EMPTY
         self.untaken = dict(self.records) if records else _EMPTY
         """What the code has not asked for yet."""
+        self.left = sum(record.kind not in _ASIDE for record in records) if records else 0
+        """How much that is."""
+        self._begun: set[tuple[str, int]] | None = None
         self._left_out: set[str] | frozenset[str] = frozenset()
         self._reached: dict[str, int] | None = None
         self._latest: dict[str, int] | None = None
@@ -37,15 +50,41 @@ class History:
     def take(self, branch: str, position: int, kind: str, name: str, line: str) -> StepRecord | None:
         """The record at a position, if there is one; an error if it is of something else."""
         record = self.untaken.pop((branch, position), None)
-        if record is None or self.is_left_out(branch):
+        if record is None:
+            self._check_no_branch(branch, position, kind, f"{kind} {name!r} (at {line})")
+            return None
+        self.left -= kind != UNDO
+        if self.is_left_out(branch):
             return None
         if record.kind != kind or (record.name != name and kind != UNDO):  # an undo is known by what it undoes
             self.untaken[branch, position] = record
             raise NonDeterminismError(
-                f"{recorded_as(record)}, but the code now calls {kind} {name!r} (at {line}). The code was changed "
-                "while this run was under way; put the old order back, or give the new code a new name"
+                f"{recorded_as(record)}, but the code now calls {kind} {name!r} (at {line}). {CAUSES}"
             )
         return record
+
+    def _check_no_branch(self, branch: str, position: int, kind: str, called: str) -> None:
+        """Where a branch began before, a branch has to begin."""
+        if kind in BRANCHES or kind in _ASIDE or self.is_left_out(branch):
+            return
+        if self._begun is None:
+            self._begun = {place for outer, _ in self.records for place in places_above(outer)}
+        if (branch, position) in self._begun:
+            of = f" of branch {branch!r}" if branch else ""
+            raise NonDeterminismError(
+                f"position {position}{of} is recorded as a branch (something within it is recorded), but the code now "
+                f"calls {called}. {CAUSES}"
+            )
+
+    def next_of(self, branch: str, position: int) -> StepRecord | None:
+        """The oldest record at a position of a branch or after it, or in a branch that began there, which the code has
+        not asked for."""
+        found = [
+            record
+            for place, record in self.untaken.items()
+            if any(line == branch and at >= position for line, at in (*places_above(place[0]), place))
+        ]
+        return min(found, key=lambda record: record.seq) if found else None
 
     def leave_out(self, branch: str) -> None:
         """What is recorded of a branch does not count: it lost a race. Only noted, for a run may have thousands."""
@@ -80,8 +119,7 @@ class History:
         record = self.first_left()
         if record is not None:
             raise NonDeterminismError(
-                f"{recorded_as(record)}, but the code returned without calling it (end of the function). A "
-                "step was removed while this run was under way; put it back, or give the new code a new name"
+                f"{recorded_as(record)}, but the code returned without calling it (end of the function). {CAUSES}"
             )
 
     def first_left(self) -> StepRecord | None:

@@ -9,10 +9,14 @@ from typing import Any
 class Line:
     """Where a context stands."""
 
-    __slots__ = ("branch", "calls", "draws", "owner", "position")
+    __slots__ = ("branch", "calls", "draws", "outer", "owner", "position")
 
-    def __init__(self, branch: str = "", owner: asyncio.Task[Any] | int | None = None) -> None:
+    def __init__(
+        self, branch: str = "", owner: asyncio.Task[Any] | int | None = None, outer: Line | None = None
+    ) -> None:
         self.branch = branch
+        self.outer = outer
+        """The line in which a branch began."""
         self.owner = owner
         """The task (or thread, for a plain def) that may call the context."""
         self.position = 0

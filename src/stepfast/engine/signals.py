@@ -9,7 +9,7 @@ import msgspec
 from ..errors import RecordedError, SignalTimeout, StepfastError
 from ..model import status
 from ..model.records import Mail, StepRecord, StepWith
-from .call import DurableCall
+from .call import DurableCall, time_given
 from .failure import encode_error, step_failed
 from .line import Line
 
@@ -47,7 +47,7 @@ class SignalCall(DurableCall[T]):
             if self._record is None:
                 plan = msgspec.json.encode({"for": self._timeout_ms}).decode()
                 self._record = await self._open(plan)
-            due_at = self._record.completed_at + int(msgspec.json.decode(self._record.output or "{}")["for"])
+            due_at = self._record.completed_at + time_given(self._record, self._timeout_ms)
         what = f"{status.WAITING_SIGNAL}:{self.name}"
         return await self._execution.waits.mail(status.MAIL_SIGNAL, self.name, due_at, what)
 

@@ -156,7 +156,7 @@ class Waits:
     def look(self) -> None:
         """Release the run if all that is under way is waiting, unless it is for a moment only and slots are free."""
         execution = self._execution
-        if execution.busy or not self._open or execution.closed is not None:
+        if execution.busy or execution.holding or not self._open or execution.closed is not None:
             return
         if self._since is None:
             self._since = time.monotonic()
@@ -183,7 +183,7 @@ class Waits:
     def release(self) -> None:
         """Give the slot back, if it is still true that everything waits."""
         execution = self._execution
-        if execution.busy or not self._open or execution.closed is not None:
+        if execution.busy or execution.holding or not self._open or execution.closed is not None:
             return
         if any(future.done() for future in self._open):
             return  # what it waited for has come, in this very turn of the loop: it is about to go on
@@ -196,6 +196,7 @@ class Waits:
         for wait in self._open.values():
             if wait.leaving is not None:
                 wait.leaving()
+        execution.leave_open()
         execution.suspend(self._earliest(), self._what(), awaits, linger)
 
     def _earliest(self) -> int | None:

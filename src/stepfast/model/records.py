@@ -267,6 +267,8 @@ class Transition(Struct, gc=False):
     """Whether this claim made a new record; if so the losses start anew."""
     version: str | None = None
     forget: list[tuple[str, int]] = field(default_factory=list)
+    drop: list[tuple[str, int]] = field(default_factory=list)
+    """Records that do not stay, whatever becomes of the run: this claim made them by code that diverges."""
     format: int = FORMAT
     due_at: int | None = None
     awaits: int | None = None

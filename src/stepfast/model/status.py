@@ -15,7 +15,7 @@ SKIPPED = "skipped"
 COMPENSATION_FAILED = "compensation_failed"
 
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED, SKIPPED})
-"""A run in one of these changes only by an operator's ``retry``."""
+"""A run in one of these changes only by an operator's ``retry``, or ``cancel`` (see ``may_be_cancelled``)."""
 
 RUN_STATUSES = (QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, FAILED, CANCELLED, COMPENSATING, COMPENSATED)
 
@@ -38,6 +38,16 @@ REASONS = (
     REASON_CANCELLED, REASON_UNDO, REASON_CONTINUED,
 )  # fmt: skip
 """The reasons a run can have. They are identifiers, for they are typed as ``--reason`` and compared in SQL."""
+
+UNDONE_BY_CANCEL = (REASON_NON_DETERMINISM, REASON_LOST)
+"""Ends of which the run's own code is not to blame, or not known to be. They undo nothing by themselves: an operator
+decides, and may retry the run, or cancel it, which undoes what it did."""
+
+
+def may_be_cancelled(run_status: str, reason: str | None) -> bool:
+    """Whether there is something that a cancellation can do: the run goes on, or ended in a way that undid nothing."""
+    return run_status not in TERMINAL or (run_status == FAILED and reason in UNDONE_BY_CANCEL)
+
 
 # What a waiting run waits for.
 WAITING_RETRY = "retry"

@@ -59,10 +59,11 @@ from ..model import status
 from ..model.backoff import retry_delay
 from ..model.graph import Settled
 from ..model.payload import Payloads
-from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed
+from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed, WorkerInfo
 from ..model.suspects import room_for_suspects
 from ..settings import FORMAT, SUSPECT_LOSSES, Settings
 from .cache import HistoryCache
+from .divergence import GIVEN_BACK, given_back_again, given_back_at_most, times_given_back
 from .errands import Errands
 from .graphs import Graphs
 from .journal import Journal
@@ -70,9 +71,6 @@ from .mailman import Mailman
 from .threads import Threads
 
 _OVER = AttemptEnded("the attempt is over")
-
-_NOT_UNDONE = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
-"""Ends of which the run's own code is not to blame, or not known to be: an operator decides, and may retry."""
 
 
 class Executor:
@@ -88,7 +86,7 @@ class Executor:
         journal: Journal,
         slots_freed: Callable[[], None],
         fetch_history: Callable[[Claimed], Awaitable[None]],
-        has_code: Callable[[str, str], Awaitable[bool]],
+        peers: Callable[[str], Awaitable[list[WorkerInfo]]],
         mailman: Mailman,
         errands: Errands,
         graphs: Graphs,
@@ -102,7 +100,7 @@ class Executor:
         self.record: Callable[[Entry], asyncio.Future[int]] = journal.record
         self._slots_freed = slots_freed
         self._fetch_history = fetch_history
-        self._has_code = has_code
+        self._peers = peers
         self._mailman = mailman
         self._errands = errands
         self._graphs = graphs
@@ -354,7 +352,9 @@ class Executor:
         """An undo that is not in our code any more, while workers with the code of its time live: it is theirs."""
         assert execution.view is not None
         version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
-        if gone and version != dag.version and await self._has_code(dag.name, version):
+        if not gone or version == dag.version:
+            return
+        if any(peer.workflows[dag.name] == version for peer in await self._peers(dag.name)):
             told = "run %s: other code that still runs has the undo of %r"
             self.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
             pause = int(self.settings.poll * 1000)
@@ -484,7 +484,7 @@ class Executor:
         text = encode_error(error, self.payloads)
         self._note_attempt(execution, text)
         tell_end(execution, error, reason)
-        undo = reason not in _NOT_UNDONE and not execution.claimed.undoing and execution.has_undos()
+        undo = reason not in status.UNDONE_BY_CANCEL and not execution.claimed.undoing and execution.has_undos()
         move = Transition(
             execution.run_id,
             execution.claim,
@@ -495,6 +495,8 @@ class Executor:
             forget=[] if undo else execution.to_forget(ending_record(error)),
             format=self.payloads.format,
         )
+        if execution.diverged is not None:
+            move.drop = list(execution.fresh)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.node is not None:
             await self._catch(execution, error, move)
         await self._leave(execution, move)
@@ -589,19 +591,40 @@ class Executor:
         if error is None or execution.leaving:
             self._released(execution)
             return
-        claimed, name = execution.claimed, execution.workflow.name
-        last = claimed.last_version
-        if last is not None and last != execution.workflow.version and await self._has_code(name, last):
-            self.logger.warning(
-                "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, name,
-                extra=ids_of(execution),
-            )  # fmt: skip
-            back = Transition(
-                claimed.id, claimed.claim, status.QUEUED, delay_ms=int(self.settings.poll * 1000), version=last
-            )
+        if await self._others_may_fit(execution):
+            claimed, poll = execution.claimed, int(self.settings.poll * 1000)
+            back = Transition(claimed.id, claimed.claim, status.QUEUED, delay_ms=poll, version=claimed.last_version)
+            back.drop = list(execution.fresh)
             await self._leave(execution, back)
             return
         await self._end_failed(execution, error, status.REASON_NON_DETERMINISM)
+
+    async def _given_back(self, execution: Execution) -> int:
+        """How often it was given back like this since its newest record."""
+        kept = await self._errands.value(execution.run_id, GIVEN_BACK)
+        return times_given_back(kept, execution.history.last_seq)
+
+    async def _others_may_fit(self, execution: Execution) -> bool:
+        """Whether a run that our code does not fit is left to other workers: as long as one lives with the code that
+        recorded last; else for some tries, if there are any that would take it, for they may have other code."""
+        claimed, workflow = execution.claimed, execution.workflow
+        last, peers = claimed.last_version, await self._peers(workflow.name)
+        if last not in (None, workflow.version) and any(p.workflows[workflow.name] == last for p in peers):
+            self.logger.warning(
+                "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, workflow.name,
+                extra=ids_of(execution),
+            )  # fmt: skip
+            return True
+        serving = [peer for peer in peers if peer.queues is None or claimed.queue in peer.queues]
+        before = await self._given_back(execution) if serving else 0
+        if before >= given_back_at_most(len(serving)):
+            return False
+        self._journal.note(given_back_again(claimed.id, claimed.claim, execution.history.last_seq, before))
+        self.logger.warning(
+            "run %s (%s): it does not fit the code here, but others know the workflow; given back to them (%d times)",
+            claimed.id, workflow.name, before + 1, extra=ids_of(execution),
+        )  # fmt: skip
+        return True
 
     def _released(self, execution: Execution) -> None:
         """The run has left already; keep its records if it may come back here."""

@@ -87,7 +87,7 @@ class Worker:
         self._errands = Errands(store, settings, logger, self._my_id, new_child, switchboard.ready)
         self._executor = Executor(
             settings, settings.concurrency, payloads, logger, self._workflows, self._journal,
-            self._slots_freed, self._fetch_history, self._has_code, self._mailman, self._errands, self._graphs,
+            self._slots_freed, self._fetch_history, self._peers, self._mailman, self._errands, self._graphs,
         )  # fmt: skip
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
@@ -267,10 +267,10 @@ class Worker:
         take everybody else for dead."""
         return not self._stopping and self._heartbeat.unbroken >= self._settings.lease
 
-    async def _has_code(self, workflow: str, version: str) -> bool:
-        """Whether a living worker has this version of a workflow."""
+    async def _peers(self, workflow: str) -> list[WorkerInfo]:
+        """The other living workers that know a workflow."""
         workers = await dutifully(self._store.workers, "workers", self._logger, self._settings.outage_backoff_max)
-        return any(w.state == "live" and w.workflows.get(workflow) == version and w.id != self.id for w in workers)
+        return [w for w in workers if w.state == "live" and workflow in w.workflows and w.id != self.id]
 
     async def _fetch_history(self, claimed: Claimed) -> None:
         """The rest of a long history, page by page."""

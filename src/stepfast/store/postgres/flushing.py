@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from ...model import status
+from ...model.forgetting import gone_with
 from ...model.records import (
     Batch,
     Entry,
@@ -164,7 +165,7 @@ class Flusher:
     # -- runs that leave this worker -------------------------------------------------------------------------
 
     async def _move(self, connection: Any, worker: str, moves: list[Transition], answer: FlushAnswer) -> None:
-        forgotten = [(m.run_id, branch, position) for m in moves if m.next_attempt for branch, position in m.forget]
+        forgotten = [(m.run_id, branch, position) for m in moves for branch, position in gone_with(m)]
         await forget_steps(connection, self._sql, forgotten)
         columns = zip(*(_move_row(m) for m in moves), strict=True)
         await connection.execute(self._sql["move"], *map(list, columns), worker, answer.now_ms)

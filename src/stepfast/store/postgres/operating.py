@@ -52,7 +52,7 @@ class Operators:
             asked = _asked(run)
             if run is None or run["dag_id"] is not None:
                 return asked
-            if run["dag"] and not run["held"]:
+            if run["dag"] and not run["held"] and run["status"] not in TERMINAL:
                 await self._cancel_dag(connection, run_id, run, asked)
                 return asked
             for what in await cancel_locked(connection, self._sql, [run_id]):
@@ -61,8 +61,8 @@ class Operators:
 
     async def _cancel_dag(self, connection: Any, run_id: str, run: Any, asked: Asked) -> None:
         """One that fails already goes on to do so."""
-        if run["failing"] or run["undoing"] or run["status"] in TERMINAL:
-            asked.done = run["status"] not in TERMINAL and run["reason"] == REASON_CANCELLED and not run["undoing"]
+        if run["failing"] or run["undoing"]:
+            asked.done = run["reason"] == REASON_CANCELLED and not run["undoing"]
             return
         effects = await cancel_dags(connection, self._dags, [run_id])
         asked.done, asked.running, asked.lanes = True, bool(effects.marked), effects.lanes

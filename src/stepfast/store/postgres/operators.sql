@@ -8,17 +8,21 @@ FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: cancel
 -- Runs locked in this transaction. One that a worker holds is marked, for its owner to end; any other ends here, or if
--- one of its completed steps can be undone, stands in line for that. One that is being undone goes on, and a dag run
--- that nobody holds is not ended like this.
+-- one of its completed steps can be undone, stands in line for that. So does one that ended without undoing anything
+-- because its code does not fit or its workers died, also a dag run. One that is being undone goes on, and a dag run
+-- that goes on and that nobody holds is not ended like this.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now, r.worker IS NOT NULL AS held,
+           r.status = 'failed' AS ended,
            r.worker IS NULL
-           AND COALESCE((SELECT true FROM {schema}.steps s
-                         WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
+           AND (r.graph IS NOT NULL
+                OR COALESCE((SELECT true FROM {schema}.steps s
+                             WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false))
                AS undoes
     FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
-      AND (r.worker IS NOT NULL OR r.graph IS NULL)
+    WHERE NOT r.undoing AND CASE WHEN r.status = 'failed' THEN r.reason IN ('non_determinism', 'workers_lost')
+                                 WHEN r.status IN ('completed', 'cancelled', 'compensated', 'skipped') THEN false
+                                 ELSE r.worker IS NOT NULL OR r.graph IS NULL END
 )
 UPDATE {schema}.runs r
 SET asked = CASE WHEN t.held THEN 'cancel' END,
@@ -29,9 +33,11 @@ SET asked = CASE WHEN t.held THEN 'cancel' END,
     place = CASE WHEN t.undoes THEN t.now * 1000 + t.n END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
     completed_at = CASE WHEN NOT t.held AND NOT t.undoes THEN t.now END,
+    losses = CASE WHEN t.ended THEN 0 ELSE r.losses END,
     visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
 FROM told t WHERE r.id = t.id
-RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.undoes, r.parent_id IS NOT NULL AS child;
+RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.undoes,
+          r.parent_id IS NOT NULL AND NOT t.ended AS child;
 
 -- name: pause
 -- Runs locked in this transaction are held until somebody resumes them. They remember when they would have been due and

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...model import status
+from ...model.forgetting import gone_with
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
 from .families import cancel_children, succeed, tell_parents
 from .forgetting import forget_steps
@@ -171,7 +172,7 @@ def _move(
         execute_wide(database, sql["complete"], rows)
     if len(completed) < len(moves):
         others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]
-        forgotten = [(m.run_id, *place) for m in others if m.next_attempt for place in m.forget]
+        forgotten = [(m.run_id, *place) for m in others for place in gone_with(m)]
         forget_steps(database, sql, forgotten)
         execute_wide(database, sql["move"], [_move_row(m, n, when.get(m.run_id, now)) for n, m in enumerate(others, 1)])
         _pass_on(database, sql, others, answer)

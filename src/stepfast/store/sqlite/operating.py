@@ -81,17 +81,17 @@ def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
     run = standing(database, sql, run_id)
     if run is None:
         return Asked(None)
-    if run.ended or run.undoing or run.dag_id is not None:
+    if run.undoing or run.dag_id is not None or not status.may_be_cancelled(run.status, run.reason):
         return run.says()
     if run.worker is not None:
         database.execute(sql["mark"], (status.ASK_CANCEL, 1, run_id))
         return run.says(done=True)
-    if run.is_dag:
+    if run.is_dag and not run.ended:
         return _cancel_dag(database, sql, run, run_id)
-    undo = database.execute(sql["has_undo"], (run_id,)).fetchone() is not None
+    undo = run.is_dag or database.execute(sql["has_undo"], (run_id,)).fetchone() is not None
     database.execute(sql["undo_cancelled" if undo else "end_cancelled"], (run_id,))
     cancel_children(database, sql, [run_id])
-    if not undo:
+    if not undo and not run.ended:
         tell_parents(database, sql, [run_id])
     return run.says(done=True, ready=undo, ended=not undo)
 

@@ -103,7 +103,7 @@ SELECT 1 FROM {prefix}steps WHERE run_id = ? AND undo IS NOT NULL AND status = '
 -- A run that nobody holds was cancelled, and has something to undo.
 UPDATE {prefix}runs
 SET status = 'compensating', undoing = 1, reason = 'cancelled', place = {now} * 1000, visible_at = NULL, deadline_at = NULL,
-    waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, wakes = wakes + 1
+    completed_at = NULL, losses = CASE WHEN status = 'failed' THEN 0 ELSE losses END, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, wakes = wakes + 1
 WHERE id = ?;
 
 -- name: end_cancelled

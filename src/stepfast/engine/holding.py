@@ -1,0 +1,134 @@
+"""Nothing new is begun before the replay is over.
+
+Code that was changed may call something new before it comes to what is recorded, and what was called cannot be taken
+back. So a call of which nothing is recorded, or only that it was under way, is held until the code has asked for all
+that is recorded. If the code comes to rest before that, it depends on what is left: if that lies further on in the line
+of a held call, the code has taken another way than the recorded one; if not, the replay is over as far as it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NonDeterminismError
+from .history import CAUSES, recorded_as
+from .line import Line
+
+if TYPE_CHECKING:
+    from .call import DurableCall
+    from .execution import Execution
+
+_CHANCE = 0.01
+"""Seconds the code is given to go on before it counts as being at rest."""
+_TURNS = 5
+"""Turns of the event loop it is given at least."""
+_ELSEWHERE = 5.0
+"""The same where a call is awaited by a task of the user's: the code of its line may be awaiting something else."""
+
+
+class Holds:
+    """The calls of one run that are held."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._held: dict[asyncio.Future[None], DurableCall[Any]] = {}
+        self._elsewhere = False
+        """Whether one of them is awaited by a task that is not known here."""
+        self._moves = 0
+        """Counts what has moved, so that it is known whether nothing has since."""
+        self._over = False
+        """Whether the replay is over, as far as it goes."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def holds(self, line: Line) -> bool:
+        """Whether a call of this line must wait."""
+        if not self._over:
+            self._over = self._execution.history.left == 0 or self._execution.history.first_left() is None
+            return not self._over
+        return behind(self._execution, line) is not None
+
+    async def wait(self, call: DurableCall[Any], line: Line) -> None:
+        """Until the code has asked for what is recorded."""
+        execution = self._execution
+        while self.holds(line):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._held[future] = call
+            self._elsewhere |= not execution.knows_task(line)
+            self._moves += 1
+            execution.busy -= 1
+            self.look_soon()
+            try:
+                await future
+            finally:
+                del self._held[future]
+                execution.busy += 1
+                self._moves += 1
+
+    def moved(self) -> None:
+        """The code has made a call: perhaps the last one that was waited for."""
+        self._moves += 1
+        for future, call in self._held.items():
+            if not future.done() and self._goes(call):
+                future.set_result(None)
+
+    def _goes(self, call: DurableCall[Any]) -> bool:
+        """Whether a held call may go on; asked at every call that the code makes, so it only looks at a number."""
+        if not self._over:
+            return self._execution.history.left == 0
+        return behind(self._execution, call.of_line) is None
+
+    def look_soon(self) -> None:
+        """See whether the code is at rest, when it has had a chance to go on."""
+        if self._held and not self._execution.busy:
+            asyncio.get_running_loop().call_later(_CHANCE, self._look, _TURNS, self._moves)
+
+    def _look(self, turns: int, moves: int) -> None:
+        if moves != self._moves or self._execution.busy or self._execution.closed is not None or not self._held:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._look, turns - 1, moves)
+        else:
+            self._rest(moves)
+
+    def _rest(self, moves: int) -> None:
+        """Nothing moves any more."""
+        ahead = [(call, line) for call in self._held.values() if (line := behind(self._execution, call.of_line))]
+        if ahead and self._elsewhere:
+            asyncio.get_running_loop().call_later(_ELSEWHERE, self._diverge, *ahead[0], moves)
+        elif ahead:
+            self._diverge(*ahead[0], moves)
+        else:
+            self._over = True
+            self.moved()
+
+    def _diverge(self, call: DurableCall[Any], line: Line, moves: int) -> None:
+        execution = self._execution
+        record = execution.history.next_of(line.branch, line.position)
+        if moves != self._moves or execution.closed is not None or record is None:
+            return
+        error = NonDeterminismError(
+            f"{recorded_as(record)}, but before it the code now calls {call.kind} {call.name!r} (at {call.line}), of "
+            f"which nothing is recorded. It was not begun. {CAUSES}"
+        )
+        execution.diverge(error)
+
+    def close(self) -> None:
+        """The run leaves: nobody waits any more."""
+        for future in list(self._held):
+            if not future.done():
+                future.cancel()
+
+
+def behind(execution: Execution, line: Line) -> Line | None:
+    """The line, or the innermost one around it, of which something is recorded that its code has not asked for yet."""
+    history, each = execution.history, line
+    if history.is_left_out(line.branch):
+        return None
+    while not history.goes_on(each.branch, each.position):
+        if each.outer is None:
+            return None
+        each = each.outer
+    return each
