@@ -45,6 +45,7 @@ ROOM = {
     "run": "app",
     "starter": "app",
     "sync": "app",
+    "lookout": "app",
     "watcher": "app",
     "__main__": "cli",
 }

@@ -8,6 +8,7 @@ import time
 
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
+from .lookout import Lookout
 from .model.records import Definition
 from .settings import Settings
 from .starter import Starter
@@ -33,6 +34,7 @@ class Connected:
         self.switchboard = Switchboard(store, logger)
         self.starter = Starter(store, settings, logger, self.switchboard)
         self.watcher = Watcher(store, settings, logger, self.switchboard)
+        self.lookout = Lookout(store, logger)
         self._stored: set[tuple[str, str]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from . import lookout
 from .engine.children import STARTS
 from .engine.failure import decode_error
 from .engine.history import PATCH, UNDO
@@ -192,17 +193,28 @@ class Run(Generic[O]):
         until = None if limit is None else time.monotonic() + limit
         while True:
             left = None if until is None else max(0.0, until - time.monotonic())
-            outcome = await connected.watcher.wait(run_id, left)
+            outcome = await self._wait(connected, run_id, left)
             if outcome is None:  # the timeout may be shorter than a question takes: ask once all the same
                 outcome = next(iter(await connected.store.outcomes([run_id])), None)
             if outcome is None:
-                raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; it goes on, and may be asked again")
+                stands = await connected.lookout.missing(run_id) or "it goes on, and may be asked again"
+                raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
             heir = await connected.store.heir(run_id)
             if heir == run_id:
                 raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
             run_id = heir
+
+    async def _wait(self, connected: Connected, run_id: str, left: float | None) -> Outcome | None:
+        """Wait for the end; after a while see to it that there is somebody to bring it about."""
+        if left is not None and left <= lookout.SOON:
+            return await connected.watcher.wait(run_id, left)
+        outcome = await connected.watcher.wait(run_id, lookout.SOON)
+        if outcome is None:
+            await connected.lookout.warn(run_id)
+            outcome = await connected.watcher.wait(run_id, None if left is None else left - lookout.SOON)
+        return outcome
 
     async def steps(self) -> list[StepInfo]:
         """Its steps: recorded ones in the order they were recorded, then those under way."""

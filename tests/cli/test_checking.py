@@ -109,8 +109,7 @@ def test_a_change_behind_a_patch_fits(stepfast: Verbs, landing: str, deploy: Dep
 
 def test_for_people_what_fits_is_only_counted(stepfast: Verbs, landing: str) -> None:
     answer = stepfast("check", "quay:app")
-    assert answer.stdout == ""
-    assert answer.stderr.strip() == "1 unfinished run: 1 fit and 0 would diverge"
+    assert answer.stdout.strip() == "1 unfinished run: 1 fit and 0 would diverge"
     assert landing in stepfast("check", "quay:app", "--all").stdout
 
 
@@ -167,6 +166,18 @@ def test_an_error_where_nothing_more_is_recorded_fits_and_is_told(stepfast: Verb
 # -- code that does not
 
 
+def test_runs_that_diverge_alike_are_told_of_together(
+    stepfast: Verbs, shop: Shop, landing: str, deploy: Deploy
+) -> None:
+    """One change of the code meets a thousand runs at the same place."""
+    ids = [landing, *(shop.started("landing", "Argo", module="quay") for _ in range(4))]
+    answer = stepfast("check", deploy(('"moor"', '"dock"')), code=1)
+    heading, line, summary = answer.stdout.splitlines()
+    assert heading.split() == ["runs", "workflow", "verdict", "where", "ids"]
+    assert line.startswith("5     landing") and "2 more (--json lists all)" in line and ids[-1] in line
+    assert summary == "5 unfinished runs: 0 fit and 5 would diverge"
+
+
 def test_a_renamed_step_diverges_and_both_lines_are_named(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
     answer = stepfast("check", deploy(('"moor"', '"dock"')), code=1)
     assert landing in answer.stdout
@@ -174,7 +185,7 @@ def test_a_renamed_step_diverges_and_both_lines_are_named(stepfast: Verbs, landi
         "position 0 is recorded as step 'moor' (called at quay.py:10), but the code now calls step 'dock' "
         "(at today.py:10)"
     ) in answer.stdout
-    assert "1 would diverge" in answer.stderr
+    assert "1 would diverge" in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -212,7 +223,7 @@ def test_an_undo_that_the_code_no_longer_names_diverges(stepfast: Verbs, shop: S
 def test_runs_whose_code_is_not_here_are_counted(stepfast: Verbs, shop: Shop, landing: str) -> None:
     other = shop.started("nap")
     answer = stepfast("check", "quay:app")
-    assert "2 unfinished runs: 1 fit, 0 would diverge and 1 of workflows whose code is not here (nap)" in answer.stderr
+    assert "2 unfinished runs: 1 fit, 0 would diverge and 1 of workflows whose code is not here (nap)" in answer.stdout
     assert verdicts(stepfast.json("check", "quay:app")) == {other: "unknown", landing: "fits"}
 
 
@@ -315,7 +326,7 @@ def test_runs_that_have_ended_or_never_begun_are_not_looked_at(stepfast: Verbs, 
     shop.started("nothing", module="shop")
     shop.start("checkout", ORDER)
     answer = stepfast("check", "shop:app")
-    assert answer.stderr.strip() == "nothing is recorded of unfinished runs: any code fits"
+    assert answer.stdout.strip() == "nothing is recorded of unfinished runs: any code fits"
     assert stepfast.json("check", "shop:app") == []
 
 

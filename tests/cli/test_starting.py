@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from stepfast import RunInfo
+import pytest
+
+from stepfast import RunInfo, lookout
 from tests.cli.conftest import Shop, Verbs
 
 ORDER = '{"id": "o-1", "cents": 21}'
@@ -142,7 +144,19 @@ def test_result_of_a_failed_run(stepfast: Verbs, shop: Shop) -> None:
 
 def test_result_gives_up_after_the_timeout(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("nothing")
-    assert f"run {run_id} has not ended within 0.01 s" in stepfast.error("result", run_id, "-t", "10ms", code=4)
+    told = stepfast.error("result", run_id, "-t", "10ms", code=4)
+    assert f"run {run_id} has not ended within 0.01 s; it is queued; there is no live worker" in told
+
+
+def test_result_says_that_nobody_will_take_the_run(
+    stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a timeout, too, a person is not left waiting without a word."""
+    monkeypatch.setattr(lookout, "SOON", 0.01)
+    run_id = shop.start("nothing")
+    first, last = stepfast.error("result", run_id, "-t", "100ms", code=4).splitlines()
+    assert first.startswith(f"run {run_id}: it is queued; there is no live worker")
+    assert last.startswith("error: ")
 
 
 def test_result_of_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:

@@ -14,12 +14,14 @@ import typer
 from ..rehearsal import DIVERGES, FITS, TOO_LONG, UNKNOWN, Rehearsal
 from .exits import FAILED, OK, TIMEOUT
 from .options import option, time_option
-from .output import say, write_json, write_table
+from .output import say, write_json, write_table, write_text
 from .session import Session
 from .text import count, listed
 
 _NEWS_EVERY = 5.0
 """Seconds between two words on how far it is."""
+_TOLD = 3
+"""So many ids of runs that came out the same are listed."""
 _SHOWN = {DIVERGES: "would diverge", TOO_LONG: "took too long", UNKNOWN: "code unknown here"}
 
 
@@ -66,9 +68,25 @@ class News:
 def _write(found: Sequence[Rehearsal], everything: bool) -> None:
     shown = [r for r in found if everything or r.verdict in (DIVERGES, TOO_LONG)]
     if shown:
-        rows = [(r.id, r.workflow, r.status, _SHOWN.get(r.verdict, r.verdict), r.detail) for r in shown]
-        write_table(("id", "workflow", "status", "verdict", "where"), rows)
-    say(_summary(found))
+        write_table(("runs", "workflow", "verdict", "where", "ids"), [_row(equal) for equal in _alike(shown)])
+    write_text(_summary(found))
+
+
+def _alike(found: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
+    """What came out the same, together: one change of the code meets a thousand runs at the same place."""
+    groups: dict[tuple[str, ...], list[Rehearsal]] = {}
+    for rehearsal in found:
+        where = rehearsal.detail.replace(rehearsal.id, "")
+        groups.setdefault((rehearsal.workflow, rehearsal.verdict, where), []).append(rehearsal)
+    return list(groups.values())
+
+
+def _row(equal: Sequence[Rehearsal]) -> tuple[str, ...]:
+    first = equal[0]
+    ids = [rehearsal.id for rehearsal in equal[:_TOLD]]
+    if len(equal) > _TOLD:
+        ids.append(f"{len(equal) - _TOLD} more (--json lists all)")
+    return str(len(equal)), first.workflow, _SHOWN.get(first.verdict, first.verdict), first.detail, ", ".join(ids)
 
 
 def _summary(found: Sequence[Rehearsal]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -73,12 +76,32 @@ async def result(
         await _print_result(app, (await find_run(app, run)).id, timeout, session.json)
 
 
+@contextlib.contextmanager
+def aloud(logger: logging.Logger) -> Iterator[None]:
+    """Meanwhile warnings are for the person who waits, too: there is no other log."""
+    speaker = Speaker(logging.WARNING)
+    logger.addHandler(speaker)
+    try:
+        yield
+    finally:
+        logger.removeHandler(speaker)
+
+
+class Speaker(logging.Handler):
+    """Says what is logged."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """In a line on stderr."""
+        say(record.getMessage())
+
+
 async def _print_result(app: Stepfast, run_id: str, timeout: float | None, as_json: bool) -> None:
     # By a handle without a type: what is stored is JSON already, and is printed as it is.
     run = app.get(run_id)
     outcome: dict[str, Any] = {"id": run.id, "status": "completed", "reason": None, "output": None, "error": None}
     try:
-        outcome["output"] = await run.result(timeout)
+        with aloud(app.logger):
+            outcome["output"] = await run.result(timeout)
     except (RunFailed, RunCancelled) as error:
         if as_json:
             info = await run.info()

@@ -1,0 +1,44 @@
+"""Whoever waits for the result of a run that nobody will take is told so, instead of waiting without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+
+from .errors import StepfastError
+from .model import status
+from .model.serving import nobody_serves
+from .store import Store
+
+SOON = 1.0
+"""Seconds of waiting after which a look is taken: a worker that is there has taken the run by then."""
+_AT_MOST_EVERY = 5.0
+"""Seconds between two looks of one process, however many of its callers wait."""
+
+
+class Lookout:
+    """Looks for workers on behalf of those who wait."""
+
+    def __init__(self, store: Store, logger: logging.Logger) -> None:
+        self._store = store
+        self._logger = logger
+        self._looked = float("-inf")
+
+    async def warn(self, run_id: str) -> None:
+        """One line in the log, if nobody will take the run. Somebody else in this process may just have looked: then it
+        has been said, or is not so."""
+        if time.monotonic() - self._looked < _AT_MOST_EVERY:
+            return
+        self._looked = time.monotonic()
+        if missing := await self.missing(run_id):
+            self._logger.warning("run %s: %s", run_id, missing, extra={"run_id": run_id})
+
+    async def missing(self, run_id: str) -> str | None:
+        """That a run stands in line and nobody will take it, in words; None if that is not so, or cannot be told."""
+        with contextlib.suppress(StepfastError):
+            row = await self._store.run(run_id)
+            if row is not None and row.status == status.QUEUED and row.ready:
+                why = nobody_serves(await self._store.workers(), row.workflow, row.queue)
+                return None if why is None else f"it is queued; {why}: start one with `stepfast worker module:app`"
+        return None

@@ -1,0 +1,72 @@
+"""Waiting for the result of a run that nobody will take: said after a moment, and in the TimeoutError."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from stepfast import Stepfast, lookout
+from tests.support.engine import Gate
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs for which somebody looked for workers."""
+    seen: list[str] = []
+    missing = lookout.Lookout.missing
+
+    async def counted(self: lookout.Lookout, run_id: str) -> str | None:
+        seen.append(run_id)
+        return await missing(self, run_id)
+
+    monkeypatch.setattr(lookout.Lookout, "missing", counted)
+    monkeypatch.setattr(lookout, "SOON", 0.02)
+    return seen
+
+
+async def test_a_timeout_says_that_nobody_will_take_the_run(app: Stepfast, looks: list[str]) -> None:
+    @app.task
+    async def ship() -> None: ...
+
+    run = await app.start(ship)
+    with pytest.raises(TimeoutError, match=r"within 0\.01 s; it is queued; there is no live worker"):
+        await run.result(timeout=0.01)
+    assert looks == [run.id]
+
+
+async def test_whoever_waits_is_told_once(app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    @app.task
+    async def ship() -> None: ...
+
+    @app.task
+    async def other() -> None: ...
+
+    runs = await app.start_many(ship, [None] * 20)
+    async with app.worker(queues=["other"]):
+        for run in runs:
+            with pytest.raises(TimeoutError, match="no live worker serves queue 'ship'"):
+                await run.result(timeout=0.05)
+    lines = [record.getMessage() for record in caplog.records if "it is queued" in record.getMessage()]
+    [line] = lines
+    assert line.startswith(f"run {runs[0].id}: it is queued; no live worker serves queue 'ship': start one with `")
+    assert len(looks) == 1 + len(runs)  # one for the log, and one for each error
+
+
+async def test_nothing_is_said_of_a_run_that_somebody_has(
+    app: Stepfast, looks: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+
+    @app.task
+    async def ship() -> None:
+        await gate.passing()
+
+    run = await app.start(ship)
+    async with app.worker():
+        await gate.reached()
+        with pytest.raises(TimeoutError, match="it goes on, and may be asked again"):
+            await run.result(timeout=0.05)
+        gate.open()
+        await run.result(timeout=20)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
