@@ -30,7 +30,7 @@ from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
-from .planning import Planner
+from .planning import Plan, Planner, told_otherwise
 from .rehearsal import Rehearsal, Rehearsals
 from .run import Run, RunInfo, run_info
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
@@ -229,6 +229,8 @@ class Stepfast:
             run_id = await connected.starter.start(runs[0])
         else:
             run_id = (await connected.starter.start_many(runs))[0]
+        if runs[0].earlier is not None:
+            self._tell_of_used_keys(runs, plan)
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
 
     @overload
@@ -273,9 +275,19 @@ class Stepfast:
             ids = await connected.starter.start_many(runs)
         else:
             ids = await connected.store.start_within(connection, runs)
+        if keys is not None:
+            self._tell_of_used_keys(runs, plan)
         own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.node is None]
         known = connection is None
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
+
+    def _tell_of_used_keys(self, runs: list[NewRun], plan: Plan) -> None:
+        keys = told_otherwise(runs, self._payloads)
+        if keys:
+            self.logger.warning(
+                "start of %r: %s used before for a run with another input; that run is given, and the new input is not "
+                "used. A key should name one piece of work", plan.shape.workflow, _named_keys(keys),
+            )  # fmt: skip
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to a run; see ``Run.signal``."""
@@ -531,6 +543,10 @@ class WorkflowDecorator:
     def __call__(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
     def __call__(self, function: Any, /) -> Any:
         raise TypeError("only a type")
+
+
+def _named_keys(keys: list[str]) -> str:
+    return f"the key {keys[0]!r} was" if len(keys) == 1 else f"{len(keys)} keys were ({keys[0]!r} and others)"
 
 
 def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) -> list[str | None]:

@@ -173,6 +173,22 @@ def _shape(
     )
 
 
+def told_otherwise(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
+    """The keys that were used before, for a run with another input: what was given now is used for nothing."""
+    return [run.key for run in runs if run.earlier is not None and run.key is not None and _differs(run, payloads)]
+
+
+def _differs(run: NewRun, payloads: Payloads) -> bool:
+    assert run.earlier is not None
+    earlier, format_ = run.earlier
+    if earlier == run.input:
+        return False
+    try:  # the same may be written in another order, or sealed anew
+        return bool(payloads.plain(earlier, format_, "") != payloads.plain(run.input, run.shape.format, ""))
+    except Exception:  # a codec of the user's has a word in it
+        return False
+
+
 def _milliseconds(value: Seconds | None, what: str) -> int | None:
     return None if value is None else int(seconds(value, what) * 1000)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from stepfast import ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
@@ -296,3 +299,70 @@ async def test_bad_arguments_of_start_are_refused(app: Stepfast, make_app: MakeA
 def test_what_is_no_run_id_is_refused(run_id: Any) -> None:
     with pytest.raises(StepfastError, match="not a run id"):
         Stepfast("sqlite://").get(run_id)
+
+
+@pytest.mark.parametrize("way", ["start", "start_many", "connection"])
+async def test_a_key_used_again_for_another_input_is_told_in_the_log(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """The same run is given, which may surprise; a retry of the same start says nothing."""
+    app = make_app()
+
+    @app.task
+    async def mail(given: dict[str, int]) -> None: ...
+
+    async def start(value: dict[str, int]) -> str:
+        if way == "start":
+            return (await app.start(mail, value, key="k-1")).id
+        if way == "start_many":
+            return (await app.start_many(mail, [{"z": 9}, value], keys=["k-0", "k-1"]))[1].id
+        return await start_within(app, mail, value)
+
+    await app.migrate()
+    first = await start({"a": 1, "b": 2})
+    assert await start({"b": 2, "a": 1}) == first
+    assert not caplog.records
+    assert await start({"a": 1, "b": 3}) == first
+    [said] = caplog.records
+    assert "'k-1'" in said.getMessage() and "another input" in said.getMessage() and "3" not in said.getMessage()
+
+
+async def start_within(app: Stepfast, workflow: Any, value: Any) -> str:
+    """Started within a transaction of the caller's."""
+    if app.url.kind == "sqlite":
+        connection = sqlite3.connect(app.url.path or "", isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            run = await app.start(workflow, value, key="k-1", connection=connection)
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        return run.id
+    connection = await asyncpg.connect(app.url.text)
+    try:
+        async with connection.transaction():
+            return (await app.start(workflow, value, key="k-1", connection=connection)).id
+    finally:
+        await connection.close()
+
+
+async def test_with_a_codec_that_seals_anew_the_same_input_is_the_same(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Salted:
+        def encode(self, data: bytes, /) -> bytes:
+            return os.urandom(4) + data
+
+        def decode(self, data: bytes, /) -> bytes:
+            return data[4:]
+
+    app = make_app(codec=Salted())
+
+    @app.task
+    async def mail(given: str) -> None: ...
+
+    for value in ("a", "a"):
+        await app.start(mail, value, key="k-1")
+    assert not caplog.records
+    await app.start(mail, "b", key="k-1")
+    assert len(caplog.records) == 1

@@ -70,6 +70,9 @@ class NewRun(Struct, gc=False):
     node: NewNode | None = None
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
+    earlier: tuple[str, int] | None = None
+    """Filled in by the store if another run has the key: what that one was started with, where it is small, and its
+    format."""
 
 
 class Lane(NamedTuple):

@@ -76,8 +76,10 @@ WHERE r.id = ANY($1::uuid[])
 ON CONFLICT DO NOTHING;
 
 -- name: by_keys
--- Which runs stand behind these keys, ours or those of an earlier start.
-SELECT id, key FROM {schema}.runs WHERE workflow = $1 AND key = ANY($2::text[]);
+-- Which runs stand behind these keys, ours or those of an earlier start; of the latter also what they were started with,
+-- where that is small, so that a key which is used again for something else can be told.
+SELECT id, key, format, CASE WHEN id <> ALL($3::uuid[]) AND octet_length(input) <= 4096 THEN input END AS earlier
+FROM {schema}.runs WHERE workflow = $1 AND key = ANY($2::text[]);
 
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.

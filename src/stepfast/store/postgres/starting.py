@@ -127,16 +127,19 @@ class Starts:
         await connection.execute(self._sql["start_nodes"], *map(list, columns), first, new_seed())
 
     async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        keys: dict[str, list[str]] = {}
+        keyed: dict[str, list[NewRun]] = {}
         for run in runs:
             if run.key is not None:
-                keys.setdefault(run.shape.workflow, []).append(run.key)
-        found = {
-            (workflow, row["key"]): str(row["id"])
-            for workflow, names in keys.items()
-            for row in await connection.fetch(self._sql["by_keys"], workflow, names)
-        }
-        return [run.id if run.key is None else found[run.shape.workflow, run.key] for run in runs]
+                keyed.setdefault(run.shape.workflow, []).append(run)
+        owners = {}
+        for workflow, theirs in keyed.items():
+            names, ids = [run.key for run in theirs], [run.id for run in theirs]
+            found = {row["key"]: row for row in await connection.fetch(self._sql["by_keys"], workflow, names, ids)}
+            for run in theirs:
+                row = found[run.key]
+                owners[run.id] = str(row["id"])
+                run.earlier = None if row["earlier"] is None else (row["earlier"], row["format"])
+        return [owners.get(run.id, run.id) for run in runs]
 
 
 def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:

@@ -20,8 +20,9 @@ ON CONFLICT DO NOTHING;
 INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE id = ? ON CONFLICT DO NOTHING;
 
 -- name: by_key
--- Which run stands behind a key, ours or that of an earlier start.
-SELECT id FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
+-- Which run stands behind a key, ours or that of an earlier start; of the latter also what it was started with, where
+-- that is small, so that a key which is used again for something else can be told.
+SELECT id, CASE WHEN id <> ? AND length(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
 -- name: outcome
 -- How a run ended, if it has.
