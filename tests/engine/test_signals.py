@@ -856,3 +856,26 @@ async def test_what_a_signal_says_decides_which_steps_are_run(app: Stepfast, cal
     await app.drain()
     assert await run.result(timeout=PATIENCE) == "done"
     assert calls == ({"ship": 1} if approved else {"refuse": 1, "tell": 1})
+
+
+@dataclass
+class Verdict:
+    ok: bool
+    note: str = ""
+
+
+async def test_a_signal_with_a_field_that_its_type_does_not_know_is_not_taken_for_one_without(
+    app: Stepfast, calls: Calls
+) -> None:
+    """A misspelt field would be lost; it does not fit, as any other value that does not."""
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("verdict", type=Verdict)
+        await ctx.step("ship", calls.hit, "ship")
+
+    run = await app.start(order)
+    await run.signal("verdict", {"ok": True, "nte": "only if it rains"})
+    await app.drain()
+    assert await run.status() in ("failed", "waiting")
+    assert not calls

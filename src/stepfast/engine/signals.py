@@ -56,7 +56,7 @@ class SignalCall(DurableCall[T]):
         would be met again and again."""
         payloads = self._execution.recorder.payloads
         try:
-            payloads.decode(mail.value or "null", self._type, mail.format, f"the value of signal {self.name!r}")
+            payloads.take_in(mail.value or "null", self._type, mail.format, f"the value of signal {self.name!r}")
         except StepfastError as error:
             entry = self._waited_in_vain(encode_error(error, payloads))
         else:
