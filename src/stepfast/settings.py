@@ -64,6 +64,9 @@ class Settings:
     """How long a stopping worker waits for running handlers before it gives their runs back."""
     concurrency: int = 100
     """Runs a worker executes at once."""
+    blocked_after: float = 5.0
+    """A worker whose event loop has not moved for this long says so in the log, with the run, the step and the line
+    that block it; 0: never."""
     gc_threshold: int = 10_000
     """New objects between two looks of Python's garbage collector while a worker works (700 by default, which costs a
     fifth of the speed); 0 leaves it as it is, and so does a higher one of the application's own."""

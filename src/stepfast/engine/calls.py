@@ -183,13 +183,18 @@ class StepCall(DurableCall[T]):
             await self._execution.waits.until(tries.due_at, status.WAITING_RETRY)
         return tries.failures
 
+    @property
+    def execution(self) -> Execution:
+        """The attempt that it belongs to."""
+        return self._execution
+
     # -- calling the function --------------------------------------------------------------------------------
 
     def _call(self) -> Awaitable[Any]:
         if not self._shape.is_async:
             return self._call_in_thread()
         call: Awaitable[Any] = self._function(*self._args, **self._kwargs)
-        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call)))
+        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call, self)))
 
     async def _call_in_thread(self) -> Any:
         context, blocking = contextvars.copy_context(), BlockingTry()
@@ -313,8 +318,9 @@ def exited(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__} was raised: {error}; a handler cannot end its worker with it")
 
 
-async def _no_exit(work: Awaitable[Any]) -> Any:
-    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop."""
+async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
+    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The step is here for whoever looks at
+    the stack of a blocked loop."""
     try:
         return await work
     except EXITS as error:

@@ -16,7 +16,10 @@ from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
 from ..store import Store
 from ..store.protocol import Pulse
+from .blocked import LoopWatch
 
+_STOPPED = 2.0
+"""A wait that takes longer by so many seconds than it was to take: the whole process was stopped."""
 _HURRY = 0.2
 """Seconds between two beats at least, however much one is hurried."""
 
@@ -50,6 +53,8 @@ class Heartbeat:
         self.unbroken_since = time.monotonic()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
         self._last = time.monotonic()
+        self.watch: LoopWatch | None = None
+        """Told to look at the event loop between two beats."""
         self.broke: Callable[[BaseException], None] = lambda _: None
         """Told if the thread itself ends by an error."""
 
@@ -92,13 +97,27 @@ class Heartbeat:
         pulse = self._store.pulse(max(0.2, (self._lease - self._interval) / 3))
         try:
             while not self._stop.is_set():
-                if self._hurried.wait(self._pause()):
+                if self._wait(self._pause()):
                     self._stop.wait(max(0.0, self._last + _HURRY - time.monotonic()))
                 self._hurried.clear()
                 if not self._stop.is_set():
                     self._beat_once(pulse)
         finally:
             pulse.close()
+
+    def _wait(self, seconds: float) -> bool:
+        """Until it is time for the next beat, or somebody hurries us; with an eye on the event loop."""
+        watch, until = self.watch, time.monotonic() + seconds
+        if watch is None:
+            return self._hurried.wait(seconds)
+        while (left := until - time.monotonic()) > 0:
+            watch.look()
+            began = time.monotonic()
+            if self._hurried.wait(min(left, watch.every)):
+                return True
+            if time.monotonic() - began > watch.every + _STOPPED:
+                watch.forgive()
+        return False
 
     def _pause(self) -> float:
         late = time.monotonic() - self._last

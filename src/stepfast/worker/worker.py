@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from ..model.status import COMPENSATING, TERMINAL
 from ..settings import Settings
 from ..store import Store
 from ..store.protocol import Wakeups
+from .blocked import LoopWatch
 from .claimer import Claimer
 from .collector import collector
 from .ending import bounded, ended, to_the_end
@@ -103,6 +105,8 @@ class Worker:
             store, settings.beat, settings.lease, logger, self._my_id,
             self._executor.holding, self._beat_answered, self._lease_expired,
         )  # fmt: skip
+        if settings.blocked_after > 0:
+            self._heartbeat.watch = LoopWatch(settings.blocked_after, logger, threading.get_ident())
         self._heartbeat.broke = lambda error: self._break("stepfast-heartbeat", error)
 
     # -- life ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+"""Noticing a blocked event loop: code that waits without ``await`` stops every run of the process, and says nothing.
+
+The thread of the heartbeat sends a word to the event loop about once a second. If the word is not taken for a while,
+the thread looks at what the loop's thread is doing, and names the run, the step and the line. Only code that never lets
+go of Python's own lock cannot be seen so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import sysconfig
+import time
+from types import FrameType
+from typing import NamedTuple
+
+from ..engine.calls import StepCall
+from ..engine.execution import Execution
+
+_SAY_AGAIN = 60.0
+"""Seconds between two warnings at least."""
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PYTHONS = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class Place(NamedTuple):
+    """Where code stands."""
+
+    run: str | None
+    workflow: str | None
+    step: str | None
+    line: str
+
+
+class LoopWatch:
+    """Looked after by the thread of the heartbeat; told by the event loop that it moves."""
+
+    def __init__(self, after: float, logger: logging.Logger, loop_thread: int) -> None:
+        self._after = after
+        self._logger = logger
+        self._loop_thread = loop_thread
+        self._loop = asyncio.get_running_loop()
+        self._sent: float | None = None
+        """When the word was sent that has not been taken yet."""
+        self._told: float | None = None
+        """Since when the loop is blocked, if that was said."""
+        self._silent_until = 0.0
+
+    @property
+    def every(self) -> float:
+        """Seconds between two looks; 0: nobody wants to know."""
+        return min(1.0, self._after / 3)
+
+    def look(self) -> None:
+        """In the thread: send a word, or see how long the last one has been lying there."""
+        now = time.monotonic()
+        if self._sent is None:
+            self._sent = now
+            self._loop.call_soon_threadsafe(self._taken)
+        elif now - self._sent >= self._after and now >= self._silent_until:
+            self._silent_until = now + _SAY_AGAIN
+            self._say(now - self._sent)
+            self._told = self._told or self._sent
+
+    def forgive(self) -> None:
+        """The whole process was stopped for a while: that was not the loop's fault."""
+        if self._sent is not None:
+            self._sent = time.monotonic()
+
+    def _taken(self) -> None:
+        """In the event loop: it moves."""
+        since, self._sent, self._told = self._told, None, None
+        if since is not None:
+            blocked = time.monotonic() - since
+            self._logger.warning("the event loop moves again; it was blocked for %.1f s", blocked)
+
+    def _say(self, seconds: float) -> None:
+        frame = sys._current_frames().get(self._loop_thread)
+        place = Place(None, None, None, "unknown code") if frame is None else find_place(frame)
+        who = "" if place.run is None else f" by run {place.run} ({place.workflow})"
+        step = "" if place.step is None else f", step {place.step!r}"
+        self._logger.warning(
+            "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves meanwhile: "
+            "await something that does not block, or block in a plain def step, which runs in a thread",
+            seconds, who, step, place.line, extra={"run_id": place.run} if place.run is not None else {},
+        )  # fmt: skip
+
+
+def find_place(innermost: FrameType) -> Place:
+    """The run and the step whose code a thread executes, and the line of the user's own code in it."""
+    run = workflow = step = line = None
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if line is None and not frame.f_code.co_filename.startswith((_OURS, *_PYTHONS)):
+            line = _line(frame)
+        if frame.f_code.co_filename.startswith(_OURS):
+            call, execution = _known(frame)
+            if call is not None and step is None:
+                step = call.name
+            if execution is not None:
+                run, workflow = execution.run_id, execution.workflow.name
+                break
+        frame = frame.f_back
+    return Place(run, workflow, step, line or _line(innermost))
+
+
+def _known(frame: FrameType) -> tuple[StepCall[object] | None, Execution | None]:
+    """What a frame of ours knows by its variables: the step or the execution that it works for."""
+    names = frame.f_locals
+    for name in ("self", "step", "execution"):
+        value = names.get(name)
+        if isinstance(value, StepCall):
+            return value, value.execution
+        if isinstance(value, Execution):
+            return None, value
+    return None, None
+
+
+def _line(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
