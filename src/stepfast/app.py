@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -37,6 +35,7 @@ from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
+from .worker.stopping import work_until_told
 
 if TYPE_CHECKING:
     from .sync import SyncApp
@@ -399,25 +398,8 @@ class Stepfast:
     ) -> None:
         """Work until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal does
         not wait."""
-        stop = asyncio.Event()
         worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
-
-        def signalled() -> None:
-            if stop.is_set():
-                worker.hurry()
-            stop.set()
-
-        with _signals(signalled):
-            await worker.start()
-            try:
-                waits = [asyncio.ensure_future(event.wait()) for event in (stop, worker.broken)]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for wait in waits:
-                    wait.cancel()
-            finally:
-                await worker.stop()
-        if worker.broken.is_set():
-            raise worker.breakage()
+        await work_until_told(worker)
 
     async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
         """Work until nothing is runnable: for tests, cron jobs, serverless."""
@@ -425,7 +407,7 @@ class Stepfast:
         async with worker:
             await worker.until_drained()
 
-    async def _make_worker(self, queues: Sequence[str] | None, **changes: Any) -> Worker:
+    async def _make_worker(self, queues: Sequence[str] | None = None, **changes: Any) -> Worker:
         if isinstance(queues, str):
             raise ConfigurationError(f"queues must be a list of names, not the string {queues!r}")
         settings = self.settings.with_changes(**changes)
@@ -553,22 +535,6 @@ def _checked_keys(keys: Sequence[str], values: list[Any], settings: Settings) ->
     if len(keys) != len(values):
         raise ConfigurationError(f"start_many was given {len(values)} inputs and {len(keys)} keys")
     return [check_name(key, "the key", settings.max_name) for key in keys]
-
-
-@contextlib.contextmanager
-def _signals(handler: Callable[[], None]) -> Any:
-    """SIGTERM and SIGINT call the handler; where signals cannot be had (another thread), nothing."""
-    loop = asyncio.get_running_loop()
-    installed = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, handler)
-            installed.append(number)
-    try:
-        yield
-    finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
 
 
 def _silent_logger() -> logging.Logger:

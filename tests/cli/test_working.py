@@ -70,6 +70,43 @@ def test_a_second_signal_does_not_wait(stepfast: Verbs, shop: Shop, spawn: Proce
     assert_given_back(stepfast, run_id)
 
 
+def test_ctrl_c_says_what_it_waits_for(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
+    """At once; a second one ends without a traceback."""
+    worker, run_id = holding(shop, spawn, "--grace", "1h")
+    worker.send(INT)
+    worker.hear("waiting up to 3600 s for 1 run; a second Ctrl+C ends at once")
+    worker.send(INT)
+    worker.hear("go back in line")
+    assert worker.ended() == 0
+    assert not any("Traceback" in line for line in worker.lines)
+    assert_given_back(stepfast, run_id)
+
+
+def test_ctrl_c_is_heard_while_the_event_loop_is_blocked(shop: Shop, spawn: Processes) -> None:
+    """Nothing can be given back then; but nobody has to look for another way to end it."""
+    shop.write(
+        "stuck.py",
+        """
+import sys, time
+from stepfast import Stepfast
+app = Stepfast()
+@app.task
+async def stuck():
+    print("stuck now", file=sys.stderr, flush=True)
+    while True:
+        time.sleep(60)
+""",
+    )
+    worker = spawn("worker", "stuck:app", "--log-json")
+    worker.hear("started")
+    spawn("start", "stuck", "--app", "stuck:app").ended()
+    worker.hear("stuck now")
+    for said in ("waiting up to 30 s for 1 run", "ending at once", "when the lease is over"):
+        worker.send(INT)
+        assert json.loads(worker.hear(said)[0])["level"] == "info"
+    assert worker.ended() == 130
+
+
 def test_a_signal_before_the_worker_has_begun(shop: Shop, spawn: Processes) -> None:
     shop.write("slow.py", "import sys, time\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(3600)\n")
     worker = spawn("worker", "slow:app")

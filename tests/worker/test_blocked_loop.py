@@ -42,8 +42,8 @@ def lines() -> Lines:
 
 
 def logger_for(lines: Lines) -> logging.Logger:
-    logger = logging.Logger("blocked")
-    logger.addHandler(lines)
+    logger = logging.getLogger("stepfast.test_blocked_loop")
+    logger.handlers = [lines]
     return logger
 
 

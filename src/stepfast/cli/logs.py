@@ -5,7 +5,9 @@ Payloads are never logged by Stepfast; what handlers log is their own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 
@@ -27,6 +29,17 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     handler.addFilter(add_ids)
     handler.setFormatter(JsonLines() if as_json else logging.Formatter(_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def say(text: str) -> None:
+    """A line for whoever has just typed Ctrl+C, whatever the log level. It is written past Python's own streams, which
+    must not be entered twice: a signal may come in the midst of another line."""
+    fields = {"name": "stepfast.worker", "levelname": "INFO", "levelno": logging.INFO, "msg": text}
+    record = logging.makeLogRecord(fields)
+    handlers = logging.getLogger().handlers
+    line = handlers[0].format(record) if handlers else text
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode(errors="backslashreplace"))
 
 
 def add_ids(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..app import Stepfast
+from ..worker import Worker
+from ..worker.stopping import work_until_told
 from .crew import Crew
-from .logs import LEVELS, log_to_stderr
+from .exits import INTERRUPTED
+from .logs import LEVELS, log_to_stderr, say
 from .options import option, time_option
 from .session import Session
 
@@ -57,12 +61,35 @@ def worker(
 
 async def _work(app: Stepfast, **options: Any) -> None:
     try:
-        await app.work(**options)
+        worker = await app._make_worker(**options)
+        await work_until_told(worker, Notices().tell)
     finally:
         # Whatever comes now comes too late to change anything, and must not spoil the exit.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         await app.close()
+
+
+class Notices:
+    """What is said of each signal, at once: also if some code blocks the event loop and the worker cannot answer. Then
+    the third one ends the process as it is."""
+
+    def __init__(self) -> None:
+        self._came = 0
+
+    def tell(self, worker: Worker) -> None:
+        """A signal has come."""
+        self._came += 1
+        if self._came == 1 and worker.running:
+            runs = "1 run" if worker.running == 1 else f"{worker.running} runs"
+            say(f"stopping: waiting up to {worker.grace:g} s for {runs}; a second Ctrl+C ends at once")
+        elif self._came == 1:
+            say("stopping")
+        elif self._came == 2:
+            say("ending at once: unfinished runs go back in line; a third Ctrl+C does not wait for that either")
+        else:
+            say("ended; unfinished runs go back in line when the lease is over")
+            os._exit(INTERRUPTED)
 
 
 @contextlib.contextmanager

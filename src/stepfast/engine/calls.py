@@ -319,8 +319,8 @@ def exited(error: BaseException) -> RuntimeError:
 
 
 async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
-    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The step is here for whoever looks at
-    the stack of a blocked loop."""
+    """SystemExit or KeyboardInterrupt in a task of its own would end the event loop. The step is passed for whoever
+    looks at the stack of a blocked loop."""
     try:
         return await work
     except EXITS as error:

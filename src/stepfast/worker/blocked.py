@@ -60,9 +60,9 @@ class LoopWatch:
             self._sent = now
             self._loop.call_soon_threadsafe(self._taken)
         elif now - self._sent >= self._after and now >= self._silent_until:
-            self._silent_until = now + _SAY_AGAIN
-            self._say(now - self._sent)
-            self._told = self._told or self._sent
+            self._silent_until, blocked = now + _SAY_AGAIN, now - self._sent
+            self._told = self._told or self._sent  # before it is said: the loop may move again meanwhile
+            self._say(blocked)
 
     def forgive(self) -> None:
         """The whole process was stopped for a while: that was not the loop's fault."""

@@ -223,6 +223,16 @@ class Worker:
             idle.cancel()
             hurry.cancel()
 
+    @property
+    def running(self) -> int:
+        """How many runs it holds."""
+        return len(self._executor.running)
+
+    @property
+    def grace(self) -> float:
+        """Seconds for which a stop waits for them."""
+        return self._settings.grace
+
     def hurry(self) -> None:
         """A second signal: do not wait for handlers any longer."""
         self._hurried.set()
