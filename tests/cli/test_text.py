@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import typer
 
-from stepfast.cli.text import ago, lasting, listed, moment, span
+from stepfast.cli.logs import JsonLines, Lines
+from stepfast.cli.output import write_json, write_value
+from stepfast.cli.text import ago, lasting, listed, moment, printable, span
 
 
 @pytest.mark.parametrize(
@@ -57,3 +63,32 @@ def test_lists() -> None:
         "a, b and c",
         "none",
     ]
+
+
+CONTROLS = "".join(map(chr, [*range(32), *range(127, 160)]))
+
+
+@pytest.mark.parametrize("write", [write_json, write_value])
+def test_json_holds_nothing_that_a_terminal_obeys(
+    write: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And means what it meant."""
+    write({"a": CONTROLS})
+    text = capsys.readouterr().out
+    assert not [each for each in text if each in CONTROLS and each != "\n"]
+    assert json.loads(text) == {"a": CONTROLS}
+
+
+def test_lines_hold_nothing_that_a_terminal_obeys() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "failed: %s", (f"{CONTROLS}\ud800",), None)
+    line = Lines("%(message)s").format(record)
+    assert not [each for each in line if each in CONTROLS and each not in "\t\n"]
+    assert line.isprintable() or line == printable(line)
+    line.encode()
+
+
+def test_a_line_with_half_a_character_is_written_all_the_same() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "no %s", ("a\ud800b",), None)
+    record.run_id = "r\udfff"
+    line = json.loads(JsonLines().format(record))
+    assert (line["message"], line["run_id"], line["level"]) == ("no a\\ud800b", "r\\udfff", "info")

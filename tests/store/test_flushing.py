@@ -308,3 +308,15 @@ async def test_a_failed_run_keeps_its_records_until_it_is_retried(scene: Scene) 
     assert len(await scene.store.steps(run.id)) == 2
     assert await scene.store.retry(run.id) is not None
     assert [record.position for record in await scene.store.steps(run.id)] == [0]
+
+
+@pytest.mark.parametrize("also_tried", [False, True], ids=["usual freight", "more than the usual"])
+async def test_a_step_may_take_months(scene: Scene, also_tried: bool) -> None:
+    """More milliseconds than 32 bits count: 24.8 days."""
+    months = 90 * 86_400_000
+    run = await scene.running()
+    more = [failed_try(run, 1, 1, duration_ms=months)] if also_tried else []
+    answer = await scene.flush(step(run, 0, "1", duration_ms=months), *more)
+    assert not answer.lost
+    [record] = await scene.store.steps(run.id)
+    assert record.completed_at - record.started_at == months

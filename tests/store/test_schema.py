@@ -11,13 +11,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast.errors import InvalidState, SchemaError
+from stepfast.errors import ConfigurationError, InvalidState, SchemaError
+from stepfast.model.ids import new_id
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
-from stepfast.store.statements import load_migrations
+from stepfast.store.statements import load_migrations, split_statements
 from tests.store.conftest import Stores
 from tests.store.scene import Rows
+from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.empty
 
@@ -230,3 +232,50 @@ async def test_rows_helper_reaches_the_tables(stores: Stores, store: Store) -> N
     await scene.rows.set(run_id, "wakes", 3)
     await scene.rows.shift(run_id, "wakes", 4)
     assert await scene.rows.get(run_id, "wakes") == 7
+
+
+async def test_a_database_that_cannot_keep_every_text_is_refused(postgres_server: PostgresServer) -> None:
+    """Before there are tables, not when the result of a step that is done does not fit."""
+    name = f"latin_{new_id()[-12:]}"
+    postgres_server.execute(
+        f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0"
+    )
+    store = open_store(parse_url(postgres_server.url(name)), "stepfast", Settings())
+    try:
+        await store.open()
+        for call in (store.migrate, store.schema_state):
+            with pytest.raises(ConfigurationError, match="LATIN1.*UTF8"):
+                await call()
+        [check] = [check for check in await store.doctor() if check.name == "encoding"]
+        assert (check.ok, check.found) == (False, "the database's is LATIN1")
+    finally:
+        await store.close()
+        postgres_server.drop_database(name)
+
+
+def test_a_script_is_split_where_statements_end() -> None:
+    """Servers that pass statements on to others take one at a time."""
+    script = "CREATE FUNCTION f() AS $a$ BEGIN; END; $a$; -- x; y\nSELECT ';', \"a;b\";\n-- the end;\n"
+    assert split_statements(script) == [
+        "CREATE FUNCTION f() AS $a$ BEGIN; END; $a$",
+        "-- x; y\nSELECT ';', \"a;b\"",
+    ]
+
+
+async def test_the_doctor_tells_those_who_have_citus(postgres_url: str) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    store = open_store(parse_url(postgres_url), "stepfast", Settings())
+    try:
+        await store.open()
+        assert "citus" not in [check.name for check in await store.doctor()]
+        await connection.execute("SET allow_system_table_mods = on")
+        await connection.execute(
+            "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) "
+            "SELECT 1, 'citus', 10, oid, false, '13' FROM pg_namespace WHERE nspname = 'public'"
+        )
+        [check] = [check for check in await store.doctor() if check.name == "citus"]
+        assert not check.ok and "not supported yet" in check.advice
+    finally:
+        await connection.execute("DELETE FROM pg_extension WHERE extname = 'citus'")
+        await connection.close()
+        await store.close()

@@ -87,6 +87,8 @@ async def _examine(session: Session, app: Stepfast) -> list[Check]:
         return [Check("connection", False, found, "give --url, or run `stepfast migrate`")]
     async with session.store(app) as store:
         checks = [Check("connection", True, redact(app.url.text)), *await store.doctor()]
+        if any(not check.ok for check in checks if check.name == "encoding"):
+            return checks
         schema = await _schema(store, app.namespace)
         checks.append(schema)
         return checks + await _inhabitants(store, app) if schema.ok else checks

@@ -15,6 +15,7 @@ import msgspec
 
 from ..engine.scope import current_call, current_execution
 from ..errors import ConfigurationError
+from .text import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -27,7 +28,7 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
         raise ConfigurationError(f"there is no log level {level!r}; there are {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(add_ids)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter(_LINE))
+    handler.setFormatter(JsonLines() if as_json else Lines(_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
@@ -54,6 +55,14 @@ def add_ids(record: logging.LogRecord) -> bool:
     return True
 
 
+class Lines(logging.Formatter):
+    """Lines for people: what somebody's error says cannot take over the terminal on which they are read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and an error's traceback below it."""
+        return printable(super().format(record))
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, ids where there are some, and an error's traceback."""
 
@@ -70,4 +79,11 @@ class JsonLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except UnicodeEncodeError:  # a lone surrogate, in whatever a handler has met; the line is worth more than it
+            return msgspec.json.encode({name: _writable(value) for name, value in line.items()}).decode()
+
+
+def _writable(value: object) -> object:
+    return value if isinstance(value, datetime) else str(value).encode("utf-8", "backslashreplace").decode()

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from .text import printable
+from .text import harmless_json, printable
 
 _UNBOUNDED = 10_000
 """Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""
@@ -36,12 +36,12 @@ _COLOURS = {
 
 def write_json(value: Any) -> None:
     """One JSON document, on one line."""
-    print(msgspec.json.encode(value).decode())
+    print(harmless_json(msgspec.json.encode(value).decode()))
 
 
 def write_value(value: Any) -> None:
     """A result as readable JSON."""
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print(harmless_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 def say(text: str) -> None:

@@ -14,7 +14,9 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
 _LONGEST = 300
 """Characters of a payload shown to people; scripts get all of it."""
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_BEYOND_ASCII = re.compile(r"[\x7f-\x9f]")
 
 
 def span(text: str | float) -> float:
@@ -105,3 +107,9 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 def printable(text: str) -> str:
     """Text that cannot take over a terminal: control characters are spelled out."""
     return _UNPRINTABLE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def harmless_json(text: str) -> str:
+    """The same for JSON, which then still means the same: the encoder leaves the control characters beyond ASCII as they
+    are, and some terminals obey them."""
+    return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -57,5 +57,16 @@ def split_script(text: str) -> list[str]:
     return [part.strip() for part in re.split(r";[ \t]*(?:--[^\n]*)?(?:\n|$)", "\n".join(lines)) if part.strip()]
 
 
+_PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\"[^\"]*\"|(\$\w*\$).*?\1|;", re.DOTALL)
+"""What a semicolon may stand in without ending a statement, and the semicolon that does."""
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of a Postgres script, also where bodies of functions, texts and comments have semicolons."""
+    ends = [0, *(piece.end() for piece in _PIECE.finditer(text) if piece[0] == ";"), len(text)]
+    parts = [text[start:end].strip().removesuffix(";") for start, end in zip(ends, ends[1:], strict=False)]
+    return [part for part in parts if re.sub(r"--[^\n]*", "", part).strip()]
+
+
 def _read(package: str, filename: str) -> str:
     return (resources.files(package) / filename).read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from typing import Any
 
 import asyncpg
 
-from ...errors import InvalidState, sentence
+from ...errors import ConfigurationError, InvalidState, sentence
 from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import Check, SchemaState
-from ..statements import fill
+from ..statements import fill, split_statements
 from .transactions import transaction
 
 _MADE_SCHEMA = "made_schema"
@@ -27,6 +27,7 @@ class Schema:
 
     async def state(self, connection: Any) -> SchemaState:
         """Where the tables stand."""
+        refuse_encoding(connection)
         if not await connection.fetchval(self._sql["meta_exists"], self._schema):
             return state_of(self._known, 0, 0)
         rows = dict(await connection.fetch(self._sql["meta"]))
@@ -46,7 +47,9 @@ class Schema:
             if made_schema:
                 await connection.execute(self._sql["create_schema"])
             for migration in self._known[len(self._known) - len(state.pending) :]:
-                await connection.execute(migration.text)
+                # One by one, because a server that passes them on to others cannot take several at once.
+                for statement in split_statements(migration.text):
+                    await connection.execute(statement)
                 await connection.execute(self._sql["put_meta"], "version", str(migration.number))
                 await connection.execute(self._sql["put_meta"], "compatible_from", str(migration.compatible_from))
             if made_schema:
@@ -107,6 +110,7 @@ class Schema:
         free = row["max_connections"] - row["connections"]
         return [
             Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
+            *_unsupported(row["encoding"], row["citus"]),
             Check(
                 "clock",
                 abs(skew) < 5,
@@ -133,3 +137,25 @@ class Schema:
                 + "workers poll instead; connect directly, or in session mode, to be woken",
             ),
         ]
+
+
+def refuse_encoding(connection: Any) -> None:
+    """A database that cannot keep every character would refuse results of steps that are done already. The server has
+    told its encoding when the connection was made."""
+    encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"the database has the encoding {encoding}, which cannot keep every text: {_ENCODING_ADVICE}"
+        )
+
+
+def _unsupported(encoding: str, citus: bool) -> list[Check]:
+    """What Stepfast does not work with. Of Citus only those hear who have it."""
+    checks = [Check("encoding", encoding == "UTF8", f"the database's is {encoding}", _ENCODING_ADVICE)]
+    if citus:
+        advice = "schemas and tables that Citus distributes are not supported yet: use a database without it"
+        checks.append(Check("citus", False, "the extension Citus is in this database", advice))
+    return checks
+
+
+_ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"

@@ -47,7 +47,9 @@ SELECT current_setting('server_version_num')::int AS number, current_setting('se
        extract(epoch FROM clock_timestamp())::float8 AS now,
        current_setting('fsync') || ', ' || current_setting('synchronous_commit') AS durability,
        current_setting('max_connections')::int AS max_connections,
-       (SELECT count(*) FROM pg_stat_activity)::int AS connections;
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity)::int AS connections,
+       current_setting('server_encoding') AS encoding,
+       EXISTS (SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'citus') AS citus;
 
 -- name: identity
 -- Which database of which server this is: no two servers were started in the same microsecond.

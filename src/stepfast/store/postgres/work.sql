@@ -152,7 +152,7 @@ WITH clock AS MATERIALIZED (
            $14::smallint, clock.now - s.duration, clock.now
     FROM unnest((SELECT runs FROM given), (SELECT claims FROM given), $4::text::integer[], $5::text::integer[],
                 string_to_array($6, chr(31), chr(30)), string_to_array($7, chr(31), chr(30)),
-                string_to_array($8, chr(31), chr(30)), string_to_array($9, chr(31), chr(30)), $10::text::integer[])
+                string_to_array($8, chr(31), chr(30)), string_to_array($9, chr(31), chr(30)), $10::text::bigint[])
          AS s(run_id, claim, position, seq, name, output, arguments, line, duration)
     CROSS JOIN clock
     WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE

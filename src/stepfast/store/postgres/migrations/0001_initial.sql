@@ -26,7 +26,7 @@
 -- Locks: rows of `runs` are locked in id order, by FOR NO KEY UPDATE, and a locked row is skipped rather than waited for.
 -- Times are milliseconds since 1970 by the server's clock, and no other clock decides anything. Payloads are JSON
 -- text; `format` 2 says that they passed through the application's codec. The views at the end are for people.
--- No table refers to another schema, so a namespace can be placed on any node of a distributed Postgres.
+-- No table refers to another schema, so a namespace can be moved to a server of its own.
 
 CREATE TABLE {schema}.meta (
     name  text PRIMARY KEY,
