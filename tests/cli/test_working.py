@@ -6,7 +6,12 @@ import json
 import os
 import signal
 from datetime import datetime
+from pathlib import Path
 
+import pytest
+
+from stepfast.cli.session import CHILD_URL, Session
+from stepfast.cli.working import child_command
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes, Spoken
 
@@ -130,10 +135,26 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def arguments_of(pid: int) -> str:
+    """As everybody on the machine sees them; where there is no /proc, nothing."""
+    path = Path(f"/proc/{pid}/cmdline")
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("given", [["--url", "URL"], ["--url=URL"], ["-u", "URL"], ["-uURL"]], ids=" ".join)
+def test_a_password_is_not_among_the_arguments_of_children(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHILD_URL, "")
+    monkeypatch.setattr("sys.argv", ["stepfast", *given, "worker", "shop:app", "--processes", "3"])
+    command = child_command(Session(url="URL"))
+    assert command[1:] == ["-m", "stepfast", "worker", "shop:app", "--processes", "3", "--processes", "1"]
+    assert os.environ[CHILD_URL] == "URL"
+
+
 def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
-    crew = spawn("worker", "shop:app", "--processes", "2")
+    crew = spawn("worker", "shop:app", "--url", shop.url, "--processes", "2")
     crew.hear(" started: ", 2)
     victim, other = pids(crew, 2)
+    assert not [pid for pid in (victim, other) if shop.url in arguments_of(pid)]
     os.kill(victim, KILL)
     crew.hear("was killed by SIGKILL; starting another")
     crew.hear(" started: ", 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -399,3 +400,61 @@ async def test_few_and_many_entries_pass_the_same_fence(scene: Scene, store: Sql
     runs = await scene.claim(40)
     for some in (runs[:2], runs):
         assert (await scene.flush(*(step(run, len(some)) for run in some))).lost == set()
+
+
+# -- the file -----------------------------------------------------------------------------------------------
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """It holds what users pass to their workflows; the logs beside it too."""
+    path = tmp_path / "new.db"
+    store = await opened(path)
+    try:
+        await store.migrate()
+        files = sorted(tmp_path.iterdir())
+        assert [file.name for file in files] == ["new.db", "new.db-shm", "new.db-wal"]
+        assert [mode_of(file) for file in files] == [0o600] * 3
+    finally:
+        await store.close()
+
+
+async def test_a_file_keeps_the_mode_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    path.touch()
+    path.chmod(0o660)
+    store = await opened(path)
+    try:
+        await store.migrate()
+        assert {mode_of(file) for file in tmp_path.iterdir()} == {0o660}
+    finally:
+        await store.close()
+
+
+async def test_a_file_of_somebody_elses_is_left_as_it_is_until_it_gets_our_tables(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE notes (text)")
+    before = path.read_bytes()
+    store = await opened(path)
+    try:
+        await store.schema_state()
+        await store.doctor()
+        assert path.read_bytes() == before
+        assert [file.name for file in tmp_path.iterdir()] == ["theirs.db"]
+        await store.migrate()
+        assert (await store.schema_state()).pending == []
+        assert Path(f"{path}-wal").exists()
+    finally:
+        await store.close()
+    with closing(sqlite3.connect(path)) as theirs:
+        assert theirs.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def opened(path: Path) -> SqliteStore:
+    store = sqlite_store(f"sqlite:///{path}")
+    await store.open()
+    return store

@@ -19,9 +19,15 @@ from .loading import load_app
 from .options import option
 from .output import say
 
+CHILD_URL = "STEPFAST_CHILD_URL"
+"""How a worker process tells the ones it keeps what was given as --url."""
 UrlOption = Annotated[
-    str | None, option("--url", "-u", metavar="URL", help="The database. Else STEPFAST_URL, or sqlite:///stepfast.db.")
-]
+    str | None,
+    option(
+        "--url", "-u", metavar="URL", help="The database. Else STEPFAST_URL, or sqlite:///stepfast.db.",
+        envvar=CHILD_URL, show_envvar=False,
+    ),
+]  # fmt: skip
 NamespaceOption = Annotated[
     str | None, option("--namespace", metavar="NAME", help="Else STEPFAST_NAMESPACE, or stepfast.")
 ]

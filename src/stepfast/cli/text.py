@@ -110,6 +110,6 @@ def printable(text: str) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """The same for JSON, which then still means the same: the encoder leaves the control characters beyond ASCII as they
+    """The same for JSON, which then still means the same: the encoder leaves control characters beyond ASCII as they
     are, and some terminals obey them."""
     return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

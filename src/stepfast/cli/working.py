@@ -20,7 +20,7 @@ from .crew import Crew
 from .exits import INTERRUPTED
 from .logs import LEVELS, log_to_stderr, say
 from .options import option, time_option
-from .session import Session
+from .session import CHILD_URL, Session
 
 
 def worker(
@@ -46,9 +46,7 @@ def worker(
     """
     log_to_stderr(log_level, as_json=log_json)
     if processes > 1:
-        # The last value of an option wins, so each child is this very command with one process.
-        command = [sys.executable, "-m", "stepfast", *sys.argv[1:], "--processes", "1"]
-        raise typer.Exit(asyncio.run(Crew(processes, command).run()))
+        raise typer.Exit(asyncio.run(Crew(processes, child_command(session)).run()))
     names = [name.strip() for part in queues or () for name in part.split(",") if name.strip()]
     with _stoppable():
         application = session.with_options(None, None, app, False).application()
@@ -57,6 +55,20 @@ def worker(
         asyncio.run(
             _work(application, queues=names or None, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
         )
+
+
+def child_command(session: Session) -> list[str]:
+    """This very command with one process: the last value of an option wins. The URL goes by the environment, because
+    everybody on the machine may read the arguments of a process, and there may be a password in it."""
+    arguments, rest = [], iter(sys.argv[1:])
+    for argument in rest:
+        if argument in ("--url", "-u"):
+            next(rest, None)
+        elif not argument.startswith("--url=") and not (argument.startswith("-u") and argument != "-u"):
+            arguments.append(argument)
+    if session.url is not None:
+        os.environ[CHILD_URL] = session.url
+    return [sys.executable, "-m", "stepfast", *arguments, "--processes", "1"]
 
 
 async def _work(app: Stepfast, **options: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from itertools import pairwise
 
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
@@ -64,7 +65,7 @@ _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\"[^\"]*\"|(\$\w*\$).*?\1|;", re.D
 def split_statements(text: str) -> list[str]:
     """The statements of a Postgres script, also where bodies of functions, texts and comments have semicolons."""
     ends = [0, *(piece.end() for piece in _PIECE.finditer(text) if piece[0] == ";"), len(text)]
-    parts = [text[start:end].strip().removesuffix(";") for start, end in zip(ends, ends[1:], strict=False)]
+    parts = [text[start:end].strip().removesuffix(";") for start, end in pairwise(ends)]
     return [part for part in parts if re.sub(r"--[^\n]*", "", part).strip()]
 
 

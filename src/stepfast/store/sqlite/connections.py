@@ -6,6 +6,8 @@ busy process starves the others. It is switched off, and ``patiently`` looks aga
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import sqlite3
 import time
@@ -29,15 +31,18 @@ def connect(
     path: str | None,
     patience: float,
     *,
+    ours: str,
     read_only: bool = False,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> sqlite3.Connection:
-    """A connection to the file, or to a new database in memory; transactions are begun and ended by hand."""
+    """A connection to the file, or to a new database in memory; transactions are begun and ended by hand. ``ours`` is
+    the name of a table by which a file is known to be ours."""
+    _make_private(path)
     database = sqlite3.connect(
         path or ":memory:", timeout=0, isolation_level=None, cached_statements=256, factory=factory
     )
     try:
-        patiently(lambda: _use_wal(database), patience)
+        patiently(lambda: _use_wal(database, ours), patience)
         database.execute("PRAGMA synchronous = FULL")
         database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
@@ -51,7 +56,30 @@ def connect(
     return database
 
 
-def _use_wal(database: sqlite3.Connection) -> None:
+def _make_private(path: str | None) -> None:
+    """A new file is for its owner alone, like the logs that SQLite makes beside it, which take its mode: it holds what
+    users pass to their workflows. A file that is there keeps the mode it was given."""
+    if path is not None:
+        with contextlib.suppress(OSError):  # it is there; or SQLite says what is wrong
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def turn_to_wal(path: str | None, patience: float) -> None:
+    """For a file of somebody else's that is to get our tables."""
+    if path is not None:
+        with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as database:
+            patiently(lambda: _switch(database), patience)
+
+
+def _use_wal(database: sqlite3.Connection, ours: str) -> None:
+    """A write-ahead log, for a new file and for one of ours. Whoever only looks into a file of somebody else's leaves
+    it as it is."""
+    if not database.execute("SELECT count(*) = 0 OR max(name = ?) FROM sqlite_master", (ours,)).fetchone()[0]:
+        return
+    _switch(database)
+
+
+def _switch(database: sqlite3.Connection) -> None:
     """The switch takes the whole file for a moment, and fails at once while another process does the same. Once made it
     stays: then nothing is asked for, because the caller himself may hold the lock, in a transaction to be joined."""
     if database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

@@ -39,7 +39,7 @@ from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState
 from ..statements import OLDEST, load_all
 from . import graphs, health, mailing, operating, sweeping, within
 from .claiming import Claims
-from .connections import connect
+from .connections import connect, turn_to_wal
 from .flushing import flush
 from .guard import GuardedConnection
 from .jobs import T, Work
@@ -75,6 +75,7 @@ class SqliteStore:
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
         self._path = url.path
+        self._ours = f"{namespace}_meta"
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
@@ -105,10 +106,10 @@ class SqliteStore:
 
     def _threads(self) -> tuple[Writer, ConnectionThread]:
         """Both begin at once; the reader looks at the file when the writer has."""
-        patience, path = self._settings.command_timeout, self._path
+        patience, path, ours = self._settings.command_timeout, self._path, self._ours
         writer = Writer(
             "stepfast-sqlite-writer",
-            lambda: connect(path, patience, factory=GuardedConnection),
+            lambda: connect(path, patience, ours=ours, factory=GuardedConnection),
             self._troubles,
             patience,
             watched=lambda: path is not None and self._bell.heard,
@@ -117,7 +118,7 @@ class SqliteStore:
 
         def connect_reader() -> sqlite3.Connection:
             writer.connected.result()
-            return connect(path, patience, read_only=True)
+            return connect(path, patience, ours=ours, read_only=True)
 
         writer.start()
         if path is None:
@@ -151,7 +152,13 @@ class SqliteStore:
         """Bring the tables up to date; a glance first, so that a process that finds nothing to do takes no lock."""
         state = await self.schema_state()
         refuse_too_new(state)
-        return await self._write(self._schema.migrate) if state.pending else []
+        if not state.pending:
+            return []
+        try:
+            await asyncio.to_thread(turn_to_wal, self._path, self._settings.command_timeout)
+        except sqlite3.Error as error:
+            raise self._troubles.explain(error) from None
+        return await self._write(self._schema.migrate)
 
     def migration_sql(self) -> str:
         """The same as a script."""
