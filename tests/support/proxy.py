@@ -75,6 +75,8 @@ class Proxy:
         self._moving.set()
         self._refusing = False
         self._orders: list[Swallow] = []
+        self.passing: Callable[[], None] | None = None
+        """Called before anything is passed on, in either direction: a fault may begin at exactly that moment."""
 
     # Life
 
@@ -195,7 +197,7 @@ class Proxy:
 
     async def _forward_requests(self, requests: asyncio.StreamReader, link: _Link) -> None:
         while chunk := await requests.read(65536):
-            await self._moving.wait()
+            await self._pass()
             if self._reads_along and not link.greeted and chunk in ENCRYPTION_REQUESTS:
                 await _send(link.client, b"N")
                 continue
@@ -205,9 +207,14 @@ class Proxy:
 
     async def _forward_replies(self, replies: asyncio.StreamReader, link: _Link) -> None:
         while chunk := await replies.read(65536):
-            await self._moving.wait()
+            await self._pass()
             await _send(link.client, self._let_through(chunk, link) if self._reads_along else chunk)
         link.client.write_eof()
+
+    async def _pass(self) -> None:
+        if self.passing is not None:
+            self.passing()
+        await self._moving.wait()
 
     def _let_through(self, chunk: bytes, link: _Link) -> bytes:
         """The complete messages that the client may see now. Raises ConnectionResetError to lose a reply."""

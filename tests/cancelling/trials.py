@@ -1,0 +1,238 @@
+"""Cancelling a call at an exact moment: when it waits for the n-th time, or when the n-th message passes the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from stepfast import Context, DagContext, DatabaseUnavailable, InvalidState, Run, Settings, Stepfast
+from stepfast.model.status import TERMINAL
+from tests.support.engine import PATIENCE, eventually
+from tests.support.proxy import Proxy
+
+SOON = 5.0
+"""Seconds within which a call that was cancelled is over. What the driver would wait for takes ten and more."""
+SETTINGS = Settings(lease=2, heartbeat=0.4, sweep=0.2, poll=0.2, grace=0.1, outage_backoff_max=0.2)
+
+WAITS, MESSAGES = "waits", "messages"
+"""What is counted until the moment comes."""
+NOTHING, CUT, SILENCE = "nothing", "cut", "silence"
+"""What happens to the network at that moment."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a call is cancelled, how often, and what happens to the network then."""
+
+    counted: str
+    number: int
+    fault: str = NOTHING
+    times: int = 1
+
+
+@dataclass
+class Scene:
+    """A database, perhaps behind a proxy, and an application on it."""
+
+    url: str
+    proxy: Proxy | None
+    app: Stepfast = field(init=False)
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        self.app = self.new_app()
+
+    def new_app(self) -> Stepfast:
+        app = Stepfast(self.url if self.proxy is None else self.proxy.url(self.url), settings=SETTINGS)
+
+        @app.workflow(name="wait")
+        async def wait(ctx: Context, _: None) -> None:
+            await ctx.wait_signal("go")
+
+        @app.task(name="quick")
+        async def quick(_: None) -> None: ...
+
+        graph = app.dag("graph")
+        graph.approval("ok")
+
+        @graph.step(after=["ok"])
+        async def then(ctx: DagContext[None]) -> None: ...
+
+        return app
+
+    def name(self) -> str:
+        """One that was not used before."""
+        self.made += 1
+        return f"n{self.made}"
+
+    def strike(self, fault: str) -> None:
+        if self.proxy is not None and fault == CUT:
+            self.proxy.cut()
+        elif self.proxy is not None and fault == SILENCE:
+            self.proxy.stall()
+
+    def calm(self) -> None:
+        if self.proxy is not None:
+            self.proxy.passing = None
+            self.proxy.resume()
+
+
+@asynccontextmanager
+async def scene_on(url: str) -> AsyncIterator[Scene]:
+    """On Postgres behind a proxy. Afterwards nothing may be left: no connection, thread, task or worker."""
+    threads, tasks = _threads(), asyncio.all_tasks()
+    async with AsyncExitStack() as stack:
+        proxy = None
+        if url.startswith("postgres"):
+            host, port = url.rpartition("@")[2].partition("/")[0].split(":")
+            proxy = await stack.enter_async_context(Proxy(host, int(port)))
+            tasks = asyncio.all_tasks()
+        scene = Scene(url, proxy)
+        yield scene
+        scene.calm()
+        await everything_ends(scene)
+        await scene.app.close()
+        await eventually(lambda: _threads() == threads)
+        await eventually(lambda: not [t for t in asyncio.all_tasks() - tasks if "Proxy" not in repr(t.get_coro())])
+        if proxy is not None:
+            await _disconnected(url)
+
+
+async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment) -> bool:
+    """Make the call, and cancel it at that moment; False if it was over before. A refusal is an end like any other."""
+    came = False
+
+    def now() -> None:
+        nonlocal came
+        came = True
+        scene.strike(moment.fault)
+        _cancel(task, moment.times)
+
+    task = asyncio.create_task(_Counted(call(), moment.number if moment.counted == WAITS else 0, now).run())
+    if moment.counted == MESSAGES:
+        assert scene.proxy is not None
+        scene.proxy.passing = _after(moment.number, lambda: None if task.done() else now())
+    try:
+        await asyncio.wait({task}, timeout=PATIENCE if not came else SOON)
+        assert task.done(), f"it goes on: {task}"
+        if not came:
+            task.exception()
+            return False
+        assert task.cancelled(), f"it ended otherwise: {task}"
+        return True
+    finally:
+        task.cancel()
+        scene.calm()
+
+
+def _cancel(task: asyncio.Task[Any], times: int) -> None:
+    """At the next turn of the loop, and again while it unwinds."""
+
+    def cancel() -> None:
+        task.cancel()
+        if times > 1:
+            _cancel(task, times - 1)
+
+    asyncio.get_running_loop().call_soon(cancel)
+
+
+def _after(number: int, act: Callable[[], None]) -> Callable[[], None]:
+    left = number
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            act()
+
+    return count
+
+
+class _Counted:
+    """Drives a coroutine, and acts when it waits for the n-th time."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, act: Callable[[], None]) -> None:
+        self._coroutine = coroutine
+        self._waits = _after(number, act)
+
+    async def run(self) -> Any:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        resume: Callable[[Any], Any] = self._coroutine.send
+        value: Any = None
+        while True:
+            try:
+                waits_for = resume(value)
+            except StopIteration as end:
+                return end.value
+            self._waits()
+            try:
+                value, resume = (yield waits_for), self._coroutine.send
+            except BaseException as error:
+                value, resume = error, self._coroutine.throw
+
+
+# -- what must be so afterwards ----------------------------------------------------------------------------------
+
+
+async def patiently(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of an application some of whose connections may have been cut."""
+    for _ in range(20):
+        try:
+            return await call()
+        except DatabaseUnavailable:
+            await asyncio.sleep(0.02)
+    return await call()
+
+
+async def everything_ends(scene: Scene) -> None:
+    """Every run that was started comes to its end, as soon as somebody works and it is told to go on. No worker is
+    left."""
+    app = scene.app
+    async with app.worker():
+        await eventually(lambda: patiently(lambda: _all_ended(app)))
+    store = await app.store()
+
+    async def nobody() -> bool:
+        await store.reap("00000000-0000-7000-8000-000000000000", 1000, 5)
+        return not await store.workers()
+
+    await eventually(lambda: patiently(nobody))
+
+
+async def _all_ended(app: Stepfast) -> bool:
+    open_runs = [info for info in await app.runs(limit=10_000) if info.status not in TERMINAL]
+    for info in open_runs:
+        run: Run[Any] = app.get(info.id)
+        name = "ok" if info.workflow == "graph" else "go"
+        for wish in (run.resume, lambda run=run, name=name: run.signal(name, True)):  # type: ignore[misc]
+            try:
+                await wish()
+            except InvalidState:
+                pass  # it is not held; or it has ended meanwhile
+    return not open_runs
+
+
+async def _disconnected(url: str) -> None:
+    """The server knows of no connection but the one that asks."""
+    watch = await asyncpg.connect(url)
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+    async def alone() -> bool:
+        return await watch.fetchval(sql) == 0
+
+    try:
+        await eventually(alone)
+    finally:
+        await watch.close()
+
+
+def _threads() -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("stepfast"))
