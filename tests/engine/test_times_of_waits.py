@@ -49,6 +49,12 @@ def declare(app: Stepfast, opened: list[bool]) -> Any:
                 await ctx.sleep_until(ctx.now() + timedelta(seconds=HOUR))
             elif kind == "signal":
                 await ctx.wait_signal("paid", timeout=9 * HOUR)
+            elif kind == "signal_any":
+                await ctx.wait_signal("paid")
+            elif kind == "race":
+                await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(9 * HOUR))
+            elif kind == "result":
+                await (await ctx.start(child, False, delay=HOUR)).result()
             elif kind == "signal_late":
                 await ctx.wait_signal("paid", timeout=HOUR)
             elif kind == "child":
@@ -78,7 +84,7 @@ async def wait_an_hour(make_app: MakeApp, kind: str) -> tuple[Stepfast, Run[Any]
     for step in await run.steps():
         if step.child is not None:
             await let_pass(app, app.get(step.child), HOUR)
-    if kind == "signal":
+    if kind in ("signal", "signal_any", "race"):
         await run.signal("paid")
     if kind == "until":
         opened.append(True)
@@ -91,6 +97,8 @@ ENDS = {
     "sleep": "done",
     "sleep_until": "done",
     "signal": "done",
+    "signal_any": "done",
+    "result": "done",
     "signal_late": "SignalTimeout",
     "child": "done",
     "child_failed": "ChildFailed",
@@ -103,14 +111,23 @@ ENDS = {
 async def test_a_wait_is_told_with_its_whole_span(make_app: MakeApp, kind: str) -> None:
     app, run = await wait_an_hour(make_app, kind)
     assert await run.result(timeout=20) == ENDS[kind]
-    [step] = await run.steps()
-    [call] = await run.activity()
+    step = (await run.steps())[-1]
+    call = (await run.activity())[-1]
     how = "completed" if ENDS[kind] == "done" else "failed"
     assert (step.status, call.status, call.name) == (how, how, step.name)
     assert (call.error is None) == (how == "completed")
     assert spans(step, call) == pytest.approx([HOUR, HOUR], abs=15)
     assert abs(call.started_at - (step.started_at or call.started_at)) < timedelta(seconds=1)
-    await check_views(app, run, how)
+    if kind != "result":
+        await check_views(app, run, how)
+
+
+async def test_a_race_and_all_that_ran_in_it_are_told_with_their_whole_span(make_app: MakeApp) -> None:
+    _, run = await wait_an_hour(make_app, "race")
+    assert await run.result(timeout=20) == "done"
+    found = {step.kind: (step.status, step.lost_to) for step in await run.steps()}
+    assert found == {"signal": ("completed", None), "sleep": ("cancelled", "paid"), "first": ("completed", None)}
+    assert [call.duration.total_seconds() for call in await run.activity()] == pytest.approx([HOUR] * 3, abs=15)
 
 
 def spans(step: StepInfo, call: Activity) -> list[float]:

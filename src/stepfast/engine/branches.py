@@ -202,7 +202,8 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         for place, record in execution.history.records.items():
             if record.status == status.WAITING and (place in places or within.intersection(branches_around(place[0]))):
                 execution.seq += 1
-                execution.journal_note(as_given_up(record, execution.run_id, execution.claim, execution.seq))
+                now = execution.database_now()
+                execution.journal_note(as_given_up(record, execution.run_id, execution.claim, execution.seq, now))
 
     def _send_off(self, call: DurableCall[Any], race: Race, party: Party) -> asyncio.Task[Any]:
         call.race = race

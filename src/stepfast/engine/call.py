@@ -346,11 +346,11 @@ def as_record(entry: StepDone, now: int) -> StepRecord:
     )
 
 
-def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int) -> StepDone:
-    """The end of a call that was under way: nobody waits for it any more."""
+def as_given_up(record: StepRecord, run_id: str, claim: int, seq: int, now: int) -> StepDone:
+    """The end of a call that was under way: nobody waits for it any more. It lasted until now."""
     return StepDone(
         run_id, claim, record.branch, record.position, seq, record.name, record.kind, status.CANCELLED, None, None,
-        record.arguments, record.attempts, 0, record.line, record.format,
+        record.arguments, record.attempts, max(0, now - record.started_at), record.line, record.format,
     )  # fmt: skip
 
 

@@ -114,6 +114,11 @@ class UntilCall(StepCall[T]):
         self._began = self._since  # what is recorded is the whole wait, not its last check
         return await super()._done(result)
 
+    async def _record_cancelled(self) -> None:
+        """Given up, with the whole time that it has waited."""
+        self._began = self._since
+        await super()._record_cancelled()
+
     async def _wait_for_next(self) -> None:
         await self._execution.waits.until_woken(self._next_at, status.WAITING_CHECK, self._keep)
 
@@ -148,8 +153,11 @@ class UntilCall(StepCall[T]):
             current_call.reset(token)
 
     def open_entry(self) -> StepDone | None:
-        """That it waits until something is so."""
-        return self._entry(status.WAITING, "{}", calls=self._calls, format_=FORMAT) if self._record is None else None
+        """That it waits until something is so, and since when."""
+        if self._record is not None:
+            return None
+        self._began = self._since
+        return self._entry(status.WAITING, "{}", calls=self._calls, format_=FORMAT)
 
     async def _time_is_up_at(self) -> int | None:
         if self._timeout_ms is None:
