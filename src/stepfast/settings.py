@@ -80,6 +80,11 @@ class Settings:
     """Deeper nesting than this is refused: some reader of the row would fail on it."""
     max_records: int = 50_000
     """Records of one run at most: all of them are read back when it is replayed."""
+    max_signals: int = 10_000
+    """Signals that a run keeps without having taken them. The next one is refused, because somebody sends what nobody
+    waits for."""
+    mail_bytes: int = 8 * 1024 * 1024
+    """About how many bytes one look into a mailbox brings at most; the rest comes with the next."""
     max_name: int = 200
     """Characters in the name of a workflow, queue, step or tag, and in a key."""
     record_arguments: bool = True

@@ -28,7 +28,9 @@ from stepfast import (
     Stepfast,
     SyncContext,
 )
+from stepfast.engine.inbox import Inbox
 from stepfast.model.ids import new_id
+from stepfast.model.records import Mailbox
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, let_pass, reached, wake
@@ -879,3 +881,34 @@ async def test_a_signal_with_a_field_that_its_type_does_not_know_is_not_taken_fo
     await app.drain()
     assert await run.status() in ("failed", "waiting")
     assert not calls
+
+
+async def test_signals_that_nobody_waits_for_are_not_read(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox may be full of them, and is looked into about once a second. Those that are waited for come in order,
+    some at a time."""
+    brought: list[str] = []
+    put = Inbox.put
+
+    def noted(inbox: Inbox, box: Mailbox, *more: Any) -> None:
+        brought.extend(mail.name for mail in box.mail)
+        put(inbox, box, *more)
+
+    monkeypatch.setattr(Inbox, "put", noted)
+
+    @app.workflow
+    async def collect(ctx: Context) -> list[list[int]]:
+        words = [await ctx.wait_signal("word", type=int) for _ in range(40)]
+        late = await ctx.gather(*(ctx.wait_signal("late", type=int) for _ in range(20)))
+        return [words, sorted(late)]
+
+    run = await app.start(collect)
+    for n in range(50):
+        await run.signal("other", n)
+        if n < 40:
+            await run.signal("word", n)
+        if n < 20:
+            await run.signal("late", n)
+    await app.drain()
+    assert await run.result(timeout=20) == [list(range(40)), list(range(20))]
+    assert "other" not in brought
+    assert (brought.count("word"), brought.count("late")) == (40, 20), "each is brought once"

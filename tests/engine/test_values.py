@@ -20,6 +20,7 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.model.ids import new_id
+from stepfast.model.records import Look
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import count, doomed, reached
@@ -295,7 +296,7 @@ async def test_values_pass_through_the_codec(make_app: MakeApp) -> None:
     run = await app.start(order)
     await run.signal("go", "plain word")
     store = await app.store()
-    [mail] = (await store.mail([run.id]))[run.id].mail
+    [mail] = (await store.mail([Look(run.id)]))[run.id].mail
     assert "plain" not in (mail.value or "")
     await app.drain()
     assert await run.result(timeout=PATIENCE) == "plain word"

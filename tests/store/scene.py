@@ -20,6 +20,7 @@ from stepfast.model.records import (
     Entry,
     FlushAnswer,
     Lane,
+    Look,
     Mail,
     Mailbox,
     NewRun,
@@ -196,7 +197,7 @@ class Scene:
         return run
 
     async def mailbox(self, run_id: str) -> Mailbox:
-        return (await self.store.mail([run_id]))[run_id]
+        return (await self.store.mail([Look(run_id)]))[run_id]
 
     async def post(self, mail: Mail) -> None:
         """Mail that was only inserted, as from within a caller's transaction; each later than the one before."""

@@ -8,8 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from stepfast.errors import InvalidState
 from stepfast.model.ids import new_id
-from stepfast.model.records import Lane
+from stepfast.model.records import Lane, Look
+from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.store.protocol import Delivery
 from tests.store.conftest import Stores
@@ -236,7 +238,7 @@ async def test_one_look_serves_many_runs(scene: Scene) -> None:
     await scene.store.send(signal(second, "b"))
     await scene.store.send(signal(second, "c"))
     nobody = new_id()
-    boxes = await scene.store.mail([second, empty, first, nobody])
+    boxes = await scene.store.mail([Look(run_id) for run_id in (second, empty, first, nobody)])
     assert {run_id: [mail.name for mail in box.mail] for run_id, box in boxes.items()} == {
         first: ["a"],
         second: ["b", "c"],
@@ -257,6 +259,59 @@ async def test_a_look_sees_what_is_not_delivered_yet_but_no_cancellation(scene: 
 
 
 # -- taking -------------------------------------------------------------------------------------------------
+
+
+async def test_a_look_brings_only_what_is_asked_for_and_is_new(scene: Scene) -> None:
+    run_id = await scene.start()
+    letters = [signal(run_id, name) for name in ("other", "word", "other", "word", "word")]
+    for mail in letters:
+        await scene.store.send(mail)
+    await scene.post(child := signal(run_id, "completed", kind="child"))
+
+    async def look(names: dict[str, int], *seen: str) -> set[str]:
+        return {mail.id for mail in (await scene.store.mail([Look(run_id, names, seen)]))[run_id].mail}
+
+    assert await look({}) == {child.id}
+    assert await look({"word": 2}, child.id) == {letters[1].id, letters[3].id}
+    assert await look({"word": 2}, child.id, letters[1].id) == {letters[3].id, letters[4].id}
+    assert await look({"word": 2, "none": 1}, child.id, *(mail.id for mail in letters)) == set()
+
+
+async def test_a_look_brings_so_many_bytes_at_most_but_of_each_name_the_first(stores: Stores, bare: Store) -> None:
+    if not stores.shared:
+        pytest.skip("the same code as for a file")
+    await bare.migrate()
+    scene = await stores.scene(await stores.open(settings=Settings(mail_bytes=100_000)))
+    run_id, large = await scene.start(), '"' + 80_000 * "x" + '"'
+    letters = [signal(run_id, name, large) for name in ("a", "a", "a", "b")]
+    for mail in letters:
+        await scene.store.send(mail)
+    for _ in range(3):
+        await scene.post(signal(run_id, "completed", large, kind="child"))
+    box = (await scene.store.mail([Look(run_id, {"a": 9, "b": 9})]))[run_id]
+    signals = [mail.id for mail in box.mail if mail.kind == "signal"]
+    assert signals == [letters[0].id, letters[1].id, letters[3].id]
+    assert (sum(mail.kind == "child" for mail in box.mail), box.more) == (2, True)
+    assert {mail.value for mail in box.mail} == {large}
+    box = (await scene.store.mail([Look(run_id, {}, tuple(mail.id for mail in box.mail))]))[run_id]
+    assert [mail.kind for mail in box.mail] == ["child"]
+
+
+async def test_a_run_keeps_so_many_signals_and_no_more(stores: Stores, bare: Store) -> None:
+    if not stores.shared:
+        pytest.skip("the same code as for a file")
+    await bare.migrate()
+    scene = await stores.scene(await stores.open(settings=Settings(max_signals=3)))
+    run = await scene.running()
+    letters = [signal(run.id) for _ in range(3)]
+    for mail in letters:
+        assert (await scene.store.send(mail)).done
+    with pytest.raises(InvalidState, match=r"has 3 signals.*max_signals"):
+        await scene.store.send(signal(run.id))
+    assert (await scene.store.send(letters[0], again=True)).done, "it is there already"
+    assert (await scene.mailbox(run.id)).wakes == 3
+    await scene.flush(joint(run, takes=[letters[0].id]))
+    assert (await scene.store.send(signal(run.id))).done
 
 
 async def test_mail_is_taken_with_the_record_that_names_it(scene: Scene) -> None:
@@ -397,7 +452,7 @@ async def test_delivery_is_bounded_and_takes_the_oldest_first(scene: Scene) -> N
     for run_id in reversed(ids):
         await scene.post(signal(run_id))
     assert (await scene.store.deliver(2)).moved == 2
-    boxes = await scene.store.mail(ids)
+    boxes = await scene.store.mail([Look(run_id) for run_id in ids])
     assert [boxes[run_id].wakes for run_id in ids] == [0, 0, 0, 1, 1]
     assert [(await scene.store.deliver(2)).moved for _ in range(3)] == [2, 1, 0]
 
@@ -513,7 +568,7 @@ async def test_deliverers_at_once_count_nothing_twice(scene: Scene, twin: Store)
         deliveries = await asyncio.gather(*(store.deliver(7) for store in (scene.store, twin, scene.store, twin)))
         moved += sum(delivery.moved for delivery in deliveries)
     assert moved == 30
-    assert {box.wakes for box in (await scene.store.mail(ids)).values()} == {3}
+    assert {box.wakes for box in (await scene.store.mail([Look(run_id) for run_id in ids])).values()} == {3}
 
 
 # -- when a wait is due -------------------------------------------------------------------------------------

@@ -311,6 +311,8 @@ class DurableCall(Generic[T]):
     async def _settle(self, entry: StepDone | StepWith) -> T:
         """Record the outcome, and give the code what a replay would give it."""
         now = await self._execution.record(entry)
+        if isinstance(entry, StepWith) and entry.takes:
+            self._execution.inbox.gone(entry.takes)
         return self._outcome(as_record(entry.step if isinstance(entry, StepWith) else entry, now))
 
     async def _record_cancelled(self) -> None:

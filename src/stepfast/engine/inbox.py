@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 
 from ..model import status
-from ..model.records import Mail, Mailbox
+from ..model.records import Look, Mail, Mailbox
 
 Waiter = asyncio.Future[Mail | None]
+
+_AHEAD = 16
+"""Signals of a name that are read ahead of those who wait for them."""
+_MOST_NAMES = 20
+"""Names that are looked for, beside those that somebody waits for."""
 
 
 class Inbox:
@@ -23,18 +28,51 @@ class Inbox:
         self.looked_at: float | None = None
         """When the last look began, by this process's clock."""
         self._seen: set[str] = set()
+        self._there: set[str] = set()
+        """What was brought and may still lie in the mailbox: it need not be brought again."""
+        self._names: dict[str, bool] = {}
+        """Names of signals that looks ask for, and whether all there were at the last look have been brought."""
         self._signals: dict[str, deque[Mail]] = {}
         self._children: dict[str, Mail] = {}
         self._waiters: dict[tuple[str, str], deque[Waiter]] = {}
         self._watchers: set[asyncio.Future[None]] = set()
 
-    def put(self, box: Mailbox) -> None:
+    def want(self, kind: str, key: str) -> None:
+        """From now on looks ask for this. Names that nobody has waited for in a while are forgotten."""
+        if kind == status.MAIL_CHILD:
+            return
+        self._names[key] = self._names.pop(key, False)
+        if len(self._names) > _MOST_NAMES:
+            for name in list(self._names)[:-_MOST_NAMES]:
+                if not self._waiting_for(name):
+                    del self._names[name]
+
+    def knows(self, kind: str, key: str) -> bool:
+        """Whether all that had come until the last look has been brought. Ends of children always come along."""
+        if self.known_empty:
+            return True
+        return self.looked_at is not None if kind == status.MAIL_CHILD else self._names.get(key, False)
+
+    def look(self, run_id: str) -> Look:
+        """What the next look is to bring: for whoever waits, and some more."""
+        return Look(run_id, {name: self._waiting_for(name) + _AHEAD for name in self._names}, tuple(self._there))
+
+    def _waiting_for(self, name: str) -> int:
+        return sum(not waiter.done() for waiter in self._waiters.get((status.MAIL_SIGNAL, name), ()))
+
+    def put(self, box: Mailbox, look: Look | None = None, holds_all: bool = True) -> None:
         """Take in what a look brought."""
         moved = box.wakes != self.wakes
         self.wakes, self.ends = box.wakes, box.ends
+        self.known_empty = self.known_empty and not (box.wakes or box.ends or box.mail)
+        came = Counter(mail.name for mail in box.mail if mail.kind == status.MAIL_SIGNAL)
+        for name, most in ((look and look.names) or {}).items():
+            if name in self._names:
+                self._names[name] = holds_all and came[name] < most
         for mail in box.mail:
             if mail.id not in self._seen:
                 self._seen.add(mail.id)
+                self._there.add(mail.id)
                 self._sort(mail)
         if moved:
             for watcher in self._watchers:
@@ -66,6 +104,10 @@ class Inbox:
             return self._children.pop(key, None)
         waiting = self._signals.get(key)
         return waiting.popleft() if waiting else None
+
+    def gone(self, mail_ids: list[str]) -> None:
+        """Mail was taken, and lies in the mailbox no longer."""
+        self._there.difference_update(mail_ids)
 
     def share(self, mail: Mail) -> None:
         """The end of a child is there for everybody who asks for it, now and later."""

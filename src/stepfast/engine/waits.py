@@ -53,7 +53,6 @@ class Waits:
         """Since when everything under way has been waiting."""
         self._waited = 0.0
         self._looking: asyncio.Future[None] | None = None
-        self._looked = False
 
     # -- for those who wait ------------------------------------------------------------------------------------
 
@@ -70,9 +69,11 @@ class Waits:
     async def mail(self, kind: str, key: str, due_at: int | None, what: str, group: object = None) -> Mail | None:
         """Wait for mail: a signal of a name, the end of a child. None: it did not come in time."""
         inbox = self._execution.inbox
-        if not (self._looked or inbox.known_empty):
-            await self._look_into_mailbox()
+        inbox.want(kind, key)
         mail = inbox.take(kind, key)
+        while mail is None and not inbox.knows(kind, key):
+            await self._look_into_mailbox()
+            mail = inbox.take(kind, key)
         if mail is not None:
             return mail
         self._execution.recorder.watch_mail(self._execution)
@@ -122,7 +123,6 @@ class Waits:
     async def _look_once(self) -> None:
         try:
             await self._execution.recorder.look_into_mailbox(self._execution)
-            self._looked = True
         finally:
             self._looking = None
 

@@ -361,13 +361,26 @@ class Mail(Struct, gc=False):
     format: int = FORMAT
 
 
+class Look(NamedTuple):
+    """What one look into a mailbox is to bring."""
+
+    run_id: str
+    names: dict[str, int] | None = None
+    """The names of signals that are waited for, and how many of each at most. None: all there are."""
+    seen: tuple[str, ...] = ()
+    """Mail that was brought before, and may still lie there."""
+
+
 class Mailbox(Struct, gc=False):
     """What a look at a run's mailbox brought: the counters first, so that mail is never older than they are."""
 
     wakes: int
     ends: int
     mail: list[Mail] = field(default_factory=list)
-    """In the order it was sent."""
+    """In the order it was sent. Of each name that was asked for the first, if there is one; of the ends of children
+    all, unless there are ``more``."""
+    more: bool = False
+    """Whether ends of children may have been left for the next look."""
 
 
 class Asked(Struct):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import InvalidState
 from ..model.records import (
     ActivityRow,
     Asked,
@@ -21,6 +22,7 @@ from ..model.records import (
     Definition,
     FlushAnswer,
     Lane,
+    Look,
     Mail,
     Mailbox,
     NewRun,
@@ -116,6 +118,19 @@ class Wakeups(NamedTuple):
     ended: bool
     look: bool = False
     """Something may have changed, nobody knows what."""
+
+
+def mailbox_full(run_id: str, most: int) -> InvalidState:
+    """Too many signals lie in a mailbox already."""
+    return InvalidState(
+        f"run {run_id} has {most} signals that it has not taken, and keeps no more (setting max_signals): is the name "
+        "one that it waits for?"
+    )
+
+
+def holds_all(mail: Sequence[Mail], most: int) -> bool:
+    """Whether a look was not cut short by the bytes that it may bring. A character has up to four bytes."""
+    return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
 class Store(Protocol):
@@ -337,8 +352,9 @@ class Store(Protocol):
         function raises undoes everything and is raised."""
         ...
 
-    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
-        """A look into the mailboxes of these runs."""
+    async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
+        """Looks into the mailboxes of some runs: what was sent to them and is new to who looks, no more than about
+        ``mail_bytes`` for each, but of each name that is waited for the oldest in any case."""
         ...
 
     async def deliver(self, limit: int) -> Delivery:

@@ -7,8 +7,10 @@ import logging
 import time
 
 from ..engine.execution import Execution
+from ..model.records import Look, Mailbox
 from ..settings import Settings
 from ..store import Store
+from ..store.protocol import holds_all
 from .patience import dutifully
 
 _MARGIN = 1.0
@@ -64,10 +66,10 @@ class Mailman:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
-            ids, began = list(wanted), time.monotonic()
+            looks, began = [execution.inbox.look(run_id) for run_id, (execution, _) in wanted.items()], time.monotonic()
             try:
                 found = await dutifully(
-                    lambda: self._store.mail(ids),  # noqa: B023
+                    lambda: self._store.mail(looks),  # noqa: B023
                     "mail", self._logger, self._settings.outage_backoff_max,
                 )  # fmt: skip
             except Exception as error:  # a bug: those who wait for this look must not wait for ever
@@ -77,12 +79,23 @@ class Mailman:
                         future.set_exception(error)
                         future.exception()  # seen: not everybody waits for it
                 continue
-            for run_id, (execution, future) in wanted.items():
-                if run_id in found:
-                    execution.inbox.looked_at = began
-                    execution.inbox.put(found[run_id])
-                if not future.done():
-                    future.set_result(None)
+            for look, (run_id, asked) in zip(looks, wanted.items(), strict=True):
+                self._bring(look, found.get(run_id), *asked, began)
+
+    def _bring(
+        self, look: Look, box: Mailbox | None, execution: Execution, future: asyncio.Future[None], began: float
+    ) -> None:
+        """Put what was found into the inbox. Ends of children that were too much for one look come with the next."""
+        inbox = execution.inbox
+        box = box or Mailbox(inbox.wakes, inbox.ends)  # the run is gone
+        inbox.looked_at = began
+        inbox.put(box, look, holds_all(box.mail, self._settings.mail_bytes))
+        if box.more and execution.closed is None:
+            self._wanted.setdefault(look.run_id, (execution, future))
+            if self._wanted[look.run_id][1] is future:
+                return
+        if not future.done():
+            future.set_result(None)
 
     async def close(self) -> None:
         """Nobody asks any more."""

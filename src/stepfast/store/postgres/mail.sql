@@ -2,19 +2,39 @@
 -- the lock of the run it is for; only inserting needs none.
 
 -- name: mail
--- A look into the boxes of some runs. One statement, so one snapshot: the counters are never newer than the mail.
+-- A look into the boxes of some runs. One statement, so one snapshot: the counters are never newer than the mail. $2 has
+-- for each run the names of signals that it waits for, as JSON, and how many of each are wanted (null: all); $3 is what
+-- was brought before. Of each name the first comes in any case, or the run would sleep over it; the rest, and the ends
+-- of children, up to $4 bytes.
 SELECT r.id AS run_id, r.wakes, r.ends, m.id, m.kind, m.name, m.value, m.error, m.format
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-LEFT JOIN {schema}.mailbox m ON m.run_id = r.id AND m.kind IN ('signal', 'child')
+FROM unnest($1::uuid[], $2::text[]) AS u(id, names) JOIN {schema}.runs r ON r.id = u.id
+LEFT JOIN LATERAL (
+    SELECT l.* FROM (
+        SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before
+        FROM (SELECT x.id, x.kind, x.name, x.value, x.error, x.format, x.sent_at,
+                     COALESCE(octet_length(x.value), 0) + COALESCE(octet_length(x.error), 0) AS size,
+                     CASE WHEN x.kind = 'child' OR u.names IS NULL THEN 2147483647
+                          ELSE ((u.names::json) ->> x.name)::integer END AS most
+              FROM {schema}.mailbox x
+              WHERE x.run_id = u.id AND x.kind IN ('signal', 'child') AND (x.id = ANY ($3::uuid[])) IS NOT TRUE
+        ) AS b
+        WHERE b.most IS NOT NULL
+        WINDOW pile AS (PARTITION BY b.kind, CASE WHEN b.kind = 'signal' THEN b.name END ORDER BY b.sent_at, b.id)
+    ) AS l
+    WHERE l.n = 1 OR (l.n <= l.most AND l.before < $4::bigint)
+) AS m ON true
 ORDER BY r.id, m.sent_at, m.id;
 
 -- name: send
--- A signal for a run that is locked in this transaction. If it is there already, nothing more happens. What waits is
+-- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing more
+-- happens. What waits is
 -- woken, whatever it waits for: it looks into its box, and waits again for the rest. What is paused acts on it at
 -- resume; and a step of a dag run that is not released yet, when it is.
 WITH put AS (
     INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, {now})
+    SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+          < $8::bigint
     ON CONFLICT (run_id, id) DO NOTHING
     RETURNING 1
 )
@@ -38,10 +58,18 @@ SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
 SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}.runs WHERE id = $1;
 
 -- name: leave_mail
--- A signal inside a transaction of the sender's: only inserted. It is delivered after the commit.
+-- A signal inside a transaction of the sender's: only inserted, unless there are $8 already. It is delivered after the
+-- commit.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-VALUES ($1, $2, $3, $4, $5, $6, $7, {now}, false)
-ON CONFLICT (run_id, id) DO NOTHING;
+SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, false
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+      < $8::bigint
+ON CONFLICT (run_id, id) DO NOTHING
+RETURNING 1;
+
+-- name: is_there
+-- Whether a signal lies in the box.
+SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
 
 -- name: undelivered
 -- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from ...model.records import Asked, Lane, Mail, Mailbox
-from ...model.status import MAIL_CANCEL, NO_SUCH_STEP, TERMINAL, WAITING, WAITING_STEPS
-from ..protocol import Delivery
+from ...model.records import Asked, Lane, Look, Mail, Mailbox
+from ...model.status import MAIL_CANCEL, MAIL_CHILD, NO_SUCH_STEP, TERMINAL, WAITING, WAITING_STEPS
+from ...settings import Settings
+from ..protocol import Delivery, holds_all, mailbox_full
 from .callers import Callers
 from .connections import Line
 from .graphs import Dags
@@ -21,18 +23,28 @@ class Mailroom:
     """Looks over one line, delivers over another; what senders do takes any connection."""
 
     def __init__(
-        self, looking: Line, delivering: Line, statements: dict[str, str], dags: Dags, callers: Callers
+        self,
+        looking: Line,
+        delivering: Line,
+        statements: dict[str, str],
+        dags: Dags,
+        callers: Callers,
+        settings: Settings,
     ) -> None:
+        self._settings = settings
         self._callers = callers
         self._looking = looking
         self._delivering = delivering
         self._sql = statements
         self._dags = dags
 
-    async def look(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+    async def look(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """One question for all of them."""
         boxes: dict[str, Mailbox] = {}
-        for row in await self._looking.fetch(self._sql["mail"], list(runs)):
+        names = [None if look.names is None else msgspec.json.encode(look.names).decode() for look in looks]
+        seen = [mail_id for look in looks for mail_id in look.seen]
+        most = self._settings.mail_bytes
+        for row in await self._looking.fetch(self._sql["mail"], [look.run_id for look in looks], names, seen, most):
             run_id = str(row["run_id"])
             box = boxes.get(run_id)
             if box is None:
@@ -41,6 +53,8 @@ class Mailroom:
                 box.mail.append(
                     Mail(run_id, str(row["id"]), row["kind"], row["name"], row["value"], row["error"], row["format"])
                 )
+        for box in boxes.values():
+            box.more = not holds_all([mail for mail in box.mail if mail.kind == MAIL_CHILD], most)
         return boxes
 
     # -- sending ---------------------------------------------------------------------------------------------
@@ -67,7 +81,9 @@ class Mailroom:
 
     async def _send_locked(self, connection: Any, run: Any, mail: Mail, again: bool) -> Asked:
         taken = again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id)
-        woken = None if taken else await connection.fetchrow(self._sql["send"], *_values(mail))
+        woken = None if taken else await connection.fetchrow(self._sql["send"], *_values(mail), self._most)
+        if woken is None and not taken:
+            await self._refuse_if_full(connection, mail)
         asked = Asked(run["status"], run["reason"], done=True, running=run["held"])
         if woken is not None and run["status"] == WAITING and run["waiting_for"] != WAITING_STEPS:
             asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
@@ -99,9 +115,20 @@ class Mailroom:
                 if step is None or step["status"] in TERMINAL:
                     return Asked(run["status"], NO_SUCH_STEP)
                 mail = replace(mail, run_id=str(step["id"]))
-            if refused is None:
-                await theirs.execute(self._sql["leave_mail"], *_values(mail))
-        return refused or Asked(run["status"], run["reason"], done=True)
+            if refused is not None:
+                return refused
+            if await theirs.fetchval(self._sql["leave_mail"], *_values(mail), self._most) is None:
+                await self._refuse_if_full(theirs, mail)
+        return Asked(run["status"], run["reason"], done=True)
+
+    @property
+    def _most(self) -> int:
+        return self._settings.max_signals
+
+    async def _refuse_if_full(self, connection: Any, mail: Mail) -> None:
+        """It was not put into the box: because it is there already, or because too many others are."""
+        if await connection.fetchval(self._sql["is_there"], mail.run_id, mail.id) is None:
+            raise mailbox_full(mail.run_id, self._most)
 
     # -- delivering ------------------------------------------------------------------------------------------
 

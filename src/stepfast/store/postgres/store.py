@@ -21,6 +21,7 @@ from ...model.records import (
     Definition,
     FlushAnswer,
     Lane,
+    Look,
     Mail,
     Mailbox,
     NewRun,
@@ -92,7 +93,7 @@ class PostgresStore:
         self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags)
         self._claims = Claims(lines["claim"], self._sql, settings)
         self._sweeps = Sweeps(lines["sweep"], self._sql, dags)
-        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers, settings)
         self._operators = Operators(self._sql, dags)
         self._graphs = GraphReader(lines["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
@@ -392,9 +393,9 @@ class PostgresStore:
         """A function's own statements and the record of its result, in one transaction."""
         return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout)
 
-    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+    async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the boxes of these runs."""
-        return await self._mailroom.look(runs)
+        return await self._mailroom.look(looks)
 
     async def deliver(self, limit: int) -> Delivery:
         """Take mail that was only inserted to its runs."""

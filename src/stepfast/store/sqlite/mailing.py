@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from ...model import status
-from ...model.records import Asked, Lane, Mail, Mailbox
-from ..protocol import Delivery
+from ...model.records import Asked, Lane, Look, Mail, Mailbox
+from ..protocol import Delivery, holds_all, mailbox_full
 from .operating import Standing, cancel, standing
 from .wide import execute_wide, fetch_wide
 
@@ -18,17 +19,31 @@ Letter = tuple[str, str]
 """(id, kind)"""
 
 
-def mail(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[str]) -> dict[str, Mailbox]:
-    """Two questions for all of them, the counters first: no snapshot holds them together."""
-    ids = msgspec.json.encode(list(runs)).decode()
+def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look], most: int) -> dict[str, Mailbox]:
+    """Two questions for all of them, the counters first: no snapshot holds them together. Large letters apart."""
+    ids = _json([look.run_id for look in looks])
     boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch_wide(database, sql["counters"], (ids,))}
-    for _, *letter in sorted(fetch_wide(database, sql["mail"], (ids,)), key=lambda row: (row[0], row[2])):
-        if letter[0] in boxes:
-            boxes[letter[0]].mail.append(Mail(*letter))
+    asked = _json([(look.run_id, look.names) for look in looks])
+    seen = _json([mail_id for look in looks for mail_id in look.seen])
+    letters = sorted(fetch_wide(database, sql["mail"], (asked, seen, most)), key=lambda row: (row[0], row[2]))
+    for _, run_id, mail_id, kind, name, value, error, format_, large in letters:
+        if large:
+            found = database.execute(sql["letter"], (run_id, mail_id)).fetchone()
+            if found is None:
+                continue  # taken meanwhile
+            (value,) = found
+        if run_id in boxes:
+            boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_))
+    for box in boxes.values():
+        box.more = not holds_all([letter for letter in box.mail if letter.kind == status.MAIL_CHILD], most)
     return boxes
 
 
-def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: bool) -> Asked:
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: bool, most: int) -> Asked:
     """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
     run = standing(database, sql, mail.run_id)
     if run is None:
@@ -36,7 +51,7 @@ def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: b
     if run.ended and not again:
         return run.says()
     if run.is_dag:
-        return _send_to_step(database, sql, run, mail, again)
+        return _send_to_step(database, sql, run, mail, again, most)
     if again and database.execute(sql["was_taken"], (mail.run_id, mail.id)).fetchone() is not None:
         return run.says(done=True)
     if run.ended:
@@ -44,11 +59,20 @@ def send(database: sqlite3.Connection, sql: dict[str, str], mail: Mail, again: b
     row = (mail.run_id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
     if not database.execute(sql["send"], row).rowcount:
         return run.says(done=True)
+    refuse_if_full(database, sql, mail.run_id, most)
     _wake(database, sql, run, 1, mail.run_id)
     return run.says(done=True, ready=run.sleeps)
 
 
-def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standing, mail: Mail, again: bool) -> Asked:
+def refuse_if_full(database: Any, sql: dict[str, str], run_id: str, most: int) -> None:
+    """Asked once the signal is in the mailbox: it goes with whatever else is rolled back."""
+    if database.execute(sql["count_signals"], (run_id, most + 1)).fetchone()[0] > most:
+        raise mailbox_full(run_id, most)
+
+
+def _send_to_step(
+    database: sqlite3.Connection, sql: dict[str, str], dag: Standing, mail: Mail, again: bool, most: int
+) -> Asked:
     """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
     has come to its end."""
     step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
@@ -57,7 +81,7 @@ def _send_to_step(database: sqlite3.Connection, sql: dict[str, str], dag: Standi
         if taken or dag.ended:
             return dag.says(done=bool(taken))
         return Asked(dag.status, status.NO_SUCH_STEP)
-    asked = send(database, sql, msgspec.structs.replace(mail, run_id=step[0]), again)
+    asked = send(database, sql, msgspec.structs.replace(mail, run_id=step[0]), again, most)
     return Asked(dag.status, dag.reason, asked.done, asked.lane, running=asked.running)
 
 

@@ -20,6 +20,7 @@ from ...model.records import (
     Definition,
     FlushAnswer,
     Lane,
+    Look,
     Mail,
     Mailbox,
     NewRun,
@@ -197,7 +198,7 @@ class SqliteStore:
 
     async def send_within(self, connection: Any, mail: Mail) -> Asked:
         """A signal on the caller's connection, to be delivered after the commit."""
-        return await within.send_within(connection, self._sql, mail, self._troubles)
+        return await within.send_within(connection, self._sql, mail, self._troubles, self._settings.max_signals)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -315,7 +316,9 @@ class SqliteStore:
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
         """Put a signal into a run's mailbox and wake the run."""
-        return await self._write(lambda database: mailing.send(database, self._sql, mail, again))
+        return await self._write(
+            lambda database: mailing.send(database, self._sql, mail, again, self._settings.max_signals)
+        )
 
     async def cancel(self, run_id: str) -> Asked:
         """End a run, begin its undoing, or mark it."""
@@ -404,9 +407,9 @@ class SqliteStore:
             cause = undone.cause
         raise cause
 
-    async def mail(self, runs: Sequence[str]) -> dict[str, Mailbox]:
+    async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the mailboxes of these runs."""
-        return await self._read(lambda database: mailing.mail(database, self._sql, runs))
+        return await self._read(lambda database: mailing.mail(database, self._sql, looks, self._settings.mail_bytes))
 
     async def deliver(self, limit: int) -> Delivery:
         """Take mail that was only inserted to its runs."""

@@ -7,10 +7,32 @@ SELECT json_group_array(json_array(r.id, r.wakes, r.ends))
 FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS r ON r.id = asked.value;
 
 -- name: mail
--- What lies in the mailboxes of these runs, delivered or not; a cancellation is not for the run's own eyes.
-SELECT json_group_array(json_array(m.sent_at, m.run_id, m.id, m.kind, m.name, m.value, m.error, m.format))
-FROM json_each(?) AS asked CROSS JOIN {prefix}mailbox AS m ON m.run_id = asked.value
-WHERE m.kind IN ('signal', 'child');
+-- What lies in the mailboxes of some runs, delivered or not, and is new to who looks; a cancellation is not for the run's
+-- own eyes. Each look is [run, {name: how many} or null for all]; then what was brought before, and how many bytes may
+-- come. Of each name the first comes in any case, or the run would sleep over it. A large one is asked for by itself.
+SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN size <= {large} THEN value END, error, format,
+                                   size > {large}))
+FROM (
+    SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
+        SELECT m.*, COALESCE({size}(m.value), 0) + COALESCE({size}(m.error), 0) AS size,
+               CASE WHEN m.kind = 'child' OR json_type(asked.value, '$[1]') = 'null' THEN 2147483647
+                    ELSE (SELECT wanted.value FROM json_each(asked.value, '$[1]') AS wanted WHERE wanted.key = m.name)
+               END AS most
+        FROM json_each(?) AS asked CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(asked.value, '$[0]')
+        WHERE m.kind IN ('signal', 'child') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
+    ) AS b
+    WHERE b.most IS NOT NULL
+    WINDOW pile AS (PARTITION BY b.run_id, b.kind, CASE WHEN b.kind = 'signal' THEN b.name END ORDER BY b.sent_at, b.id)
+)
+WHERE n = 1 OR (n <= most AND before < ?);
+
+-- name: letter
+-- The value of one.
+SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
+
+-- name: count_signals
+-- How many signals lie in a mailbox, counted up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal' LIMIT ?);
 
 -- name: standing
 -- Where a run stands, for whoever is about to change that.

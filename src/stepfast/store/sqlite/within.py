@@ -19,6 +19,7 @@ from ...model.records import Asked, Mail, NewRun
 from .connections import is_busy
 from .families import post
 from .graphs import post_to_step
+from .mailing import refuse_if_full
 from .starting import start
 from .troubles import Troubles
 
@@ -71,7 +72,7 @@ async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewR
     return await _within(connection, lambda database: start(database, sql, runs), troubles)
 
 
-async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles) -> Asked:
+async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Asked:
     """Post a signal, unless the run has ended."""
 
     def send(database: Any) -> Asked:
@@ -82,7 +83,11 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         state, reason, is_dag = row
         if is_dag and state not in status.TERMINAL:
             done = post_to_step(database, sql, mail)
+            step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
+            if step is not None:
+                refuse_if_full(database, sql, step[0], most)
             return Asked(state, reason if done else status.NO_SUCH_STEP, done)
+        refuse_if_full(database, sql, mail.run_id, most)
         return Asked(state, reason, done=posted or state not in status.TERMINAL)
 
     return await _within(connection, send, troubles)
