@@ -5,6 +5,7 @@ Every sentence names the function, its file and line, and what to write instead.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 import warnings
@@ -161,7 +162,7 @@ def _is_method(function: Any) -> bool:
         return False
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     inside_class = bool(owner) and not owner.endswith("<locals>")
-    return inside_class and code.co_varnames[0] in ("self", "cls")
+    return inside_class and code.co_varnames[0] in _SELF
 
 
 def check_types(types: dict[str, Any], what: str, function: Any) -> None:
@@ -174,7 +175,33 @@ def check_types(types: dict[str, Any], what: str, function: Any) -> None:
 
 
 def check_called(function: Any, shape: Shape) -> None:
-    """The same for a function that is a step without being declared as one: said when it is first called."""
+    """The same for a function that is a step without being declared as one: said when it is first called. A lambda is
+    new at every call, so what is plainly in order is seen at a glance."""
+    code = getattr(function, "__code__", None)
+    if (
+        code is not None
+        and not code.co_flags & _UNUSUAL
+        and (shape.returns is Any or _is_readable(shape.returns))
+        and (not code.co_argcount or code.co_varnames[0] not in _SELF)
+    ):
+        return
+    _check_called(function, shape)
+
+
+_SELF = ("self", "cls")
+_UNUSUAL = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_readable: set[Any] = set()
+"""Annotations that were found to be readable from JSON."""
+
+
+def _is_readable(type_: Any) -> bool:
+    try:
+        return type_ in _readable
+    except TypeError:  # an annotation that cannot be hashed
+        return False
+
+
+def _check_called(function: Any, shape: Shape) -> None:
     kind = getattr(function, "kind", None)
     if kind is not None and hasattr(function, "takes_input"):
         name = function.name
@@ -188,6 +215,9 @@ def check_called(function: Any, shape: Shape) -> None:
     except ConfigurationError as error:
         raise ContextMisuse(str(error)) from None
     warn_if_types_are_lost(function)
+    if len(_readable) < 10_000:  # classes made at run time; keep it bounded
+        with contextlib.suppress(TypeError):
+            _readable.add(shape.returns)
 
 
 # -- undo ------------------------------------------------------------------------------------------------------------

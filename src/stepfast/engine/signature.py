@@ -59,7 +59,10 @@ def is_async(function: Callable[..., Any]) -> bool:
 def return_type(function: Callable[..., Any], scope: dict[str, Any] | None = None) -> Any:
     """The annotated result; Any where there is none or it cannot be resolved."""
     plain = _unwrap(function)
-    found = _resolve(plain, getattr(plain, "__annotations__", {}).get("return", Any), scope)
+    annotation = getattr(plain, "__annotations__", {}).get("return", Any)
+    if annotation is Any:
+        return Any
+    found = _resolve(plain, annotation, scope)
     return Any if found in (UNRESOLVED, typing.NoReturn, typing.Never) else meant(found)
 
 
@@ -85,6 +88,8 @@ def meant(annotation: Any) -> Any:
     """The annotation, where ``object`` is taken for what it says: anything."""
     if annotation is object:
         return Any
+    if type(annotation) is type:  # a plain class, as most are
+        return annotation
     arguments, origin = typing.get_args(annotation), typing.get_origin(annotation)
     wide = tuple(map(meant, arguments))
     if wide == arguments or origin is None:
