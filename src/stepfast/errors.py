@@ -264,6 +264,11 @@ class LeaseLost(Released):
     """Another worker may own the run by now: nothing this handler does is recorded any more."""
 
 
+class RecordsVanished(LeaseLost):
+    """The database has lost records of the run that were committed (a failover to a server that lagged behind): the run
+    goes on from what is left, on whichever worker claims it next."""
+
+
 class RunSuspended(Released):
     """The run waits for something longer than a moment and has given its slot back."""
 

@@ -21,6 +21,7 @@ from ..errors import (
 from ..model import status
 from ..model.graph import Settled
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
+from ..model.tally import Tally
 from .call import as_record
 from .failure import ending_record
 from .history import History
@@ -80,6 +81,8 @@ class Execution:
     """Whether this claim has made a new record."""
     leaving = False
     """Whether the entry that ends this claim is already in the journal."""
+    parting: asyncio.Future[int] | None = None
+    """The receipt for the entry that ends this claim."""
     handler_done = False
     """Whether the handler has given its slot back."""
     out_of_time = False
@@ -92,6 +95,10 @@ class Execution:
     """Calls that the code's own timeout, or a group of tasks, has ended."""
     ends_recalled = False
     """Whether the ends of children that are on record are in the inbox."""
+    _tally: Tally | None = None
+    """What is stored, where the records themselves have become too many to be kept."""
+    _sure: int | None = None
+    """How many of the new records are committed; None: all of them. Others go out with the release of the run."""
     _inbox: Inbox | None = None
     _waits: Waits | None = None
     _holds: Holds | None = None
@@ -285,7 +292,9 @@ class Execution:
         if self.live is not None:
             self.live.append((done, now))
             if len(self.live) > self.recorder.settings.history_records:
-                self.live = None
+                self._keep_only_count()
+        else:
+            self._count(done)
         if self.history.left:
             self.made_early((done.branch, done.position))
         if self.asked is not None:
@@ -308,7 +317,9 @@ class Execution:
         if self.live is not None:
             self.live.append((entry, now))
             if len(self.live) > self.recorder.settings.history_records:
-                self.live = None
+                self._keep_only_count()
+        else:
+            self._count(entry)
         if self.history.left:
             self.made_early((entry.branch, entry.position))
 
@@ -323,12 +334,33 @@ class Execution:
         the run, by whatever code, knows that it was called, and what may not be called in its place."""
         if self.claimed.undoing:
             return
+        self._sure = len(self.live or ())
         for call in list(self.active):
             entry = call.open_entry()
             if entry is not None:
                 self.recorder.note(entry)
                 if self.live is not None:
                     self.live.append((entry, self.database_now()))
+
+    def _keep_only_count(self) -> None:
+        self._tally = self._counted()
+        self.live = None
+
+    def _count(self, entry: StepDone) -> None:
+        assert self._tally is not None
+        self._tally.add(entry.branch, entry.position, entry.status)
+
+    def _counted(self) -> Tally:
+        tally = Tally()
+        for record in self.history.records.values():
+            tally.add(record.branch, record.position, record.status)
+        for entry, _ in (self.live or [])[: self._sure]:
+            tally.add(entry.branch, entry.position, entry.status)
+        return tally
+
+    def believed(self) -> int:
+        """How much is stored of this run, if nothing that was acknowledged has vanished."""
+        return (self._tally or self._counted()).number
 
     def saw(self, branch: str, recorded_at: int) -> None:
         """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
@@ -528,7 +560,8 @@ class Execution:
         if claimed.node is not None and transition.status in status.TERMINAL and transition.settled is None:
             assert self.view is not None
             transition.settled = Settled(claimed.dag_id or "", claimed.node, transition.status, self.view.graph)
-        return self.recorder.record(transition)
+        self.parting = self.recorder.record(transition)
+        return self.parting
 
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""

@@ -6,13 +6,17 @@ Times are milliseconds of the database's clock. Spans are milliseconds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from ..settings import FORMAT
 from .graph import Settled
+from .tally import Believer
+
+NO_DOUBTS: Mapping[str, Believer] = MappingProxyType({})
 
 RUN_ITSELF = -1
 """The position under which the failed tries of a run as a whole are kept; steps count from 0."""
@@ -298,6 +302,9 @@ class Batch(Struct, gc=False):
     values: list[ValueSet] = field(default_factory=list)
     claims: dict[str, int] = field(default_factory=dict)
     """The claim number each run in the batch is fenced on: one per run."""
+    doubts: Mapping[str, Believer] = NO_DOUBTS
+    """Runs of which more may be believed than is stored; those in the batch are compared. It changes while the batch is
+    under way: whoever writes looks at it when the connection is at hand."""
 
     def add(self, entry: Entry) -> None:
         """Put an entry where it belongs."""
@@ -344,6 +351,8 @@ class FlushAnswer(Struct, gc=False):
     """Where steps of dag runs, or dag runs themselves, were put in line."""
     asked_elsewhere: bool = False
     """Whether steps that other workers hold are to end, because their dag run begins to fail."""
+    vanished: set[str] = field(default_factory=set)
+    """Those of the lost of which less is stored than was believed, though they name this worker still."""
 
 
 class Mail(Struct, gc=False):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidState
 from ..model.records import (
+    NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
@@ -35,6 +36,8 @@ from ..model.records import (
     Tick,
     WorkerInfo,
 )
+from ..model.tally import Believer
+from .breaks import Breaks
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -137,6 +140,8 @@ class Store(Protocol):
     """A database that holds runs."""
 
     dialect: str
+    breaks: Breaks
+    """Tells when a connection broke: what was committed before may be gone."""
 
     @property
     def can_wake(self) -> bool:
@@ -344,11 +349,12 @@ class Store(Protocol):
 
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None,
+        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function with a connection inside a transaction, and commit what it did together with the record of
         its result. The fence and the record come last. If the record is there already, made under this claim, it is
-        returned and the function is not called. LeaseLost if the run is not this worker's any more; what the
+        returned and the function is not called. RecordsVanished if it is one of the ``doubts`` and less is stored of
+        it than is believed. LeaseLost if the run is not this worker's any more; what the
         function raises undoes everything and is raised."""
         ...
 

@@ -38,6 +38,12 @@ class HistoryCache:
         self.drop(run_id)
         return entry[1] if entry is not None and last + 1 == claim else None
 
+    def clear(self) -> None:
+        """Forget all: what is remembered may not be stored any more."""
+        self._entries.clear()
+        self.claims.clear()
+        self._size = 0
+
     def drop(self, run_id: str) -> None:
         """Forget a run."""
         entry = self._entries.pop(run_id, None)

@@ -71,6 +71,8 @@ class Claimer:
         """How many claims have been asked for."""
         self.asking = False
         """Whether the last of them is still unanswered: it may have taken runs that we do not know of yet."""
+        self.asked_at = 0.0
+        """When the last one was asked for (monotonic)."""
         self.last_found = 0.0
         """When a claim last brought something (monotonic)."""
 
@@ -163,7 +165,7 @@ class Claimer:
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
         self.calls += 1
-        self.asking = True
+        self.asking, self.asked_at = True, time.monotonic()
         try:
             await self._claim_once(lanes, limit, room)
         finally:

@@ -11,10 +11,11 @@ from typing import Any
 
 from ..engine.calls import exited
 from ..engine.execution import Execution
-from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError
+from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings
 from ..store import Store
+from .doubts import Doubts
 from .patience import dutifully
 
 NewChild = Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]
@@ -94,6 +95,9 @@ class Errands:
         self._worker_id = worker_id
         self.new_child = new_child
         self._ready = ready
+        self.doubts = Doubts(dict)
+        self.vanished: Callable[[str, int], None] = lambda _run_id, _claim: None
+        """Told of a (run, claim) of which less is stored than was believed."""
 
     async def outcome(self, run_id: str) -> Outcome | None:
         """How a run ended, if it has."""
@@ -137,7 +141,10 @@ class Errands:
 
         async def transact() -> tuple[StepRecord, str | None]:
             try:
-                return await self._store.transact(self._worker_id(), *arguments)
+                return await self._store.transact(self._worker_id(), *arguments, self.doubts.open)
+            except RecordsVanished:
+                self.vanished(execution.run_id, execution.claim)
+                raise
             except BaseException as error:
                 if error is theirs.raised and not isinstance(error, asyncio.CancelledError):
                     raise _OfTheCode from None

@@ -632,6 +632,8 @@ class Executor:
             records = execution.cacheable()
             if records is not None:
                 self.cache.put(execution.run_id, execution.claim, records)
+        if execution.parting is not None and not execution.parting.done():
+            self._journal.left[execution.run_id] = execution
         self._free(execution)
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -714,6 +716,8 @@ class Executor:
             told = "run %s: lost its lease (claim %d)"
             self.logger.warning(told, run_id, execution.claim, extra=ids_of(execution))
             execution.lose()
+            if self._journal.has(run_id, execution.claim):
+                self._journal.left[run_id] = execution  # what it has done may still be written, if nobody else has it
             self._free(execution)
 
     def lose_all(self) -> None:

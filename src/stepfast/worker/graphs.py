@@ -124,6 +124,10 @@ class Graphs:
                 future.set_result(seen)
             self._forget()
 
+    def forget_outputs(self) -> None:
+        """What was seen may not be stored any more."""
+        self._seen.clear()
+
     def _forget(self) -> None:
         """Least recently asked for goes first; it can be asked for again."""
         size = sum(seen.size for seen in self._seen.values())

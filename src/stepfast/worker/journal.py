@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
+from ..model.tally import Believer
 from ..settings import Settings
 from ..store import Store
+from .doubts import Doubts
 from .patience import dutifully
 
 
@@ -42,7 +44,7 @@ class Journal:
         settings: Settings,
         logger: logging.Logger,
         worker_id: Callable[[], str],
-        heard: Callable[[dict[str, int], dict[str, str]], None],
+        heard: Callable[[dict[str, int], FlushAnswer], None],
         flushed: Callable[[list[Transition]], None],
         joined: Callable[[list[StepWith], FlushAnswer], None],
     ) -> None:
@@ -61,6 +63,9 @@ class Journal:
         """Whether the flusher has to be rung; while it is at work it looks by itself."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self.doubts = Doubts(dict)
+        self.left: dict[str, Believer] = {}
+        """Runs that are not at hand any more, but of which something is still to be written."""
         self._giving_up = False
         self._over = False
         self.loop = asyncio.get_running_loop()
@@ -144,7 +149,7 @@ class Journal:
         return items
 
     async def _flush(self, items: list[Item]) -> None:
-        worker, batch = self._worker_id(), Batch()
+        worker, batch = self._worker_id(), Batch(doubts=self.doubts.open)
         items = self._sort(items, batch)
         if not items:
             return
@@ -186,8 +191,12 @@ class Journal:
         return kept
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
+        def ask() -> Awaitable[FlushAnswer]:
+            self.doubts.asking()
+            return self._store.flush(worker, batch)
+
         return await dutifully(
-            lambda: self._store.flush(worker, batch),
+            ask,
             "journal",
             self._logger,
             self._settings.outage_backoff_max,
@@ -209,6 +218,11 @@ class Journal:
             receipt.set_exception(error)
 
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
+        if self.doubts.open:
+            self.doubts.settle(batch, answer)
+        if self.left:
+            for run_id in batch.claims.keys() - answer.busy:
+                self.left.pop(run_id, None)
         if not (answer.lost or answer.busy or answer.barred):
             for _, receipt in items:
                 if receipt is not None:
@@ -221,7 +235,7 @@ class Journal:
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
             self._joined(joint, answer)
         if answer.lost or answer.asked:
-            self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer.asked)
+            self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
             await asyncio.sleep(0.005)  # only held rows are left: give their holder time to commit
 
@@ -243,6 +257,7 @@ class Journal:
     def disown(self) -> None:
         """The worker goes on under a new id: what was put in under the old one is not its to write."""
         items, self._waiting = self._waiting, []
+        self.left.clear()
         for item in items:
             _refuse(item)
 

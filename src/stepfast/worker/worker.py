@@ -23,6 +23,7 @@ from ..store.protocol import Wakeups
 from .blocked import LoopWatch
 from .claimer import Claimer
 from .collector import collector
+from .doubts import Doubts
 from .ending import bounded, ended, to_the_end
 from .errands import Errands, NewChild
 from .executor import Executor
@@ -91,6 +92,10 @@ class Worker:
             settings, settings.concurrency, payloads, logger, self._workflows, self._journal,
             self._slots_freed, self._fetch_history, self._peers, self._mailman, self._errands, self._graphs,
         )  # fmt: skip
+        self._doubts = self._journal.doubts = self._errands.doubts = Doubts(
+            lambda: {**self._journal.left, **self._executor.running}
+        )
+        self._errands.vanished = lambda run_id, claim: self._vanished([(run_id, claim)])
         self._claimer = Claimer(
             store, settings, logger, self._my_id, self._versions, queues,
             self._free_slots, self._executor.suspect_room, self._accept,
@@ -147,6 +152,7 @@ class Worker:
         self._logger.info("worker %s started: %s", self.id, ", ".join(names) or "no workflows")
         collector.ease(self, self._settings.gc_threshold)
         self._switchboard.subscribe(self._woken)
+        self._store.breaks.subscribe(self._connection_broke)
         self._heartbeat.start()
         for duty in (self._journal, self._claimer, self._sweeper):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
@@ -192,6 +198,7 @@ class Worker:
         cannot be given back now is reaped after the lease. Safe to repeat."""
         self._heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
         self._switchboard.unsubscribe(self._woken)
+        self._store.breaks.unsubscribe(self._connection_broke)
         collector.restore(self)
         await bounded(self._hand_over(), _GIVE_BACK, "giving runs back", self._logger)
         self._journal.give_up()
@@ -325,6 +332,36 @@ class Worker:
             self._chore(self._give_back([(run.id, run.claim) for run in runs]))
         else:
             self._executor.accept(runs)
+            self._heed_breaks(runs)
+
+    def _heed_breaks(self, runs: list[Claimed]) -> None:
+        """These are new, and known from the database itself; unless a connection broke while they were claimed."""
+        if self._doubts.open:
+            for run in runs:
+                # What the claim before has still to say under the same number, its claim having vanished, is refused.
+                if not self._journal.has(run.id, run.claim):
+                    self._doubts.drop(run.id)
+        if self._doubts.last_break >= self._claimer.asked_at:
+            self._doubts.broke()
+
+    def _connection_broke(self) -> None:
+        """What was acknowledged may be gone, as after a failover to a server that lagged behind: remembered histories
+        are read again, and what is held is compared before anything more is written of it."""
+        self._executor.cache.clear()
+        self._graphs.forget_outputs()
+        self._doubts.broke()
+
+    def _vanished(self, held: Iterable[tuple[str, int]]) -> None:
+        """Less is stored of these runs than we were told. They still name us: back in line with them, to go on from
+        what is left."""
+        held = sorted(held)
+        for run_id, _ in held:
+            self._logger.error(
+                "run %s: the database has lost records of it that were committed; it goes on from what is left", run_id,
+                extra={"run_id": run_id},
+            )  # fmt: skip
+            self._executor.cache.drop(run_id)
+        self._chore(self._give_back(held))
 
     def _slots_freed(self) -> None:
         self._claimer.slots_freed()
@@ -353,11 +390,13 @@ class Worker:
         if answer.asked_elsewhere:
             self._switchboard.look_everywhere()
 
-    def _flush_answered(self, lost: dict[str, int], asked: dict[str, str]) -> None:
+    def _flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
         for run_id, claim in lost.items():
             self._executor.lose(run_id, claim)
-        for run_id, what in asked.items():
+        for run_id, what in answer.asked.items():
             self._executor.ask(run_id, what)
+        if answer.vanished:
+            self._vanished((run_id, lost[run_id]) for run_id in answer.vanished)
         if lost:
             # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
             # waiting for it, or a retry may be due sooner than the next tick.

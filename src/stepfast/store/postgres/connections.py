@@ -16,6 +16,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from .arrays import know_arrays
 from .catalogue import SEARCH_PATH
+from .continuity import Continuity
 from .server_errors import translate
 from .transactions import close_quietly, closing, drop, give_back, is_gone
 
@@ -159,8 +160,10 @@ async def _can_look_for_client(connection: Any) -> bool:
 class Line:
     """One connection kept for one duty, so that a busy neighbour never makes it wait. Reconnects when broken."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: Connector, continuity: Continuity | None = None) -> None:
         self._connector = connector
+        self._continuity = continuity
+        self._was_open = False
         self._lock = asyncio.Lock()
         self._connection: Any = None
         self.closed = False
@@ -203,16 +206,31 @@ class Line:
         """Disconnect at once. A pool that the connection came from knows of it by itself."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._tell_of_break()
             drop(connection)
 
     async def _open(self) -> Any:
         if not self.closed and (self._connection is None or is_gone(self._connection)):
             pool = self._connector.shared_pool
-            self._connection = await (self._connector.connect() if pool is None else _acquire(pool))
+            connection = await (self._connector.connect() if pool is None else _acquire(pool))
+            if pool is None:
+                connection.add_termination_listener(self._terminated)
+            if self._was_open:
+                self._tell_of_break()
+            self._connection, self._was_open = connection, True
         if self.closed:
             self.drop()
             raise AppClosed
         return self._connection
+
+    def _terminated(self, connection: Any) -> None:
+        """The server, or the network, has closed it, perhaps while nobody used it."""
+        if connection is self._connection:
+            self._tell_of_break()
+
+    def _tell_of_break(self) -> None:
+        if self._continuity is not None and not self.closed:
+            self._continuity.broke()
 
 
 async def _acquire(pool: Any) -> Any:

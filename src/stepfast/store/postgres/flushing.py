@@ -25,6 +25,7 @@ from ...model.records import (
 )
 from .columns import ids, numbers, texts
 from .connections import Line
+from .continuity import Continuity
 from .forgetting import forget_steps
 from .graphs import NONE_LOCKED, Dags, Locked, is_fatal
 from .starting import Starts
@@ -41,11 +42,14 @@ _NO_COLUMNS: tuple[tuple[Any, ...], ...] = ((),) * 16
 class Flusher:
     """Writes batches over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str], starts: Starts, dags: Dags) -> None:
+    def __init__(
+        self, line: Line, statements: dict[str, str], starts: Starts, dags: Dags, continuity: Continuity
+    ) -> None:
         self._line = line
         self._sql = statements
         self._starts = starts
         self._dags = dags
+        self._continuity = continuity
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write what passes the fence; say what did not."""
@@ -73,6 +77,8 @@ class Flusher:
         if outputs is None or None in words:
             return None
         async with self._line.use() as connection:
+            if batch.doubts and not batch.doubts.keys().isdisjoint(batch.claims):
+                return None
             try:
                 row = await connection.fetchrow(
                     self._sql["flush"],
@@ -87,6 +93,7 @@ class Flusher:
                     numbers([t.claim for t in ended]),
                     outputs,
                     ended[0].format if ended else columns[_FORMAT][0],
+                    self._continuity.started,
                 )
             except asyncpg.DivisionByZeroError:
                 return None
@@ -108,7 +115,11 @@ class Flusher:
                 now = max(rows[0]["now_ms"], locked.now) if rows else 0
                 answer = FlushAnswer(now, asked={str(r["id"]): r["asked"] for r in rows if r["asked"]})
                 passed = {(str(row["id"]), row["claim"]) for row in rows if str(row["id"]) not in kept_out}
+                if rows:
+                    self._continuity.met(rows[0]["server"])
+                answer.vanished = await self._find_vanished(connection, batch, passed)
                 foreign = await self._find_foreign(connection, [*batch.steps, *(e.step for e in batch.joint)])
+                foreign |= answer.vanished
                 if passed:
                     kept = _part(batch, lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
                     answer.barred = await self._bar(connection, kept, answer.asked)
@@ -228,6 +239,15 @@ class Flusher:
         answer.busy = {str(row["id"]) for row in rows}
         answer.lost |= {run_id for run_id, _ in refused} - answer.busy
 
+    async def _find_vanished(self, connection: Any, batch: Batch, passed: set[tuple[str, int]]) -> set[str]:
+        """Of the doubtful: runs of which less is stored than their worker was told. Nothing of them is written."""
+        doubtful = [run_id for run_id, _ in passed if run_id in batch.doubts]
+        if not doubtful:
+            return set()
+        rows = await connection.fetch(self._sql["stored"], doubtful)
+        stored = {str(row["id"]): row["number"] for row in rows}
+        return {run_id for run_id in doubtful if stored[run_id] < batch.doubts[run_id].believed()}
+
     async def _find_foreign(self, connection: Any, steps: list[StepDone]) -> set[str]:
         """Runs whose history is not what we believe. A conflicting record of our own claim is our own, written before
         its reply was lost; one of another claim is not, and then nothing of the run is written."""
@@ -281,6 +301,7 @@ def _part(batch: Batch, belongs: Callable[[Entry], bool]) -> Batch:
         kept(batch.transitions),
         kept(batch.joint),
         kept(batch.values),
+        doubts=batch.doubts,
     )
 
 
@@ -295,6 +316,7 @@ def _both(first: FlushAnswer, second: FlushAnswer) -> FlushAnswer:
         first.undelivered or second.undelivered,
         first.lanes | second.lanes,
         first.asked_elsewhere or second.asked_elsewhere,
+        first.vanished | second.vanished,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
 from ...model.records import (
+    NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
@@ -34,6 +35,7 @@ from ...model.records import (
     Tick,
     WorkerInfo,
 )
+from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..migrations import migrations
@@ -44,6 +46,7 @@ from .callers import Callers
 from .catalogue import qualify
 from .claiming import Claims
 from .connections import Connector, Line, connect_error
+from .continuity import Continuity
 from .flushing import Flusher
 from .graph_reading import GraphReader
 from .graphs import Dags
@@ -64,6 +67,9 @@ _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
 _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 """Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
 
+_SERVER = "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint"
+"""When the server was started: another time is another server, or the same one after a crash."""
+
 _FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
 _DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
 """Each has a connection of its own, made when it is first needed."""
@@ -76,9 +82,11 @@ class PostgresStore:
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
-        words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE}
+        words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, _FILES, words).items()}
         self._channel = f"stepfast_{namespace}"
+        continuity = Continuity()
+        self.breaks = continuity.breaks
         self._connector = Connector(url, settings, pool)
         self._url = url.text
         self._pool: Any = pool
@@ -86,17 +94,17 @@ class PostgresStore:
         known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
         self._schema = Schema(words["schema"], known, self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
-        lines = self._lines = {duty: Line(self._connector) for duty in _DUTIES}
+        lines = self._lines = {duty: Line(self._connector, continuity) for duty in _DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
         self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch, callers)
         dags = Dags(self._sql)
-        self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags)
+        self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags, continuity)
         self._claims = Claims(lines["claim"], self._sql, settings)
-        self._sweeps = Sweeps(lines["sweep"], self._sql, dags)
+        self._sweeps = Sweeps(lines["sweep"], self._sql, dags, continuity)
         self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers, settings)
         self._operators = Operators(self._sql, dags)
         self._graphs = GraphReader(lines["mail"], self._sql)
-        self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1)
+        self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1, continuity)
 
     @property
     def can_wake(self) -> bool:
@@ -388,10 +396,10 @@ class PostgresStore:
 
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None,
+        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """A function's own statements and the record of its result, in one transaction."""
-        return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout)
+        return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout, doubts)
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the boxes of these runs."""

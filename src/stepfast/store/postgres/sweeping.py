@@ -11,6 +11,7 @@ from ...model.status import REASON_DEADLINE
 from ..engine_errors import DEADLINE_ERROR, EXPIRED_ERROR, LOST_ERROR
 from ..protocol import Promotion, Reaping
 from .connections import Line
+from .continuity import Continuity
 from .graphs import Dags, Effects, Locked, Why
 from .transactions import transaction
 
@@ -18,7 +19,8 @@ from .transactions import transaction
 class Sweeps:
     """Sweeps over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str], dags: Dags) -> None:
+    def __init__(self, line: Line, statements: dict[str, str], dags: Dags, continuity: Continuity) -> None:
+        self._continuity = continuity
         self._line = line
         self._sql = statements
         self._dags = dags
@@ -27,6 +29,7 @@ class Sweeps:
         """Which duties have work?"""
         served = None if queues is None else list(queues)
         row = (await self._line.fetch(self._sql["tick"], lanes, list(workflows), served))[0]
+        self._continuity.met(row["server"])
         found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
         due = row["next_due"]
         return Tick(

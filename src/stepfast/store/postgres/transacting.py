@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import asyncpg
 
-from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, StepTimeout, sentence
+from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVanished, StepTimeout, sentence
 from ...model.records import StepDone, StepRecord
+from ...model.tally import Believer
 from ...settings import Settings
 from ..protocol import Transacted
 from .arrays import know_arrays
 from .connections import Connector
+from .continuity import Continuity
 from .server_errors import translate
 from .transactions import PATIENCE, borrowed, close_pool, give_up, is_gone, roll_back
 
@@ -31,7 +33,15 @@ _DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClient
 class Transactions:
     """A small pool of its own; with a pool of the user's, a few of its connections."""
 
-    def __init__(self, connector: Connector, statements: dict[str, str], settings: Settings, reserved: int) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        statements: dict[str, str],
+        settings: Settings,
+        reserved: int,
+        continuity: Continuity,
+    ) -> None:
+        self._continuity = continuity
         self._connector = connector
         self._sql = statements
         self._bound = settings.command_timeout
@@ -55,7 +65,7 @@ class Transactions:
 
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None,
+        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer],
     ) -> Transacted:  # fmt: skip
         """The record, made now or found."""
         async with self._places, self._connection() as connection:
@@ -67,7 +77,7 @@ class Transactions:
                 if found is None:
                     with _theirs(connection):
                         done = record(await _called(call, connection, timeout))
-                    made = await self._record(connection, txid, worker, done)
+                    made = await self._record(connection, txid, worker, done, doubts)
                     if made is not None:
                         await self._commit(connection, transaction)
                         return made
@@ -79,6 +89,8 @@ class Transactions:
                     raise _lost(run_id)
                 return found
             except BaseException as error:
+                if isinstance(error, DatabaseUnavailable):
+                    self._continuity.broke()
                 await give_up(connection, transaction, error)
                 raise
 
@@ -88,9 +100,12 @@ class Transactions:
         """The number of the transaction, and the outcome at this place, if this very claim has recorded one."""
         async with self._ours():
             row = await connection.fetchrow(self._sql["recorded_step"], run_id, *place, claim)
-        return row["txid"], None if row["position"] is None else Transacted(StepRecord(*row[2:]), row["asked"])
+        self._continuity.met(row["server"])
+        return row["txid"], None if row["position"] is None else Transacted(StepRecord(*row[3:]), row["asked"])
 
-    async def _record(self, connection: Any, txid: int, worker: str, done: StepDone) -> Transacted | None:
+    async def _record(
+        self, connection: Any, txid: int, worker: str, done: StepDone, doubts: Mapping[str, Believer]
+    ) -> Transacted | None:
         """None: there is a record by now."""
         if not is_gone(connection) and not connection.is_in_transaction():
             raise _misuse(done)
@@ -101,10 +116,18 @@ class Transactions:
             now = fence["now_ms"]
             if now is None:
                 raise _lost(done.run_id)
+            if done.run_id in doubts:
+                await self._compare(connection, done.run_id, doubts[done.run_id])
             columns = [[value] for value in (*done, None)]
             if await connection.execute(self._sql["record_steps"], *columns, now) != "INSERT 0 1":
                 return None
         return Transacted(_as_read(done, now), fence["asked"])
+
+    async def _compare(self, connection: Any, run_id: str, believer: Believer) -> None:
+        """Whether all is stored that was acknowledged before a connection broke."""
+        [row] = await connection.fetch(self._sql["stored"], [run_id])
+        if row["number"] < believer.believed():
+            raise RecordsVanished(f"run {run_id}: the database has lost records of it that were committed")
 
     async def _commit(self, connection: Any, transaction: Any) -> None:
         """What the user's deferred constraints say comes out as it is."""

@@ -128,8 +128,8 @@ GROUP BY t.run_id, t.branch, t.position;
 -- name: flush
 -- The journal's usual freight in one round trip: completed steps of the main line, tried once, and completed runs. The
 -- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
--- pass the fence, or a position was recorded before, the division by zero undoes it all, and the batch is written
--- statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
+-- pass the fence, or a position was recorded before, or the server is not the one we know ($15), the division by zero
+-- undoes it all, and the batch is written statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
 -- TRUE` keeps the IN a hashed subplan rather than a join, and `IS NOT DISTINCT FROM` keeps the fence from looking
 -- through all that the worker holds, by the index on worker, for each of its rows. Columns come as texts (columns.py);
 -- `given` is asked by subqueries and not joined, for a join would carry all of it along with each row of the fence.
@@ -171,6 +171,7 @@ WITH clock AS MATERIALIZED (
     FROM given
 )
 SELECT (SELECT now FROM clock) / CASE WHEN fenced = steps + ends AND recorded = steps AND completed = ends
+                                           AND COALESCE($15::bigint = {server}, true)
                                       THEN 1 ELSE 0 END AS now_ms,
        (SELECT array_agg(id) FROM fence WHERE asked IS NOT NULL) AS asked_ids,
        (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
@@ -178,11 +179,17 @@ FROM counts;
 
 -- name: fence
 -- The same lock on its own, for flushes that carry more than the usual freight.
-SELECT r.id, r.claim, r.asked, {now} AS now_ms
+SELECT r.id, r.claim, r.asked, {now} AS now_ms, {server} AS server
 FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
 WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
 ORDER BY r.id
 FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: stored
+-- How much is stored of runs, as one number each: an open record counts one, an outcome two.
+SELECT u.id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
+FROM unnest($1::uuid[]) AS u(id) LEFT JOIN {schema}.steps s ON s.run_id = u.id
+GROUP BY u.id;
 
 -- name: still_ours
 -- Of runs that did not pass the fence: which are ours all the same, and were only locked?
@@ -391,7 +398,7 @@ WITH RECURSIVE lanes AS (
 ), known AS (
     SELECT queue, workflow, priority FROM lanes WHERE $1 AND workflow = ANY($2::text[])
 )
-SELECT {now} AS now_ms,
+SELECT {now} AS now_ms, {server} AS server,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
        EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($2::text[])
                AND ($3::text[] IS NULL OR queue = ANY($3::text[]))) AS suspects,

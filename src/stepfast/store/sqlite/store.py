@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ...model.records import (
+    NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
@@ -33,8 +34,10 @@ from ...model.records import (
     Tick,
     WorkerInfo,
 )
+from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
+from ..breaks import Breaks
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
@@ -75,6 +78,7 @@ class SqliteStore:
     can_wake = True
 
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
+        self.breaks = Breaks()
         self._path = url.path
         self._ours = f"{namespace}_meta"
         self._settings = settings
@@ -395,10 +399,10 @@ class SqliteStore:
 
     async def transact(
         self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
-        record: Callable[[Any], StepDone], timeout: float | None,
+        record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
-        ``except``, so that nothing is added to it."""
+        ``except``, so that nothing is added to it. There are no doubts: a file loses no commits."""
         try:
             return await self._write(
                 lambda db: transact(db, self._sql, worker, run_id, claim, place, call, record, timeout)

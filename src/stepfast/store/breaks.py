@@ -1,0 +1,30 @@
+"""Breaks: the word that a connection broke, for whoever remembers what the database has said.
+
+After a failover to a standby that lagged behind, or a crash of a server that does not wait for its disk, commits that
+were acknowledged are gone. Nobody tells of that; but no server goes away without its connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Breaks:
+    """Those who are to be told, in the event loop of the store."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def subscribe(self, told: Callable[[], None]) -> None:
+        """Call this at each break."""
+        self._listeners.append(told)
+
+    def unsubscribe(self, told: Callable[[], None]) -> None:
+        """Call it no more."""
+        if told in self._listeners:
+            self._listeners.remove(told)
+
+    def tell(self) -> None:
+        """A connection broke, or leads to another server than the one before."""
+        for told in list(self._listeners):
+            told()

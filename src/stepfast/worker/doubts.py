@@ -1,0 +1,48 @@
+"""Doubts: which of its runs a worker does not trust its memory of, since a connection broke.
+
+Commits that it was told of may be gone, with the row still naming this worker and its claim: the fence alone would let
+it go on from memory and leave a hole in the history. So the first write of each such run compares, in its own
+transaction, what is stored with what is believed. If there is less, the run is lost to this worker, and goes on from
+what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from ..model.records import Batch, FlushAnswer
+from ..model.tally import Believer
+
+
+class Doubts:
+    """Open doubts, settled run by run. While nothing breaks there are none."""
+
+    def __init__(self, held: Callable[[], Mapping[str, Believer]]) -> None:
+        self._held = held
+        self.open: dict[str, Believer] = {}
+        self.last_break = float("-inf")
+        """When it was noticed (monotonic)."""
+        self._breaks = 0
+        self._asked_at = 0
+
+    def broke(self) -> None:
+        """From here on nothing is sure that was believed before."""
+        self._breaks += 1
+        self.last_break = time.monotonic()
+        self.open.update(self._held())
+
+    def asking(self) -> None:
+        """A flush is sent: it settles the doubts of its runs, but not those that come while it is under way."""
+        self._asked_at = self._breaks
+
+    def settle(self, batch: Batch, answer: FlushAnswer) -> None:
+        """What was compared, and found to be as believed or lost, is doubted no more."""
+        if self._asked_at == self._breaks:
+            for run_id in batch.claims:
+                if run_id not in answer.busy:
+                    self.open.pop(run_id, None)
+
+    def drop(self, run_id: str) -> None:
+        """The run was compared elsewhere, or is not held any more."""
+        self.open.pop(run_id, None)
