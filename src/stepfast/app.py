@@ -23,7 +23,7 @@ from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow
 from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import Backoff, seconds
 from .model.ids import is_id, new_id
-from .model.names import check_name, check_namespace, refuse_unknown
+from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
@@ -73,6 +73,10 @@ class Stepfast:
         """Whether somebody said which database to use, here or in the environment."""
         default = os.environ.get("STEPFAST_NAMESPACE") or DEFAULT_NAMESPACE
         self.namespace = check_namespace(default if namespace is None else namespace)
+        if settings is not None and not isinstance(settings, Settings):
+            raise ConfigurationError(
+                f"settings= takes Settings, as in settings=Settings(lease=10), not {type(settings).__name__}"
+            )
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
@@ -149,6 +153,7 @@ class Stepfast:
             known = self.workflows.get(workflow.name)
             if known is not None and known.version != workflow.version:
                 raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
+            self._check_names(workflow)
             self.workflows[workflow.name] = workflow
             return workflow
 
@@ -176,8 +181,16 @@ class Stepfast:
         known = self.workflows.get(dag.name)
         if known is not None:
             raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")
+        self._check_names(dag)
         self.workflows[dag.name] = dag
         return dag
+
+    def _check_names(self, workflow: Workflow[Any, Any]) -> None:
+        """By the limit of this application, which the code that declared it did not know."""
+        limit = self.settings.max_name
+        check_name(workflow.name, f"the name of a {workflow.kind}", limit)
+        if workflow.options.queue is not None:
+            check_queue(workflow.options.queue, limit)
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -410,6 +423,8 @@ class Stepfast:
     async def _make_worker(self, queues: Sequence[str] | None = None, **changes: Any) -> Worker:
         if isinstance(queues, str):
             raise ConfigurationError(f"queues must be a list of names, not the string {queues!r}")
+        for queue in queues or ():
+            check_queue(queue, self.settings.max_name)
         settings = self.settings.with_changes(**changes)
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))

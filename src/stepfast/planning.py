@@ -15,7 +15,7 @@ from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
 from .model.backoff import moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
-from .model.names import check_name, refuse_unknown
+from .model.names import check_name, check_queue, refuse_unknown
 from .model.payload import Payloads
 from .model.records import Definition, NewNode, NewRun, Parent, RunShape
 from .model.schema import first_problem
@@ -159,7 +159,7 @@ def _shape(
     return RunShape(
         workflow,
         version,
-        own_queue if queue is None else check_name(queue, "the queue", settings.max_name),
+        own_queue if queue is None else check_queue(queue, settings.max_name),
         priority,
         0 if delay is None else _milliseconds(delay, "delay") or 0,
         None if at is None else moment(at, "at"),

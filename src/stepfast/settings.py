@@ -7,6 +7,9 @@ can be set in the environment as ``STEPFAST_`` plus its name in capitals.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import logging
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -127,9 +130,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0:
-                raise ConfigurationError(f"settings: {field.name} must not be negative, got {value!r}")
+            _check(field.name, str(field.type), getattr(self, field.name))
         if self.beat >= self.lease:
             raise ConfigurationError(
                 f"settings: the heartbeat ({self.beat:g} s) must be shorter than the lease ({self.lease:g} s), "
@@ -151,6 +152,7 @@ class Settings:
     def from_environment(cls, environ: dict[str, str] | None = None, **changes: Any) -> Settings:
         """The defaults, then ``STEPFAST_…`` variables, then what was passed."""
         environ = dict(os.environ) if environ is None else environ
+        _warn_of_misspelt(environ, [field.name for field in dataclasses.fields(cls)])
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             text = environ.get(f"STEPFAST_{field.name.upper()}")
@@ -158,6 +160,43 @@ class Settings:
                 values[field.name] = _parse(field.name, text, getattr(cls(), field.name))
         values.update({k: v for k, v in changes.items() if v is not None})
         return cls(**values)
+
+
+def _check(name: str, kind: str, value: Any) -> None:
+    """Refuse what is not of the kind that the annotation names."""
+    if value is None:
+        fits, wanted = kind.endswith("| None"), "a number"
+    elif kind == "bool":
+        fits, wanted = isinstance(value, bool), "True or False"
+    elif kind == "int":
+        fits, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    else:
+        fits, wanted = _is_number(value), "a number"
+    if not fits:
+        raise ConfigurationError(f"settings: {name} must be {wanted}, not {value!r}")
+    if value is not None and value < 0:
+        raise ConfigurationError(f"settings: {name} must not be negative, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_OTHER_VARIABLES = ("STEPFAST_URL", "STEPFAST_NAMESPACE", "STEPFAST_CHILD_URL")
+_told: set[str] = set()
+"""Variables that were warned of already."""
+
+
+def _warn_of_misspelt(environ: dict[str, str], names: list[str]) -> None:
+    """A variable that nearly has the name of a setting, and sets nothing. Others may have variables of our prefix."""
+    known = [*_OTHER_VARIABLES, *(f"STEPFAST_{name.upper()}" for name in names)]
+    for variable in environ.keys() - _told:
+        if variable.startswith("STEPFAST_") and variable not in known:
+            _told.add(variable)
+            if nearest := difflib.get_close_matches(variable, known, 1, 0.85):
+                logging.getLogger("stepfast").warning(
+                    "the environment variable %s sets nothing; did you mean %s?", variable, nearest[0]
+                )
 
 
 def _parse(name: str, text: str, default: Any) -> Any:

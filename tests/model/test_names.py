@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError
+from stepfast import ConfigurationError, Context, Settings, Stepfast
 from stepfast.model.names import check_name, check_namespace
 
 
@@ -36,3 +36,46 @@ def test_a_namespace_is_a_plain_identifier(name: str) -> None:
 def test_anything_else_is_no_namespace(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         check_namespace(name)
+
+
+@pytest.mark.parametrize("name", ["a,b", " a", "a ", ","])
+def test_a_queue_that_the_command_line_could_not_name_is_refused(name: str) -> None:
+    app = Stepfast("sqlite://")
+    with pytest.raises(ConfigurationError, match="--queues"):
+        app.task(queue=name)
+    with pytest.raises(ConfigurationError, match="--queues"):
+        app.dag("d", queue=name)
+
+
+async def test_the_limit_of_names_is_kept_wherever_one_comes_in() -> None:
+    """Names of workflows, dags, queues, steps, signals, keys and tags, by the application's own limit."""
+    long = "x" * 11
+
+    async def step_with_a_long_name() -> None: ...
+
+    async with Stepfast("sqlite://", settings=Settings(max_name=10)) as app:
+
+        @app.workflow(name="steps", max_attempts=1)
+        async def steps(ctx: Context) -> None:
+            await ctx.step(step_with_a_long_name)
+
+        for declare in (
+            lambda: app.workflow(name=long)(steps.function),
+            lambda: app.workflow(name="x", queue=long)(steps.function),
+            lambda: app.dag(long),
+            lambda: app.dag("y", queue=long),
+        ):
+            with pytest.raises(ConfigurationError, match="at most 10"):
+                declare()
+        for options in ({"queue": long}, {"key": long}, {"tags": [long]}):
+            with pytest.raises(ConfigurationError, match="at most 10"):
+                await app.start(steps, **options)  # type: ignore[arg-type]
+        for queues in ([long], ["a,b"]):
+            with pytest.raises(ConfigurationError, match=r"at most 10|--queues"):
+                await app.drain(queues=queues)
+        run = await app.start(steps)
+        with pytest.raises(ConfigurationError, match="at most 10"):
+            await run.signal(long)
+        await app.drain()
+        error = (await run.info()).error
+        assert error is not None and "at most 10" in error.message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Settings
+from stepfast import ConfigurationError, Settings, Stepfast
 
 
 def test_the_environment_goes_before_defaults_and_behind_what_is_passed() -> None:
@@ -41,6 +41,13 @@ def test_what_cannot_be_read_is_refused_by_the_name_of_the_variable(name: str, t
         ({"lease": 5, "heartbeat": 5}, "heartbeat"),
         ({"lease": 5, "heartbeat": 6}, "heartbeat"),
         ({"lease": 0}, "heartbeat"),
+        ({"lease": "3"}, "lease must be a number, not '3'"),
+        ({"lease": float("nan")}, "lease must be a number"),
+        ({"lease": True}, "lease must be a number"),
+        ({"lease": None}, "lease must be a number"),
+        ({"heartbeat": "1"}, "heartbeat must be a number"),
+        ({"concurrency": 1.5}, "concurrency must be a whole number"),
+        ({"record_arguments": 1}, "record_arguments must be True or False"),
     ],
     ids=str,
 )
@@ -53,3 +60,19 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], why: str
 def test_the_heartbeat_is_a_third_of_the_lease_unless_told() -> None:
     assert Settings(lease=30).beat == 10
     assert Settings(lease=30, heartbeat=7).beat == 7
+
+
+def test_a_misspelt_variable_is_told_once_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+    environ = {"STEPFAST_LEESE": "3", "STEPFAST_URLS": "x", "STEPFAST_IMAGE": "y", "OTHER_LEESE": "3"}
+    for _ in range(2):
+        assert Settings.from_environment(environ) == Settings()
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "the environment variable STEPFAST_LEESE sets nothing; did you mean STEPFAST_LEASE?",
+        "the environment variable STEPFAST_URLS sets nothing; did you mean STEPFAST_URL?",
+    ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"lease": 3}, "lease"], ids=repr)
+def test_an_application_takes_nothing_else_for_settings(settings: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"settings=Settings\("):
+        Stepfast("sqlite://", settings=settings)

@@ -254,6 +254,8 @@ class ContextBase:
         name = label or shape.name
         if label is not None:
             check_name(label, "the label of a step", execution.recorder.settings.max_name)
+        elif len(name) > execution.recorder.settings.max_name:
+            check_name(name, "the name of a step", execution.recorder.settings.max_name)
         elif name == "<lambda>":
             raise ContextMisuse(f'a lambda has no name to be recorded under; write {what}("a label", lambda: …)')
         return name, function, shape, options, args

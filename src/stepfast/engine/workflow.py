@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import ConfigurationError
 from ..model.backoff import Backoff, seconds
-from ..model.names import check_name
+from ..model.names import check_name, check_queue
 from ..model.payload import json_schema
 from ..model.records import Definition
 from .declaring import check_types, input_parameter
@@ -46,7 +46,7 @@ def workflow_options(
 ) -> WorkflowOptions:
     """Checked options."""
     if queue is not None:
-        check_name(queue, "the queue", 200)
+        check_queue(queue, 200)
     check_attempts(max_attempts)
     if backoff is not None and not isinstance(backoff, Backoff):
         raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")

@@ -36,6 +36,16 @@ def check_name(value: object, what: str, limit: int) -> str:
     return value
 
 
+def check_queue(value: object, limit: int) -> str:
+    """A name that can also be given on the command line, among others: ``--queues a,b``."""
+    name = check_name(value, "the queue", limit)
+    if "," in name or name != name.strip():
+        raise ConfigurationError(
+            f"the queue {name!r} has a comma, or blanks at an end: `stepfast worker --queues a,b` could never name it"
+        )
+    return name
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant by a name that is not known, as the end of a sentence."""
     found = difflib.get_close_matches(name, list(known), 1)
