@@ -431,6 +431,7 @@ class Beat(NamedTuple):
     worker: str
     at: int
     lease_ms: int
+    process: str | None = None
 
 
 class WorkerInfo(Struct):
@@ -451,6 +452,8 @@ class WorkerInfo(Struct):
     age_ms: int = 0
     modules: dict[str, str] = {}
     """Name → module that the code comes from."""
+    process: str | None = None
+    """Machine, process id and beginning, where they are known."""
 
 
 class Tick(Struct):

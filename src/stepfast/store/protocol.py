@@ -384,6 +384,9 @@ class Store(Protocol):
         """The last beats of all other workers that nobody has declared dead."""
         ...
 
+    async def expire(self, workers: Sequence[str]) -> None:
+        """The processes of these workers are known to be gone: their leases are over."""
+
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Declare workers dead whose lease is over, but only those of the ``silent`` (None: all of them); give back
         what dead workers held, in a bounded batch."""

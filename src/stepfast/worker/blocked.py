@@ -55,14 +55,14 @@ class LoopWatch:
 
     def look(self) -> None:
         """In the thread: send a word, or see how long the last one has been lying there."""
-        now = time.monotonic()
-        if self._sent is None:
+        now, sent = time.monotonic(), self._sent  # read once: the loop may take the word meanwhile
+        if sent is None:
             self._sent = now
             self._loop.call_soon_threadsafe(self._taken)
-        elif now - self._sent >= self._after and now >= self._silent_until:
-            self._silent_until, blocked = now + _SAY_AGAIN, now - self._sent
-            self._told = self._told or self._sent  # before it is said: the loop may move again meanwhile
-            self._say(blocked)
+        elif now - sent >= self._after and now >= self._silent_until:
+            self._silent_until = now + _SAY_AGAIN
+            self._told = self._told or sent  # before it is said: the loop may move again while it is
+            self._say(now - sent)
 
     def forgive(self) -> None:
         """The whole process was stopped for a while: that was not the loop's fault."""

@@ -16,6 +16,7 @@ from ..model.records import Lane, Tick
 from ..settings import Settings
 from ..store import Store
 from .claimer import Claimer
+from .neighbours import gone
 from .patience import dutifully
 from .vigil import Vigil
 
@@ -154,13 +155,22 @@ class Sweeper:
             self._next_watch = now + self._settings.sweep
             beats = await self._ask(lambda: self._store.beats(self._worker_id()))
             self._vigil.saw(beats, time.monotonic())
+            if dead := gone(beats):
+                await self._bury(dead)
         if now >= self._next_sweep and self._may_reap():
             self._next_sweep = now + self._settings.sweep
-            await self._reap()
+            await self._reap(self._vigil.silent(time.monotonic()))
 
-    async def _reap(self) -> None:
-        """Give back what dead workers held, in bounded batches."""
-        silent, losses = self._vigil.silent(time.monotonic()), self._settings.max_losses
+    async def _bury(self, dead: list[str]) -> None:
+        """Workers of this machine whose processes are gone: nobody has to wait for their leases, nor for a lease of our
+        own beats, because no outage can look like that."""
+        self._logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
+        await self._ask(lambda: self._store.expire(dead))
+        await self._reap(dead)
+
+    async def _reap(self, silent: list[str]) -> None:
+        """Give back what dead workers held, in bounded batches; those of the silent whose leases are over are dead."""
+        losses = self._settings.max_losses
         while True:
             done = await self._ask(lambda: self._store.reap(self._worker_id(), _BATCH, losses, silent))
             if done.buried:

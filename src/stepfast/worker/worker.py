@@ -31,6 +31,7 @@ from .graphs import Graphs
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .mailman import Mailman
+from .neighbours import this_process
 from .patience import dutifully, patiently
 from .sweeper import Sweeper
 from .wakeups import Switchboard, started_lanes
@@ -277,6 +278,7 @@ class Worker:
             self._versions,
             self._settings.concurrency,
             int(self._settings.lease * 1000),
+            process=this_process(),
             modules={name: code.module for name, code in self._workflows.items() if code.kind != DAG_STEP},
         )
 

@@ -357,7 +357,7 @@ class PostgresStore:
         modules = msgspec.json.encode(worker.modules).decode()
         await self._fetch(
             "register", worker.id, worker.host, worker.pid, queues, workflows, worker.concurrency, worker.lease_ms,
-            modules,
+            modules, worker.process,
         )  # fmt: skip
 
     async def worker_state(self, worker: str, state: str) -> None:
@@ -426,6 +426,10 @@ class PostgresStore:
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
         return await self._sweeps.beats(worker)
+
+    async def expire(self, workers: Sequence[str]) -> None:
+        """The leases of these workers are over."""
+        await self._fetch("expire", list(workers))
 
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""

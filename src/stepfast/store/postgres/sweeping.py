@@ -109,7 +109,7 @@ class Sweeps:
 
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
-        return [Beat(str(row[0]), row[1], row[2]) for row in await self._line.fetch(self._sql["beats"], worker)]
+        return [Beat(str(row[0]), *row[1:]) for row in await self._line.fetch(self._sql["beats"], worker)]
 
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None) -> Reaping:
         """Bury dead workers, give back what they held, forget those with nothing left."""

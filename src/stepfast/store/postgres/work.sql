@@ -354,8 +354,9 @@ RETURNING r.id;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, state, started_at, beat_at, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'live', {now}, {now}, {now} + $7::bigint)
+INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
+    state, started_at, beat_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'live', {now}, {now}, {now} + $7::bigint)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -472,7 +473,11 @@ RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT N
 
 -- name: beats
 -- The last beats of all other workers that live, for whoever watches over them.
-SELECT id, beat_at, lease_ms FROM {schema}.workers WHERE state <> 'dead' AND id <> $1;
+SELECT id, beat_at, lease_ms, process FROM {schema}.workers WHERE state <> 'dead' AND id <> $1;
+
+-- name: expire
+-- The leases of workers whose processes are known to be gone are over.
+UPDATE {schema}.workers SET expires_at = 0 WHERE id = ANY($1::uuid[]) AND state <> 'dead';
 
 -- name: bury
 -- Workers silent beyond their lease are dead, but only those of $2, if that names any: the server's clock may have

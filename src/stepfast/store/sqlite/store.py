@@ -353,6 +353,7 @@ class SqliteStore:
             worker.concurrency,
             lease,
             msgspec.json.encode(worker.modules).decode(),
+            worker.process,
             lease,
         )
 
@@ -438,6 +439,10 @@ class SqliteStore:
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
         return await self._read(lambda database: sweeping.beats(database, self._sql, worker))
+
+    async def expire(self, workers: Sequence[str]) -> None:
+        """The leases of these workers are over."""
+        await self._execute("expire", msgspec.json.encode(list(workers)).decode())
 
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""

@@ -199,8 +199,9 @@ WHERE id = ? AND claim = ? AND worker = ?;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, state, started_at, beat_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'live', {now}, {now}, {now} + ?)
+INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
+    state, started_at, beat_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'live', {now}, {now}, {now} + ?)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -285,7 +286,11 @@ RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
 
 -- name: beats
 -- The last beats of all other workers that live, for whoever watches over them.
-SELECT id, beat_at, lease_ms FROM {prefix}workers WHERE state <> 'dead' AND id <> ?;
+SELECT id, beat_at, lease_ms, process FROM {prefix}workers WHERE state <> 'dead' AND id <> ?;
+
+-- name: expire
+-- The leases of workers whose processes are known to be gone are over.
+UPDATE {prefix}workers SET expires_at = 0 WHERE id IN (SELECT value FROM json_each(?)) AND state <> 'dead';
 
 -- name: bury
 -- Workers silent beyond their lease are dead, but only those of a list, if there is one: the machine's clock may have

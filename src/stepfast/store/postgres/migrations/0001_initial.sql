@@ -50,6 +50,7 @@ CREATE TABLE {schema}.workers (
     id          uuid PRIMARY KEY,         -- new at every process start
     host        text NOT NULL,
     pid         integer NOT NULL,
+    process     text,                     -- machine, pid and beginning, where they can be known: known to be gone at once
     queues      text,                     -- JSON list, or null: every queue
     workflows   text NOT NULL,            -- JSON: name -> version of the code
     modules     text NOT NULL DEFAULT '{}', -- JSON: name -> module the code is from

@@ -49,6 +49,7 @@ CREATE TABLE {prefix}workers (
     id          TEXT PRIMARY KEY NOT NULL,
     host        TEXT NOT NULL,
     pid         INTEGER NOT NULL,
+    process     TEXT,
     queues      TEXT,
     workflows   TEXT NOT NULL,
     modules     TEXT NOT NULL DEFAULT '{}',
