@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,10 +17,11 @@ from .engine.failure import decode_error
 from .engine.history import PATCH, UNDO
 from .engine.races import Winners, lost_to, winners_of
 from .engine.scope import refuse_in_workflow
+from .engine.signals import misfit
 from .engine.sleeping import SLEEP, wakes_at
 from .engine.undo import UNDO_BRANCH
 from .engine.workflow import DAG_STEP
-from .errors import InvalidState, RunCancelled, RunFailed, RunNotFound
+from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
@@ -289,7 +290,23 @@ class Run(Generic[O]):
         check_name(name, "the name of a signal", self._payloads.settings.max_name)
         text = self._payloads.encode(value, f"the value of signal {name!r}")
         mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
+        if connection is None:
+            await self._refuse_misfit(mail)
         await self._send(mail, connection, itertools.count())
+
+    async def _refuse_misfit(self, mail: Mail) -> None:
+        """A value that is not of the type which the run waits for is refused here, where somebody can mend it. What a
+        run that is not waiting will say of it nobody knows yet."""
+        connected, until = await self._connect(), time.monotonic() + _PATIENCE
+        plans = await patiently(
+            lambda: connected.store.awaited(self.id, mail.name), "run", connected.logger, 1.0,
+            lambda: time.monotonic() > until,
+        )  # fmt: skip
+        value = self._payloads.plain(mail.value, mail.format, "the value") if plans else None
+        problem = misfit(value, plans)
+        if problem is not None:
+            what = f"the value of signal {mail.name!r}"
+            raise InvalidInput(f"{what} does not fit what run {self.id} waits for, and was not sent: {problem}")
 
     async def _send(self, mail: Mail, connection: Any, tries: Iterator[int]) -> None:
         """To this run, or to the one that it went on as: under the same id, for it may be there already. A reply was
@@ -560,6 +577,8 @@ def _told_once(found: list[StepInfo], under_way: list[StepInfo], waits: bool) ->
     its progress; which of them holds is seen from the run."""
     opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
     if waits:
+        said = {(step.branch, step.position): step.detail for step in under_way}
+        found = [replace(step, detail=step.detail or said.get((step.branch, step.position))) for step in found]
         return found + [step for step in under_way if (step.branch, step.position) not in opened]
     told = {(step.branch, step.position) for step in under_way}
     return [

@@ -103,6 +103,8 @@ def _outcome(step: StepInfo, run: RunInfo) -> str:
     due = due_at(step) if is_open or step.kind == "sleep" else None
     if step.kind == "sleep" and due is not None:
         return f"until {clock(due)} ({ago(due, run.read_at)})"
+    if is_open and step.detail:
+        return shortened(step.detail)
     if is_open and due is not None:
         return f"until {clock(due)} at the latest ({ago(due, run.read_at)})"
     if step.kind == FIRST and step.error is None and not is_open:

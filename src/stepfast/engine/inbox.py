@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Collection
 
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
@@ -34,7 +35,8 @@ class Inbox:
         """Names of signals that looks ask for, and whether all there were at the last look have been brought."""
         self._signals: dict[str, deque[Mail]] = {}
         self._children: dict[str, Mail] = {}
-        self._waiters: dict[tuple[str, str], deque[Waiter]] = {}
+        self._waiters: dict[tuple[str, str], deque[tuple[Waiter, Collection[str]]]] = {}
+        """By kind and name; with the ids of mail that this one has refused."""
         self._watchers: set[asyncio.Future[None]] = set()
 
     def want(self, kind: str, key: str) -> None:
@@ -58,7 +60,7 @@ class Inbox:
         return Look(run_id, {name: self._waiting_for(name) + _AHEAD for name in self._names}, tuple(self._there))
 
     def _waiting_for(self, name: str) -> int:
-        return sum(not waiter.done() for waiter in self._waiters.get((status.MAIL_SIGNAL, name), ()))
+        return sum(not waiter.done() for waiter, _ in self._waiters.get((status.MAIL_SIGNAL, name), ()))
 
     def put(self, box: Mailbox, look: Look | None = None, holds_all: bool = True) -> None:
         """Take in what a look brought."""
@@ -91,19 +93,26 @@ class Inbox:
     def _hand_over(self, mail: Mail) -> bool:
         """Give it to the first who waits for it, if anybody does."""
         waiting = self._waiters.get((mail.kind, mail.id if mail.kind == status.MAIL_CHILD else mail.name))
-        while waiting:
-            waiter = waiting.popleft()
-            if not waiter.done():
+        while waiting and waiting[0][0].done():
+            waiting.popleft()
+        for entry in waiting or ():
+            waiter, refused = entry
+            if not waiter.done() and mail.id not in refused:
                 waiter.set_result(mail)
                 return True
         return False
 
-    def take(self, kind: str, key: str) -> Mail | None:
-        """Mail of a kind: the oldest signal of a name, or the end of a child."""
+    def take(self, kind: str, key: str, refused: Collection[str] = ()) -> Mail | None:
+        """Mail of a kind: the oldest signal of a name that was not refused, or the end of a child."""
         if kind == status.MAIL_CHILD:
             return self._children.pop(key, None)
         waiting = self._signals.get(key)
-        return waiting.popleft() if waiting else None
+        if not waiting or waiting[0].id not in refused:
+            return waiting.popleft() if waiting else None
+        mail = next((each for each in waiting if each.id not in refused), None)
+        if mail is not None:
+            waiting.remove(mail)
+        return mail
 
     def gone(self, mail_ids: list[str]) -> None:
         """Mail was taken, and lies in the mailbox no longer."""
@@ -111,7 +120,7 @@ class Inbox:
 
     def share(self, mail: Mail) -> None:
         """The end of a child is there for everybody who asks for it, now and later."""
-        for waiter in self._waiters.pop((mail.kind, mail.id), ()):
+        for waiter, _ in self._waiters.pop((mail.kind, mail.id), ()):
             if not waiter.done():
                 waiter.set_result(mail)
         self._children[mail.id] = mail
@@ -125,10 +134,10 @@ class Inbox:
         else:
             self._signals.setdefault(mail.name, deque()).appendleft(mail)
 
-    def wait(self, kind: str, key: str) -> Waiter:
+    def wait(self, kind: str, key: str, refused: Collection[str] = ()) -> Waiter:
         """A future for mail that is not there yet."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault((kind, key), deque()).append(waiter)
+        self._waiters.setdefault((kind, key), deque()).append((waiter, refused))
         return waiter
 
     def watch(self) -> asyncio.Future[None]:

@@ -1,14 +1,21 @@
-"""Waiting for a signal: kept if sent before, first in first out per name, taken and recorded in one transaction."""
+"""Waiting for a signal: kept if sent before, first in first out per name, taken and recorded in one transaction.
+
+A value of another type is refused where it is sent, if the run is known to wait for something else; where it is met, it
+is left in the mailbox, and told.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ..errors import RecordedError, SignalTimeout, StepfastError
 from ..model import status
-from ..model.records import Mail, StepRecord, StepWith
+from ..model.payload import json_schema
+from ..model.records import Mail, StepRecord, StepRunning, StepWith
+from ..model.schema import first_problem
 from .call import DurableCall, time_given
 from .failure import encode_error, step_failed
 from .line import Line
@@ -17,6 +24,23 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 T = TypeVar("T")
+
+_LARGEST_SCHEMA = 16 * 1024
+"""Characters: a larger one is not kept with each wait, and values are checked where they arrive alone."""
+_WHERE = re.compile(r"Expected `[^`]*`, got `[^`]*`( - at `[^`]*`)?|at `[^`]*`")
+"""What may be repeated of the problem with a value: types and the path, not the value itself."""
+
+
+def misfit(value: Any, plans: list[str | None]) -> str | None:
+    """What is wrong with a value for a signal, if the run waits for it and none of its waits would take it."""
+    problems = []
+    for plan in plans:
+        schema = msgspec.json.decode(plan or "{}").get("type")
+        problem = None if schema is None else first_problem(value, schema)
+        if problem is None:
+            return None
+        problems.append(problem)
+    return problems[0] if problems else None
 
 
 class SignalCall(DurableCall[T]):
@@ -32,36 +56,67 @@ class SignalCall(DurableCall[T]):
         super().__init__(execution, line, "signal", name, where)
 
     async def _go(self) -> T:
-        mail = await self._arrival()
+        refused: set[str] = set()
+        mail = await self._arrival(refused)
+        while mail is not None and (problem := self._misfit(mail)) is not None:
+            refused.add(mail.id)
+            self._execution.inbox.give_back(mail)
+            self._tell(problem)
+            mail = await self._arrival(refused)
         if not self._has_won():
             await self._lost(mail)
         if mail is None:
             late = SignalTimeout(f"no signal {self.name!r} came within {(self._timeout_ms or 0) / 1000:g} s")
             text = encode_error(late, self._execution.recorder.payloads)
             return await self._settle(self._waited_in_vain(text))
-        return await self._take(mail)
+        entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
+        return await self._settle(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
 
-    async def _arrival(self) -> Mail | None:
+    async def _arrival(self, refused: set[str]) -> Mail | None:
         due_at = None
         if self._timeout_ms is not None:
             if self._record is None:
-                plan = msgspec.json.encode({"for": self._timeout_ms}).decode()
-                self._record = await self._open(plan)
+                self._record = await self._open(self._plan())
             due_at = self._record.completed_at + time_given(self._record, self._timeout_ms)
         what = f"{status.WAITING_SIGNAL}:{self.name}"
-        return await self._execution.waits.mail(status.MAIL_SIGNAL, self.name, due_at, what)
+        return await self._execution.waits.mail(status.MAIL_SIGNAL, self.name, due_at, what, refused=refused)
 
-    async def _take(self, mail: Mail) -> T:
-        """Taken and recorded in one transaction. A value of another type is a recorded failure, and taken too: else it
-        would be met again and again."""
-        payloads = self._execution.recorder.payloads
+    def _plan(self) -> str:
+        """How long it waits, and for what: so that whoever sends something else can be told at once."""
+        plan: dict[str, Any] = {} if self._timeout_ms is None else {"for": self._timeout_ms}
+        schema = json_schema(self._type)
+        if schema is not None and len(schema) <= _LARGEST_SCHEMA:
+            plan["type"] = msgspec.Raw(schema.encode())
+        return msgspec.json.encode(plan).decode()
+
+    # -- values of another type ---------------------------------------------------------------------------------------
+
+    def _misfit(self, mail: Mail) -> str | None:
+        """What is wrong with a value. It is not taken: the letter stays in the mailbox, and the run goes on waiting,
+        for whoever sent it may send the right one. To end the run would be a high price for a slip of the hand."""
+        payloads, what = self._execution.recorder.payloads, f"the value of signal {self.name!r}"
         try:
-            payloads.take_in(mail.value or "null", self._type, mail.format, f"the value of signal {self.name!r}")
+            payloads.take_in(mail.value or "null", self._type, mail.format, what)
         except StepfastError as error:
-            entry = self._waited_in_vain(encode_error(error, payloads))
-        else:
-            entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
-        return await self._settle(StepWith(entry, takes=[mail.id]))
+            return str(error)
+        return None
+
+    def _tell(self, problem: str) -> None:
+        """In the log, and to whoever looks at the run; where the value does not fit, but nothing of it."""
+        execution = self._execution
+        where = _WHERE.search(problem)
+        said = f"a signal {self.name!r} came whose value does not fit the type that is waited for"
+        said += f" ({where[0]})" if where is not None else ""
+        execution.recorder.logger.warning(
+            "run %s: %s; it stays in the mailbox, and the run waits on: send another", execution.run_id, said,
+            extra={"run_id": execution.run_id},
+        )  # fmt: skip
+        execution.journal_note(
+            StepRunning(
+                execution.run_id, execution.claim, self.branch, self.position, self.name, f"{said}; send another", None,
+                0, execution.recorder.payloads.format,
+            )
+        )  # fmt: skip
 
     def _value(self, record: StepRecord) -> T:
         what = f"the value of signal {self.name!r}"

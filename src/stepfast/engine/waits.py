@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
@@ -66,18 +66,27 @@ class Waits:
         self._execution.recorder.watch_mail(self._execution)
         await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None, leaving))
 
-    async def mail(self, kind: str, key: str, due_at: int | None, what: str, group: object = None) -> Mail | None:
-        """Wait for mail: a signal of a name, the end of a child. None: it did not come in time."""
+    async def mail(
+        self,
+        kind: str,
+        key: str,
+        due_at: int | None,
+        what: str,
+        group: object = None,
+        refused: Collection[str] = (),
+    ) -> Mail | None:
+        """Wait for mail: a signal of a name, the end of a child. None: it did not come in time. What was refused before
+        (by its id) is left to others."""
         inbox = self._execution.inbox
         inbox.want(kind, key)
-        mail = inbox.take(kind, key)
+        mail = inbox.take(kind, key, refused)
         while mail is None and not inbox.knows(kind, key):
             await self._look_into_mailbox()
-            mail = inbox.take(kind, key)
+            mail = inbox.take(kind, key, refused)
         if mail is not None:
             return mail
         self._execution.recorder.watch_mail(self._execution)
-        waiter = inbox.wait(kind, key)
+        waiter = inbox.wait(kind, key, refused)
         try:
             mail = await self._timed(waiter, Wait(due_at, what, True, group))
         except BaseException:
@@ -86,7 +95,7 @@ class Waits:
             raise
         if mail is None:  # time is up; what was sent until now counts
             await self._look_into_mailbox()
-            mail = inbox.take(kind, key)
+            mail = inbox.take(kind, key, refused)
         return mail
 
     async def mail_at_hand(self, kind: str, key: str) -> Mail | None:

@@ -241,6 +241,10 @@ class Store(Protocol):
         """Names of signals that a run has not taken yet, the oldest first, and how many of each."""
         ...
 
+    async def awaited(self, run_id: str, signal: str) -> list[str | None]:
+        """What is kept of each wait for a signal that a run has given its slot back in: its plan, as JSON."""
+        ...
+
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes, by (branch, position)."""
         ...

@@ -153,6 +153,10 @@ SELECT id FROM {schema}.runs WHERE id >= $1 AND id <= $2 AND dag_id IS NULL ORDE
 SELECT name, count(*) AS number FROM {schema}.mailbox WHERE run_id = $1 AND kind = 'signal'
 GROUP BY name ORDER BY min(sent_at) LIMIT $2;
 
+-- name: awaited
+-- What is kept of the open waits of one run for a signal.
+SELECT output FROM {schema}.steps WHERE run_id = $1 AND name = $2 AND kind = 'signal' AND status = 'waiting';
+
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
 SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,

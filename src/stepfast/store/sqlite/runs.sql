@@ -132,6 +132,10 @@ SELECT id FROM {prefix}runs WHERE id >= ? AND id <= ? AND dag_id IS NULL ORDER B
 SELECT name, count(*) FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal'
 GROUP BY name ORDER BY min(sent_at) LIMIT ?;
 
+-- name: awaited
+-- What is kept of the open waits of one run for a signal.
+SELECT output FROM {prefix}steps WHERE run_id = ? AND name = ? AND kind = 'signal' AND status = 'waiting';
+
 -- name: steps
 -- A page of recorded outcomes of one run, by branch and position.
 SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,

@@ -265,6 +265,10 @@ class SqliteStore:
         """Signals that a run has not taken."""
         return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
 
+    async def awaited(self, run_id: str, signal: str) -> list[str | None]:
+        """The plans of open waits for a signal."""
+        return [row[0] for row in await self._fetch("awaited", run_id, signal)]
+
     async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
         """A page of recorded outcomes."""
         return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
