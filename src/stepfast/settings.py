@@ -49,6 +49,8 @@ class Settings:
     """±20 %, so that a thousand runs which failed together do not come back together."""
     moment: float = 2.0
     """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back."""
+    drain: float = 2.0
+    """``app.drain()`` stays for what is due within this long, whatever ``moment`` says: a retry, a short sleep."""
 
     # -- leases
     lease: float = 30.0

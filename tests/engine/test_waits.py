@@ -216,3 +216,26 @@ async def test_many_runs_wait_at_once_without_slots(app: Stepfast, calls: Calls)
     await app.drain(concurrency=2)
     assert len(await app.runs(status="waiting")) == 20
     assert calls == {str(n): 1 for n in range(20)}
+
+
+@pytest.mark.parametrize("what", ["retry", "attempt", "sleep"])
+async def test_drain_stays_for_what_is_due_soon_though_no_wait_is_kept_in_memory(
+    make_app: MakeApp, calls: Calls, what: str
+) -> None:
+    app = make_app(settings=Settings(moment=0))
+    soon = Backoff(base=0.1, jitter=False)
+
+    def fails_once() -> str:
+        if what != "sleep" and calls.hit("call") == 1:
+            raise ValueError("once")
+        return "done"
+
+    @app.workflow(backoff=soon)
+    async def order(ctx: Context) -> str:
+        if what == "sleep":
+            await ctx.sleep(0.1)
+        return await ctx.options(retries=1 if what == "retry" else 0, backoff=soon).step(fails_once)
+
+    run = await app.start(order)
+    await app.drain()
+    assert (await run.info()).status == "completed"

@@ -251,13 +251,14 @@ class Worker:
             self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
 
     async def until_drained(self) -> None:
-        """Until nothing is runnable: nothing in the slots, in line, or due within a moment."""
+        """Until nothing is runnable: nothing in the slots, in line, or due soon."""
+        ahead = max(self._settings.drain, self._settings.moment) * 1000
         while True:
             await self._executor.idle.wait()
             await self._journal.settle()  # what has just left its slot is not due, nor in line, before its commit
             before = self._claimer.last_found
             tick = await self._sweeper.tick(look_for_lanes=True)
-            soon = tick.next_due_ms is not None and tick.next_due_ms <= self._settings.moment * 1000
+            soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
             served = any(self._claimer.serves(lane) for lane in tick.lanes)
             quiet = self._executor.idle.is_set() and self._claimer.idle and self._claimer.last_found == before
             if quiet and not (served or soon or tick.suspects or tick.mail):
