@@ -402,3 +402,23 @@ async def test_only_what_ended_badly_can_be_retried(app: Stepfast) -> None:
         await waiting.retry()
     with pytest.raises(RunNotFound):
         await app.get("01977777-7777-7777-8777-777777777777").retry()
+
+
+async def test_a_traceback_says_as_what_a_failed_step_is_caught(app: Stepfast) -> None:
+    """Whoever wrote `except ValueError` around it finds out why that did not help."""
+
+    def declined() -> None:
+        raise ValueError("no money")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        try:
+            await ctx.step(declined)
+        except ValueError:
+            raise AssertionError("never") from None
+
+    run = await app.start(order)
+    await app.drain()
+    error = (await run.info()).error
+    assert error is not None and error.traceback is not None
+    assert "except StepFailed as error" in error.traceback and "'ValueError'" in error.traceback

@@ -74,6 +74,16 @@ def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> Ste
     )
 
 
+def explain(error: BaseException) -> None:
+    """A failed step that ended an attempt: whoever reads its traceback may have tried to catch the original."""
+    if isinstance(error, StepFailed) and not getattr(error, "__notes__", None):
+        kind = error.error_type.rpartition(".")[2]
+        error.add_note(
+            f"A workflow sees a failed step as StepFailed, live and replayed. `except {kind}` does not catch it; "
+            f"`except StepFailed as error` does, and error.error_type is {error.error_type!r}."
+        )
+
+
 def ending_record(error: BaseException) -> RecordedError | None:
     """The failed record behind an error that ended an attempt: the error itself, or what it was raised from. One that
     the code made by itself, of a class of ours, has no record, and the engine has not noted where it was seen."""

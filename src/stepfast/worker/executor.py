@@ -31,7 +31,7 @@ from ..engine.dag_run import (
     undos_gone,
 )
 from ..engine.execution import Execution
-from ..engine.failure import decode_error, encode_error, ending_record
+from ..engine.failure import decode_error, encode_error, ending_record, explain
 from ..engine.handler import call_handler
 from ..engine.replay import replay
 from ..engine.scope import current_execution
@@ -449,6 +449,7 @@ class Executor:
         await self._attempt_failed(execution, error, status.REASON_CODE)
 
     async def _attempt_failed(self, execution: Execution, error: Exception, reason: str) -> None:
+        explain(error)
         claimed, workflow = execution.claimed, execution.workflow
         if execution.asked == status.ASK_CANCEL and not claimed.undoing:
             self._note_attempt(execution, encode_error(error, self.payloads))
