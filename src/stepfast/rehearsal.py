@@ -326,7 +326,19 @@ def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Cla
 
 
 def judge(ghost: Execution, error: BaseException | None) -> Verdict:
-    """Whether the code fits, from what it met and how it ended."""
+    """Whether the code fits; and if it does, whether it was given something else to work with."""
+    verdict, detail = _verdict(ghost, error)
+    if verdict == FITS and ghost.other_arguments:
+        first, more = ghost.other_arguments[0], len(ghost.other_arguments) - 1
+        others = f" and {more} more" if more else ""
+        detail += (
+            f"; but {first}{others} is given other arguments than are recorded: do they come from outside of steps?"
+        )
+    return verdict, detail
+
+
+def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
+    """From what it met and how it ended."""
     if ghost.diverged is not None:
         return DIVERGES, str(ghost.diverged)
     if isinstance(error, AttemptTimeout):

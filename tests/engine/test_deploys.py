@@ -547,3 +547,20 @@ async def test_a_released_run_costs_one_open_record_for_each_call_that_waits(mak
     await app.drain()
     assert await run.result() is None
     assert sorted(step.status for step in await run.steps()) == ["cancelled", "completed", "completed", "completed"]
+
+
+async def test_check_tells_of_arguments_that_are_not_what_they_were(sqlite_url: str, calls: Calls) -> None:
+    """They come of something that no step has recorded."""
+
+    async def order(ctx: Context) -> None:
+        await ctx.step("same", print_nothing, 1)
+        await ctx.step("other", print_nothing, calls.hit("executed"))
+        await ctx.wait_signal("go")
+
+    def print_nothing(_: int) -> None: ...
+
+    async with two_codes(sqlite_url, order, order) as (before, after):
+        await before.start("order")
+        await before.drain()
+        [found] = await after.check()
+        assert found.verdict == "fits" and "step 'other'" in found.detail and "'same'" not in found.detail

@@ -16,6 +16,7 @@ from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning
+from ..settings import FORMAT
 from .call import DurableCall
 from .failure import encode_error, step_failed
 from .line import Line
@@ -99,9 +100,18 @@ class StepCall(DurableCall[T]):
         what = f"the recorded result of {self.kind} {self.name!r}"
         payloads = self._execution.recorder.payloads
         value: T = payloads.decode(record.output or "null", self._shape.returns, record.format, what)
+        if self._execution.replay_only and record.arguments is not None and record.format == FORMAT:
+            self._compare_arguments(record.arguments)
         if self._options.compensate is not None:
             self._can_be_undone(value, record.seq)
         return value
+
+    def _compare_arguments(self, recorded: str) -> None:
+        """Arguments that are not what they were come of something that is not recorded. It is only told: the step is
+        not called again, and whoever changed its code may mean it."""
+        now = self._encoded_arguments()
+        if now is not None and now != recorded:
+            self._execution.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         return step_failed(self.name, error, (self.branch, self.position))

@@ -73,6 +73,8 @@ class Execution:
     """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
     beyond: DurableCall[Any] | None = None
     """The first such call."""
+    other_arguments: tuple[str, ...] = ()
+    """Such a replay: steps that the code now gives other arguments than are recorded."""
     undo_recorded = False
     """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
     performing: asyncio.Task[Any] | None = None
