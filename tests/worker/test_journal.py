@@ -411,3 +411,34 @@ async def test_an_attempt_whose_end_was_lost_on_the_way_is_followed_by_one_more_
         await app.close()
     assert calls["once bad"] == 2
     assert await tables.run(run.id, "attempt, claim, losses") == (2, 2, 0)
+
+
+@only_postgres
+async def test_a_row_that_somebody_holds_for_long_is_asked_for_less_and_less_often(make_app: MakeApp, url: str) -> None:
+    """Each flush that meets it is an error in the server's log. The others are as quick as ever, and the run goes on
+    once its row is let go."""
+    app, gate = make_app(), Gate()
+
+    @app.workflow
+    async def held(ctx: Context) -> str:
+        await gate.passing()
+        return str(await ctx.step("write", lambda: "written"))
+
+    @app.task
+    async def quick() -> None: ...
+
+    flushes = Counted(await app.store(), "flush")
+    connection = await asyncpg.connect(url)
+    try:
+        async with app.worker():
+            run = await app.start(held)
+            await gate.reached()
+            async with connection.transaction():
+                await connection.execute("SELECT 1 FROM stepfast.runs WHERE id = $1 FOR UPDATE", run.id)
+                gate.open()
+                await asyncio.sleep(1)  # nothing happens, and that is what is looked at
+                assert len(flushes) < 30
+                await (await app.start(quick)).result(timeout=PATIENCE)
+            assert await run.result(timeout=PATIENCE) == "written"
+    finally:
+        await connection.close()

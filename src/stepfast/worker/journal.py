@@ -31,6 +31,12 @@ class Receipt(asyncio.Future[int]):
 
 Item = tuple[Entry, Receipt | None]
 
+_PATIENT_ROUNDS = 3
+"""So many flushes in a row may meet the row of a run locked by somebody before the run is set aside for a while."""
+_ASIDE, _LONGEST_ASIDE = 0.02, 0.5
+"""Seconds for which it is, the first time and at most. Somebody may hold the row for hours; each flush that meets it is
+an error in the server's log, and those that ride along are written at a second try."""
+
 _HALF_FROM = 50
 """Crowds below this go in one batch: two would cost more than they overlap."""
 
@@ -58,6 +64,10 @@ class Journal:
         self._waiting: list[Item] = []
         self._under_way: list[Item] = []
         """What the flush that is under way carries."""
+        self._met_locked: dict[str, int] = {}
+        """How often in a row the rows of runs were found locked."""
+        self._aside: dict[str, list[Item]] = {}
+        """What is set aside of each of them, in order."""
         self._bell = asyncio.Event()
         self._resting = True
         """Whether the flusher has to be rung; while it is at work it looks by itself."""
@@ -93,16 +103,16 @@ class Journal:
 
     def has(self, run_id: str, claim: int) -> bool:
         """Whether anything of this claim is not decided yet."""
-        for items in (self._under_way, self._waiting):
+        for items in (self._under_way, self._waiting, self._aside.get(run_id, ())):
             if any(entry.run_id == run_id and entry.claim == claim for entry, _ in items):
                 return True
         return False
 
     async def settle(self) -> None:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
-        while not self._over and (self._waiting or not self._idle.is_set()):
+        while not self._over and (self._waiting or self._aside or not self._idle.is_set()):
             await self._idle.wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(_ASIDE if self._aside else 0)
 
     def give_up(self) -> None:
         """Stop riding out an outage: whatever is still waiting is lost to this worker (not to the run)."""
@@ -129,6 +139,8 @@ class Journal:
 
     def _take(self) -> list[Item]:
         """The next batch. A large crowd goes in two halves, so that one half computes while the other commits."""
+        if self._aside:
+            self._leave_aside()
         waiting = self._waiting
         crowd = max(self._settings.concurrency, len(waiting))
         limit = min(self._settings.flush_records, max(_HALF_FROM, crowd // 2))
@@ -217,6 +229,29 @@ class Journal:
         if receipt is not None and not receipt.done():
             receipt.set_exception(error)
 
+    def _leave_aside(self) -> None:
+        """Later entries of a run that is set aside go behind its earlier ones."""
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            self._aside.get(item[0].run_id, self._waiting).append(item)
+
+    def _set_aside(self, busy: set[str]) -> None:
+        """Somebody holds these rows. One that is held for long is asked for less and less often; the others
+        are not kept waiting by it."""
+        for run_id in busy:
+            met = self._met_locked[run_id] = self._met_locked.get(run_id, 0) + 1
+            if met > _PATIENT_ROUNDS and run_id not in self._aside:
+                self._aside[run_id] = []
+                wait = min(_LONGEST_ASIDE, _ASIDE * 2 ** min(met - _PATIENT_ROUNDS - 1, 10))
+                self.loop.call_later(wait, self._bring_back, run_id)
+        if self._aside:
+            self._leave_aside()
+
+    def _bring_back(self, run_id: str) -> None:
+        self._waiting = self._aside.pop(run_id, []) + self._waiting
+        if self._resting and self._waiting:
+            self._bell.set()
+
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         if self.doubts.open:
             self.doubts.settle(batch, answer)
@@ -234,6 +269,11 @@ class Journal:
             refused = answer.lost | answer.busy | answer.barred
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
             self._joined(joint, answer)
+        if self._met_locked:
+            for run_id in batch.claims.keys() - answer.busy:
+                self._met_locked.pop(run_id, None)
+        if answer.busy:
+            self._set_aside(answer.busy)
         if answer.lost or answer.asked:
             self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
@@ -256,7 +296,8 @@ class Journal:
 
     def disown(self) -> None:
         """The worker goes on under a new id: what was put in under the old one is not its to write."""
-        items, self._waiting = self._waiting, []
+        items, self._waiting = [*self._waiting, *(item for items in self._aside.values() for item in items)], []
+        self._aside.clear()
         self.left.clear()
         for item in items:
             _refuse(item)
