@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +15,13 @@ from stepfast import (
     Context,
     RetryLater,
     RunFailed,
+    Settings,
     StepFailed,
     Stepfast,
     SyncContext,
     cancelled,
 )
+from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -353,3 +356,30 @@ async def test_expiry_counts_from_the_moment_the_run_is_due(app: Stepfast) -> No
     info = await run.info()
     assert info.expires_at is not None
     assert abs((info.expires_at - info.created_at).total_seconds() - 0.3) < 0.001
+
+
+async def test_threads_that_do_not_return_after_a_timeout_are_bounded(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plain def cannot be stopped. Of those that hang a worker of two slots bears four, says so, and claims nothing
+    more until one returns."""
+    app = make_app(settings=Settings(backoff_base=0.001, concurrency=2))
+    gate, at_work, most = threading.Event(), [0], [0]
+
+    @app.task(max_attempts=1, timeout=0.05)
+    def hang() -> None:
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        gate.wait(PATIENCE)
+        at_work[0] -= 1
+
+    runs = await app.start_many(hang, [None] * 12)
+    async with app.worker():
+        await eventually(lambda: at_work[0] >= 4)
+        await eventually(lambda: "takes a slot until it returns" in caplog.text)
+        await asyncio.sleep(0.3)  # time for more of them, if there were to be any
+        assert most[0] == 4
+        gate.set()
+        for run in runs:
+            with contextlib.suppress(RunFailed):
+                await run.result(timeout=PATIENCE)

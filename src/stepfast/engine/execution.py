@@ -87,6 +87,9 @@ class Execution:
     """The receipt for the entry that ends this claim."""
     handler_done = False
     """Whether the handler has given its slot back."""
+    thread_over = True
+    """Whether no thread is at work for it: False from when a plain def is called until it returns, also if the run has
+    left meanwhile."""
     out_of_time = False
     """Whether its time is up: the run is being ended apart from its handler, which has no say any more."""
     branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
@@ -564,6 +567,10 @@ class Execution:
             transition.settled = Settled(claimed.dag_id or "", claimed.node, transition.status, self.view.graph)
         self.parting = self.recorder.record(transition)
         return self.parting
+
+    def is_in_thread(self) -> bool:
+        """Whether a thread is at work for it."""
+        return not self.thread_over
 
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""

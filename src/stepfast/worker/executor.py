@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -119,6 +120,8 @@ class Executor:
         self.running: dict[str, Execution] = {}
         """All runs that are this worker's, those whose end is being committed among them."""
         self._leaving = 0
+        self._stuck: set[Execution] = set()
+        """Runs that have left this worker while their plain def was still at work in its thread."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.idle = asyncio.Event()
@@ -164,7 +167,8 @@ class Executor:
     @property
     def free(self) -> int:
         """Slots to be claimed for."""
-        return min(self.concurrency - len(self.running) + self._leaving, 2 * self.concurrency - len(self.running))
+        most = 2 * self.concurrency - len(self.running)
+        return min(self.concurrency - len(self.running) + self._leaving, most, most - len(self._stuck))
 
     def holding(self) -> dict[str, int]:
         """Run id → claim number of all that is in the slots. Called from the heartbeat's thread."""
@@ -223,6 +227,7 @@ class Executor:
         if self.running.get(execution.run_id) is execution:
             del self.running[execution.run_id]
             self._leaving -= execution.handler_done
+            self._count_thread(execution)
             # They know each other through the task's context; let go, or only the garbage collector could free them.
             execution.main.owner = execution.task = None
             self._lingering.discard(execution)
@@ -296,7 +301,39 @@ class Executor:
         if execution.asked is not None:
             execution.obey()
             raise execution.closed or _OVER
-        return await call_handler(execution, self._handlers.submit)
+        return await call_handler(execution, partial(self._call_in_thread, execution))
+
+    def _call_in_thread(self, execution: Execution, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """A plain def cannot be stopped: if its run leaves before it returns, its thread is counted until it does."""
+
+        def call() -> Any:
+            try:
+                return function()
+            finally:
+                execution.thread_over = True
+                if execution in self._stuck:
+                    self.loop.call_soon_threadsafe(self._returned_late, execution)
+
+        execution.thread_over = False
+        return self._handlers.submit(call)
+
+    def _returned_late(self, execution: Execution) -> None:
+        self._stuck.discard(execution)
+        self._slots_freed()
+
+    def _count_thread(self, execution: Execution) -> None:
+        """The run has left this worker. Too many threads that do not return take slots: else they would only grow."""
+        if not execution.is_in_thread():
+            return
+        self._stuck.add(execution)
+        if not execution.is_in_thread():  # it has just returned, and did not find itself among them
+            self._stuck.discard(execution)
+        elif len(self._stuck) >= self.concurrency:
+            self.logger.error(
+                "%d threads are at work on runs that have left this worker, on account of a timeout or a lost lease "
+                "(%s was the last): a plain def cannot be stopped. From now on each takes a slot until it returns",
+                len(self._stuck), execution.workflow.name,
+            )  # fmt: skip
 
     async def _sees_dag(self, execution: Execution) -> bool:
         """A step of a dag run, or the run itself: bring what it sees, if it is not there yet. False: its graph is not
