@@ -160,6 +160,8 @@ class RecordedError(StepfastError):
     """Seconds until the next try, where the original was a ``RetryLater``."""
     place: tuple[str, int] = ("", 0)
     """(branch, position) of the failed record."""
+    error_bases: tuple[str, ...] = ()
+    """The names of the classes that the original error's class was made of."""
     seen: dict[str, int]
     """How far each branch that this was raised in had come then; what came later is forgotten on a new attempt."""
     beside: tuple[RecordedError, ...] = ()

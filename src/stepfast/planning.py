@@ -84,6 +84,8 @@ class Planner:
             connected.store_definitions_soon([code])
         else:
             await connected.store_definitions([code])
+        if graph is not None:
+            _refuse_for_dag(code.name, options)
         shape = self._shape(code.name, code.version, code.queue, code.options.deadline, options)
 
         def encode(value: Any) -> str:
@@ -105,6 +107,8 @@ class Planner:
     def _plan_by_name(self, definition: Definition, options: dict[str, Any]) -> Plan:
         """A trigger without the code: checked against the stored definition."""
         name = definition.name
+        if definition.graph is not None:
+            _refuse_for_dag(name, options)
         declared = msgspec.json.decode(definition.options)
         schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
         shape = self._shape(name, definition.version, definition.queue, declared.get("deadline"), options)
@@ -191,6 +195,16 @@ def _differs(run: NewRun, payloads: Payloads) -> bool:
 
 def _milliseconds(value: Seconds | None, what: str) -> int | None:
     return None if value is None else int(seconds(value, what) * 1000)
+
+
+def _refuse_for_dag(name: str, options: dict[str, Any]) -> None:
+    """Options that belong to each step of a dag, and would have no effect on its run."""
+    for option in ("max_attempts", "timeout"):
+        if options.get(option) is not None:
+            raise ConfigurationError(
+                f"{name!r} is a dag, whose start takes no {option}: say it at each step, "
+                f"@dag.step({'timeout' if option == 'timeout' else 'retries'}=…). A deadline holds for the whole run"
+            )
 
 
 def _refuse_input(value: Any, name: str) -> None:

@@ -144,6 +144,8 @@ class Activity:
     error: ErrorInfo | None
     started_at: datetime
     duration: timedelta
+    id: str = ""
+    """The same at every reading, and no other call's: the run, the branch, the position, the attempt and the try."""
 
 
 class Run(Generic[O]):
@@ -258,10 +260,10 @@ class Run(Generic[O]):
         """The append-only log of every call, failed tries included, in start order."""
         await self._row()
         store = (await self._connect()).store
-        log = [_activity(row, self._payloads) for row in await store.activity(self.id)]
+        log = [_activity(self.id, row, self._payloads) for row in await store.activity(self.id)]
         for node in await store.nodes(self.id):
             if node.started_at is not None:
-                log += [_activity(row, self._payloads, node.name) for row in await store.activity(node.id)]
+                log += [_activity(node.id, row, self._payloads, node.name) for row in await store.activity(node.id)]
         return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -610,7 +612,7 @@ def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Pay
     ]
 
 
-def _activity(row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
+def _activity(run_id: str, row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
     """For a step of a dag run its name is the branch."""
     return Activity(
         name=row.name,
@@ -623,6 +625,7 @@ def _activity(row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
         error=_error(row.error, row.format, payloads),
         started_at=_required_time(row.started_at),
         duration=timedelta(milliseconds=row.completed_at - row.started_at),
+        id=f"{run_id}:{row.branch}:{row.position}:{row.attempt}:{row.number}",
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stepfast import (
     Backoff,
+    ConfigurationError,
     Context,
     InvalidState,
     NonRetryableError,
@@ -1056,3 +1057,32 @@ async def test_many_runs_fail_and_succeed_side_by_side(app: Stepfast, saga: Saga
     statuses = [await run.status() for run in runs]
     assert statuses == ["completed", "compensated"] * 10
     assert saga.undone == ["a"] * 10
+
+
+class Declined(ValueError):
+    """A kind of its own."""
+
+
+async def test_an_error_of_a_subclass_that_comes_through_a_step_is_caught(app: Stepfast) -> None:
+    """As one that the handler raises itself; by then only the names of its classes are left."""
+    dag = app.dag("dag")
+
+    def decline() -> None:
+        raise Declined("no")
+
+    async def pay(ctx: Any) -> None:
+        await ctx.step("card", decline)
+
+    dag.declare(pay, name="pay", retries=0, catch={ValueError: "ask"})
+    dag.declare(lambda ctx: "asked", name="ask")
+    run = await app.start(dag)
+    await app.drain()
+    assert await run.result() == {"ask": "asked"}
+
+
+@pytest.mark.parametrize("option", ["max_attempts", "timeout"])
+async def test_what_has_no_effect_on_a_dag_is_refused_at_its_start(app: Stepfast, option: str) -> None:
+    dag = app.dag("dag")
+    dag.declare(lambda ctx: 1, name="a")
+    with pytest.raises(ConfigurationError, match=f"takes no {option}"):
+        await app.start(dag, **{option: 5})

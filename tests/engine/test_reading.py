@@ -22,7 +22,7 @@ from stepfast import (
     step,
 )
 from tests.engine.conftest import MakeApp
-from tests.support.engine import PATIENCE, Gate, ThreadGate, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 
 NOWHERE = "01977777-7777-7777-8777-777777777777"
 
@@ -377,3 +377,20 @@ async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
     await app.drain()
     assert sorted(s.output for s in await run.steps()) == list(range(1201))
     assert len(await run.activity()) == 1201
+
+
+async def test_each_call_in_the_log_has_an_id_that_stays(app: Stepfast, calls: Calls) -> None:
+    @app.workflow(backoff=Backoff(base=0, jitter=False))
+    async def flaky(ctx: Context) -> None:
+        await ctx.step("a", lambda: 1)
+        await ctx.options(retries=1, backoff=Backoff(base=0, jitter=False)).step("b", fail_thrice)
+
+    def fail_thrice() -> None:
+        if calls.hit("b") <= 3:
+            raise ValueError("again")
+
+    run = await app.start(flaky)
+    await app.drain()
+    ids = [call.id for call in await run.activity()]
+    assert len(ids) == len(set(ids)) >= 5
+    assert [call.id for call in await run.activity()] == ids

@@ -215,6 +215,7 @@ class DurableCall(Generic[T]):
         error = decode_error(record.error, record.format, self._execution.recorder.payloads)
         failure = self._failure(error)
         failure.place = (self.branch, self.position)
+        failure.error_bases = tuple(error.get("bases", ()))
         raise self._execution.raised(failure, self._line) from None
 
     def _value(self, record: StepRecord) -> T:

@@ -61,7 +61,7 @@ def failed_within(execution: Execution, nodes: list[NodeRow]) -> list[str]:
 def target_of(node: Node, error: BaseException) -> str | None:
     """The step to go to on an error instead of failing, as the graph says that the run was started with."""
     kinds = {type_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)}
-    kinds.add(getattr(error, "error_type", ""))
+    kinds |= {getattr(error, "error_type", ""), *getattr(error, "error_bases", ())}
     return next((target for kind, target in node.catch.items() if kind in kinds), None)
 
 

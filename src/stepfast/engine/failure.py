@@ -31,6 +31,11 @@ def describe(error: BaseException) -> dict[str, Any]:
         "traceback": _clean(trace[-_MAX_TEXT:]),
         "retryable": is_retryable(error),
     }
+    bases = [
+        type_name(kind) for kind in type(error).__mro__[1:] if issubclass(kind, Exception) and kind is not Exception
+    ]
+    if bases:
+        kept["bases"] = bases
     delay = own_delay(error)
     return kept if delay is None else {**kept, "delay": delay}
 

@@ -322,7 +322,7 @@ SET status = CASE WHEN s.goes = 'ended' THEN s.status
     linger_ms = s.linger,
     forget = s.forget,
     attempt = r.attempt + CASE WHEN s.asked = 'cancel' AND NOT s.undoing THEN 0 ELSE s.next_attempt END,
-    losses = CASE WHEN s.recorded THEN 0 ELSE r.losses END,
+    losses = CASE WHEN s.recorded OR s.status = 'completed' THEN 0 ELSE r.losses END,
     version = COALESCE(s.version, r.version),
     completed_at = CASE WHEN s.ended THEN $19::bigint END
 FROM sorted s WHERE r.id = s.id;
