@@ -24,7 +24,7 @@ pytestmark = pytest.mark.empty
 
 PACKAGE = "stepfast.store.postgres"
 FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
-GRAMMAR = {"ANY", "ARRAY", "COALESCE", "GREATEST", "LEAST", "NULLIF", "ROW", "VALUES", "EXISTS"}
+GRAMMAR = {"ALL", "ANY", "ARRAY", "COALESCE", "GREATEST", "LEAST", "NULLIF", "ROW", "VALUES", "EXISTS"}
 """What stands in capitals before a parenthesis and is no function."""
 THEIRS = '"$user", public'
 """What is on the search_path unless somebody says otherwise."""

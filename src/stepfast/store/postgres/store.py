@@ -67,7 +67,7 @@ _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
 _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 """Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
 
-_SERVER = "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint"
+_SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1000000::double precision)::bigint"
 """When the server was started: another time is another server, or the same one after a crash."""
 
 _FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
