@@ -30,7 +30,7 @@ from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
 from .rehearsal import Rehearsal, Rehearsals
-from .run import Run, RunInfo, run_info
+from .run import Run, RunInfo, listed_info
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
@@ -355,7 +355,7 @@ class Stepfast:
             older_ms=None if older_than is None else int(seconds(older_than, "older_than") * 1000),
             oldest_first=oldest_first,
         )
-        return [run_info(row, self._payloads) for row in rows]
+        return [listed_info(row, self._payloads) for row in rows]
 
     async def check(
         self,

@@ -21,7 +21,7 @@ from .engine.signals import misfit
 from .engine.sleeping import SLEEP, wakes_at
 from .engine.undo import UNDO_BRANCH
 from .engine.workflow import DAG_STEP
-from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
+from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound, sentence
 from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
@@ -41,6 +41,7 @@ from .model.records import (
     StepRecord,
 )
 from .planning import Plan
+from .settings import FORMAT
 from .worker.patience import patiently
 
 if TYPE_CHECKING:
@@ -493,6 +494,17 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         origin=row.origin_id,
         read_at=_required_time(row.now_ms),
     )
+
+
+def listed_info(row: RunRow, payloads: Payloads) -> RunInfo:
+    """A run in a list. One whose payloads cannot be read (another codec's, or written by hand) must not keep the others
+    from being listed: it says so in place of what it holds."""
+    try:
+        return run_info(row, payloads)
+    except Exception as error:  # also whatever the application's codec raises
+        bare = run_info(msgspec.structs.replace(row, input="null", format=FORMAT, output=None, error=None), payloads)
+        unreadable = f"(cannot be read: {sentence(error)})"
+        return replace(bare, input=unreadable, output=None if row.output is None else unreadable)
 
 
 _UNDO_WORDS = {status.COMPLETED: status.COMPENSATED, status.FAILED: status.COMPENSATION_FAILED}

@@ -22,6 +22,7 @@ from stepfast import (
     step,
 )
 from tests.engine.conftest import MakeApp
+from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 
 NOWHERE = "01977777-7777-7777-8777-777777777777"
@@ -394,3 +395,19 @@ async def test_each_call_in_the_log_has_an_id_that_stays(app: Stepfast, calls: C
     ids = [call.id for call in await run.activity()]
     assert len(ids) == len(set(ids)) >= 5
     assert [call.id for call in await run.activity()] == ids
+
+
+async def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_being_listed(app: Stepfast) -> None:
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    broken, whole = await app.start(double, 1), await app.start(double, 2)
+    await app.drain()
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    await rows.set(broken.id, "input", "{broken")
+    await rows.close()
+    listed = {info.id: info for info in await app.runs()}
+    assert (listed[whole.id].input, listed[whole.id].output) == (2, 4)
+    assert listed[broken.id].status == "completed"
+    assert "cannot be read" in listed[broken.id].input
