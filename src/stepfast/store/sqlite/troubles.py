@@ -17,6 +17,7 @@ from ...errors import (
 from .connections import primary_code
 
 _AWAY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL)
+_OTHER_TABLES = ("no such table", "no such column", "has no column")
 _REFUSALS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -56,9 +57,10 @@ class Troubles:
             )
         if code in _AWAY:
             return DatabaseUnavailable(f"{self._name} cannot be used at the moment: {error}")
-        if isinstance(error, sqlite3.OperationalError) and "no such table" in str(error):
+        if isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in _OTHER_TABLES):
             return SchemaError(
-                f"{self._name} has no Stepfast tables {self._namespace}_… ({error}): run `stepfast migrate`"
+                f"{self._name} has no Stepfast tables {self._namespace}_…, or others than this version made ({error}): "
+                "run `stepfast migrate`"
             )
         if isinstance(error, _REFUSALS):
             return DatabaseRefused(sentence(error))
