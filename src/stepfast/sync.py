@@ -130,6 +130,9 @@ class SyncApp:
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
+        except BaseException as error:  # ends here: a thread is not cancelled
+            if not self._started.done():
+                self._started.set_exception(error)  # there was no room for one more event loop
         finally:
             self._ended.set_result(None)
 
