@@ -16,7 +16,7 @@ import pytest
 from stepfast import ConfigurationError, Context, DatabaseRefused, DatabaseUnavailable, SchemaError, Stepfast
 from stepfast.settings import Settings
 from stepfast.store.postgres.server_errors import translate
-from tests.support.engine import PATIENCE, Calls, eventually
+from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
 QUICK = Settings(poll=0.05, sweep=0.05, outage_backoff_max=0.1, lease=5)
 
@@ -42,13 +42,15 @@ async def operator(postgres_url: str, stack: AsyncExitStack) -> Any:
     return connection
 
 
-def make_app(url: str, calls: Calls) -> Stepfast:
+def make_app(url: str, calls: Calls, gate: Gate | None = None) -> Stepfast:
     app = Stepfast(url, settings=QUICK)
 
     @app.workflow(max_attempts=1)
     async def work(ctx: Context, number: int) -> int:
         async def step() -> int:
             calls.hit(f"step {number}")
+            if gate is not None:
+                await gate.passing()
             return number
 
         return await ctx.step(step)
@@ -119,19 +121,19 @@ async def test_a_server_that_became_read_only_costs_no_run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    async with make_app(postgres_url, calls) as app:
+    gate = Gate()
+    async with make_app(postgres_url, calls, gate) as app, app.worker():
         runs = await start_three(app)
+        await eventually(lambda: gate.arrivals == 3)
         await operator.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await operator.fetch(others)
         with caplog.at_level(logging.WARNING, "stepfast"):
-            with pytest.raises(DatabaseUnavailable):  # read-only, or first of all: the connection was ended
-                async with app.worker():
-                    pass
+            gate.open()
+            await told(caplog, "read-only")
         await operator.execute("SET default_transaction_read_only = off")
         await operator.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
         await operator.fetch(others)
-        async with app.worker():
-            await nobody_paid(app, runs, calls, operator)
+        await nobody_paid(app, runs, calls, operator)
 
 
 # -- whatever the server says ------------------------------------------------------------------------------------------
