@@ -352,24 +352,26 @@ async def test_blocking_code_can_ask_whether_to_stop(app: Stepfast, calls: Calls
 
 
 async def test_a_wish_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
-    """Rule 27: its next owner ends it, without calling the code."""
+    """Its next owner ends it, after the record of the step that the worker died in: that may have acted."""
     gate = Gate()
     victim = make_app()
     for each in (app, victim):
 
         @each.workflow(name="order")
         async def order(ctx: Context) -> None:
-            calls.hit("body")
-            await ctx.step(gate.passing)
+            await ctx.step("act", gate.passing)
+            await ctx.step("next", lambda: calls.hit("next"))
 
     run = await app.start("order")
     async with doomed(victim):
         await gate.reached()
         await run.cancel()
     assert (await run.info()).asked == "cancel"
+    gate.open()
     await app.drain()
     await is_cancelled(run)
-    assert calls["body"] == 1
+    assert [step.name for step in await run.steps()] == ["act"]
+    assert calls["next"] == 0
 
 
 async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Calls) -> None:

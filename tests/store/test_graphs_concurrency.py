@@ -469,7 +469,7 @@ async def test_two_sweepers_find_the_same_dead_letters(scene: Scene, other: Scen
 
 
 async def test_a_dead_letter_s_siblings_on_the_dead_worker_are_settled_too(scene: Scene) -> None:
-    """Those with losses to spare go back in line, to be ended by the next owner."""
+    """Those with losses to spare go back in line, to be ended by the next owner, who finds out first what they did."""
     dag = await Dag(scene, graph_of({"a": "", "b": ""})).start()
     victim = await scene.add_worker()
     held = await dag.claim(worker=victim)
@@ -477,8 +477,10 @@ async def test_a_dead_letter_s_siblings_on_the_dead_worker_are_settled_too(scene
     await scene.rows.silence(victim)
     reaped = await scene.store.reap(scene.worker, 100, 2)
     assert reaped.dead_letters == [held["a"].id]
-    assert await dag.states() == {"a": "failed", "b": "cancelled"}
-    assert await dag.get("pending") == 0
+    assert await dag.states() == {"a": "failed", "b": "queued"}
+    assert await dag.get("pending") == 1
+    [again] = (await dag.claim()).values()
+    assert (again.id, again.asked) == (held["b"].id, "cancel")
 
 
 async def test_an_expired_step_of_a_locked_dag_run_is_found_again(scene: Scene, stores: Stores) -> None:

@@ -19,6 +19,7 @@ from ..errors import (
     RunSuspended,
 )
 from ..model import status
+from ..model.cancelling import goes_on_first, may_have_acted
 from ..model.graph import Settled
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from ..model.tally import Tally
@@ -31,7 +32,7 @@ from .line import Line, places_above
 from .recorder import Recorder
 from .unplaced import UnplacedCall
 from .waits import Waits
-from .workflow import Workflow
+from .workflow import DAG_STEP, WORKFLOW, Workflow
 
 if TYPE_CHECKING:
     from .call import DurableCall
@@ -289,7 +290,7 @@ class Execution:
         finally:
             self.at_work -= 1
         if now is None:
-            await self.heed()
+            await self._heed_now()
         assert now is not None
         self.recorded = True  # as in `noted`, written out: this is the hot path
         if now > self.newest.get(done.branch, 0):
@@ -493,8 +494,23 @@ class Execution:
 
     # -- leaving -----------------------------------------------------------------------------------------------
 
+    @property
+    def settles_loss(self) -> bool:
+        """Whether the run is to be cancelled, but has to come to a new record first: its last worker died, perhaps
+        after a step had acted, and only what is on record can be undone. A task has neither records nor undos."""
+        return (
+            self.asked == status.ASK_CANCEL
+            and goes_on_first(self.claimed.losses, status.RUNNING)
+            and not self.recorded
+            and self.workflow.kind in (WORKFLOW, DAG_STEP)
+        )
+
     async def heed(self) -> None:
         """Between two steps: do what an operator asks, as soon as no other step is being executed."""
+        if not self.settles_loss:
+            await self._heed_now()
+
+    async def _heed_now(self) -> None:
         if self.at_work == 0:
             self.obey()
         if self.closed is None:
@@ -524,9 +540,14 @@ class Execution:
             self.claim,
             status.COMPENSATING if undo else status.CANCELLED,
             reason=status.REASON_CANCELLED,
+            error=None if self.recorded else self._may_have_acted(),
             recorded=self.recorded,
             forget=[] if undo else self.to_forget(None),
         )
+
+    def _may_have_acted(self) -> str | None:
+        records = sorted(self.history.records.values(), key=lambda record: record.seq)
+        return may_have_acted(self.claimed.losses, status.RUNNING, None, records[-1].name if records else None)
 
     def has_undos(self) -> bool:
         """Whether something that was done can be undone."""
@@ -535,8 +556,11 @@ class Execution:
         )
 
     def suspend(self, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0) -> None:
-        """Give the slot back until the wait is over."""
-        if self.closed is None:
+        """Give the slot back until the wait is over. Who is to be cancelled, and went on only to see whether something
+        was left to record, has come to the end of it."""
+        if self.closed is None and self.settles_loss:
+            self.obey()
+        elif self.closed is None:
             self.leave(
                 Transition(
                     self.run_id,

@@ -298,7 +298,7 @@ class Executor:
             return await self._undo(execution)
         if execution.workflow.kind == DAG:
             return await self._finish_dag(execution)
-        if execution.asked is not None:
+        if execution.asked is not None and not execution.settles_loss:
             execution.obey()
             raise execution.closed or _OVER
         return await call_handler(execution, partial(self._call_in_thread, execution))
@@ -742,7 +742,7 @@ class Executor:
         known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
         kind = execution.workflow.kind
         between = execution.at_work == 0 and (kind == WORKFLOW or (kind == DAG_STEP and execution.busy == 0))
-        if execution.closed is None and between and known:
+        if execution.closed is None and between and known and not execution.settles_loss:
             execution.obey()
 
     # -- losing and giving back ----------------------------------------------------------------------------------

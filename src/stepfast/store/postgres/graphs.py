@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
+from ...model.cancelling import goes_on_first
 from ...model.graph import Decision, Graph, Settled, summed
 from ...model.records import Lane
 from ...model.status import COMPLETED, REASON_CANCELLED, SKIPPED
@@ -187,9 +188,13 @@ class Dags:
     async def _end_open(
         self, connection: Any, dag_ids: list[str], ended: Counter[str], now: int, effects: Effects
     ) -> None:
-        rows = await connection.fetch(self._sql["end_open_steps"], await self.lock_open(connection, dag_ids), now)
+        ids = await self.lock_open(connection, dag_ids)
+        about = await connection.fetch(self._sql["about_to_cancel"], ids)
+        first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"])]
+        rows = await connection.fetch(self._sql["end_open_steps"], ids, now, first)
         effects.marked |= {str(row["id"]): str(row["worker"]) for row in rows if row["worker"] is not None}
-        free = [row for row in rows if row["worker"] is None]
+        effects.lanes |= {_lane(row) for row in rows if row["first"]}
+        free = [row for row in rows if row["worker"] is None and not row["first"]]
         ended.update(str(row["dag_id"]) for row in free if not row["undoing"])
         effects.lanes |= {_lane(row) for row in free if row["undoing"]}
         cancelled = [row["id"] for row in free if row["reason"] == REASON_CANCELLED]

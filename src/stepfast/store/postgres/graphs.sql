@@ -119,14 +119,16 @@ FOR NO KEY UPDATE OF r;
 -- The same, locked by now: what has not begun will not, what waits is cancelled, and what a worker holds is marked, for
 -- its owner to end. What has completed something of its own that can be undone stands in line for that. A step that is
 -- being undone comes to its own end. One whose last attempt failed, and that nobody has claimed since, does not count the
--- attempt that it was waiting for.
+-- attempt that it was waiting for. Those of $3 have lost a worker since their last record: they are marked, and go on to
+-- the next first.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, r.worker IS NOT NULL AS held,
-           r.worker IS NULL AND r.started_at IS NOT NULL
+           r.id = ANY($3::uuid[]) AS first,
+           r.worker IS NULL AND r.id <> ALL($3::uuid[]) AND r.started_at IS NOT NULL
            AND COALESCE((SELECT true FROM {schema}.steps s
                          WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
                AS undoes,
-           r.worker IS NULL
+           r.worker IS NULL AND r.id <> ALL($3::uuid[])
            AND COALESCE((SELECT true FROM {schema}.tries t
                          WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
                            AND t.claim = r.claim LIMIT 1), false)
@@ -135,19 +137,20 @@ WITH told AS MATERIALIZED (
     WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 )
 UPDATE {schema}.runs r
-SET asked = CASE WHEN t.held THEN 'cancel' END,
-    wakes = CASE WHEN t.held OR t.undoes THEN r.wakes + 1 ELSE r.wakes END,
-    status = CASE WHEN t.held THEN r.status WHEN t.undoes THEN 'compensating'
+SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
+    wakes = CASE WHEN t.held OR t.first OR t.undoes THEN r.wakes + 1 ELSE r.wakes END,
+    status = CASE WHEN t.held THEN r.status WHEN t.first THEN 'queued' WHEN t.undoes THEN 'compensating'
                   WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
-    reason = CASE WHEN NOT t.held AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
+    reason = CASE WHEN NOT (t.held OR t.first) AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
     undoing = t.undoes,
     attempt = CASE WHEN t.between AND NOT t.undoes THEN r.attempt - 1 ELSE r.attempt END,
-    place = CASE WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
-    completed_at = CASE WHEN NOT t.held AND NOT t.undoes THEN $2::bigint END,
+    place = CASE WHEN t.first THEN COALESCE(r.place, $2::bigint * 1000 + t.n)
+                 WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
+    completed_at = CASE WHEN NOT (t.held OR t.first OR t.undoes) THEN $2::bigint END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
+    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL
 FROM told t WHERE r.id = t.id
-RETURNING r.id, r.dag_id, r.worker, r.undoing, r.reason, r.queue, r.workflow, r.priority;
+RETURNING r.id, r.dag_id, r.worker, t.first, r.undoing, r.reason, r.queue, r.workflow, r.priority;
 
 -- name: let_begin
 -- Steps that were not picked up in time, of dag runs of which another step was. All open steps of these are locked in this

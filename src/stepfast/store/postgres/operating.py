@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...model.cancelling import goes_on_first, may_have_acted
 from ...model.records import Asked, Lane
 from ...model.status import ASK_CANCEL, CANCELLED, FAILED, REASON_CANCELLED, TERMINAL
 from .forgetting import forget_steps
@@ -17,7 +18,8 @@ from .transactions import transaction
 
 
 class Cancelled(NamedTuple):
-    """What became of a run that was to be cancelled: marked for its owner, ended, or in line to be undone."""
+    """What became of a run that was to be cancelled: marked for its owner, ended, or in line: to be undone, or to come
+    to a record first."""
 
     held: bool
     ended: bool
@@ -109,12 +111,16 @@ class Operators:
 
 async def cancel_locked(connection: Any, statements: dict[str, str], ids: list[str]) -> list[Cancelled]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children."""
-    rows = await connection.fetch(statements["cancel"], ids)
-    found = [(row, Cancelled(row["held"], not row["held"] and not row["undoes"], _lane(row))) for row in rows]
+    about = await connection.fetch(statements["about_to_cancel"], ids)
+    first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"])]
+    errors = {row["id"]: may_have_acted(row["losses"], row["status"], row["running"], row["last"]) for row in about}
+    errors = {run_id: error for run_id, error in errors.items() if error is not None}
+    rows = await connection.fetch(statements["cancel"], ids, first, list(errors), list(errors.values()))
+    found = [(row, _cancelled(row)) for row in rows]
     ended = [row["id"] for row, what in found if what.ended and row["child"]]
     if ended:
         await connection.fetch(statements["tell_parents"], ended)
-    parents = [row["id"] for row, what in found if not what.held]
+    parents = [row["id"] for row, what in found if not (what.held or row["first"])]
     if parents:
         await connection.fetch(statements["tell_children"], parents)
     return [what for _, what in found]
@@ -130,5 +136,7 @@ def _asked(run: Any) -> Asked:
     return Asked(None) if run is None else Asked(run["status"], run["reason"])
 
 
-def _lane(row: Any) -> Lane | None:
-    return Lane(row["queue"], row["workflow"], row["priority"]) if row["undoes"] else None
+def _cancelled(row: Any) -> Cancelled:
+    ready = row["undoes"] or row["first"]
+    lane = Lane(row["queue"], row["workflow"], row["priority"]) if ready else None
+    return Cancelled(row["held"], not (row["held"] or ready), lane)

@@ -6,15 +6,30 @@ SELECT status, reason, worker IS NOT NULL AS held, undoing, asked, waiting_for, 
        dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag, failing, graph
 FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
 
+-- name: about_to_cancel
+-- What is decided by when runs are cancelled that nobody holds: their losses, a step that was seen under way and has no
+-- outcome, and the last one that has.
+SELECT r.id, r.status, r.losses,
+       (SELECT p.name FROM {schema}.progress p
+        WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = p.run_id
+                                              AND s.branch = p.branch AND s.position = p.position)
+        ORDER BY p.updated_at DESC LIMIT 1) AS running,
+       (SELECT s.name FROM {schema}.steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) AS last
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE r.losses > 0 AND r.worker IS NULL AND NOT r.undoing AND (r.graph IS NULL OR r.dag_id IS NOT NULL)
+  AND r.status IN ('queued', 'paused');
+
 -- name: cancel
 -- Runs locked in this transaction. One that a worker holds is marked, for its owner to end; any other ends here, or if
 -- one of its completed steps can be undone, stands in line for that. So does one that ended without undoing anything
 -- because its code does not fit or its workers died, also a dag run. One that is being undone goes on, and a dag run
--- that goes on and that nobody holds is not ended like this.
+-- that goes on and that nobody holds is not ended like this. Those of $2 have lost a worker since their last record: they
+-- are marked like one that is held, and stand in line to come to a record first. $3 and $4 are errors that say of others
+-- which of their steps may have acted.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now, r.worker IS NOT NULL AS held,
-           r.status = 'failed' AS ended,
-           r.worker IS NULL
+           r.id = ANY($2::uuid[]) AS first, r.status = 'failed' AS ended,
+           r.worker IS NULL AND r.id <> ALL($2::uuid[])
            AND (r.graph IS NOT NULL
                 OR COALESCE((SELECT true FROM {schema}.steps s
                              WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false))
@@ -25,18 +40,19 @@ WITH told AS MATERIALIZED (
                                  ELSE r.worker IS NOT NULL OR r.graph IS NULL END
 )
 UPDATE {schema}.runs r
-SET asked = CASE WHEN t.held THEN 'cancel' END,
+SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
     wakes = r.wakes + 1,
-    status = CASE WHEN t.held THEN r.status WHEN t.undoes THEN 'compensating' ELSE 'cancelled' END,
-    reason = CASE WHEN t.held THEN r.reason ELSE 'cancelled' END,
+    status = CASE WHEN t.held THEN r.status WHEN t.first THEN 'queued' WHEN t.undoes THEN 'compensating' ELSE 'cancelled' END,
+    reason = CASE WHEN t.held OR t.first THEN r.reason ELSE 'cancelled' END,
     undoing = t.undoes,
-    place = CASE WHEN t.undoes THEN t.now * 1000 + t.n END,
+    error = COALESCE((SELECT e.error FROM unnest($3::uuid[], $4::text[]) AS e(id, error) WHERE e.id = r.id), r.error),
+    place = CASE WHEN t.first THEN COALESCE(r.place, t.now * 1000 + t.n) WHEN t.undoes THEN t.now * 1000 + t.n END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    completed_at = CASE WHEN NOT t.held AND NOT t.undoes THEN t.now END,
+    completed_at = CASE WHEN NOT (t.held OR t.first OR t.undoes) THEN t.now END,
     losses = CASE WHEN t.ended THEN 0 ELSE r.losses END,
-    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL
+    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL
 FROM told t WHERE r.id = t.id
-RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.undoes,
+RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.first, t.undoes,
           r.parent_id IS NOT NULL AND NOT t.ended AS child;
 
 -- name: pause

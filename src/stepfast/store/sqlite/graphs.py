@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ...model import status
+from ...model.cancelling import goes_on_first
 from ...model.graph import Settled, is_failure, summed
 from ...model.records import DagOutputs, Lane, Mail, NodeRow
 from .families import cancel_children
@@ -73,6 +74,8 @@ class OpenStep(NamedTuple):
     queue: str
     workflow: str
     priority: int
+    losses: int
+    status: str
 
     @property
     def lane(self) -> Lane:
@@ -168,12 +171,16 @@ def _end(
     if held:
         database.execute(sql["ask_steps"], (which,))
     free = [step for step in steps if step.worker is None]
+    first = [step for step in free if goes_on_first(step.losses, step.status)]
+    for step in first:
+        database.execute(sql["go_on_first"], (step.id,))
+    free = [step for step in free if step not in first]
     for step in free:
         if step.undoes:
             database.execute(sql["undo_cancelled"], (step.id,))
     database.execute(sql["end_steps"], (now, which))
     undelivered = cancel_children(database, sql, [step.id for step in free if step.begun])
-    lanes = {step.lane for step in free if step.undoes}
+    lanes = {step.lane for step in free if step.undoes} | {step.lane for step in first}
     return Counter(step.dag_id for step in free if not step.undoes), Aftermath(lanes, held, undelivered)
 
 

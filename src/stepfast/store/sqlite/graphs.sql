@@ -72,14 +72,15 @@ SELECT json_group_array(json_array(
     r.dag_id, r.id, r.started_at IS NOT NULL, r.worker,
     r.started_at IS NOT NULL AND EXISTS (
         SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed'),
-    r.queue, r.workflow, r.priority))
+    r.queue, r.workflow, r.priority, r.losses, r.status))
 FROM {prefix}runs AS r
 WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
   AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: end_steps
 -- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end. One
--- whose last attempt failed, and that nobody has claimed since, does not count the attempt that it was waiting for.
+-- whose last attempt failed, and that nobody has claimed since, does not count the attempt that it was waiting for. One
+-- that is marked goes on to its next record first.
 UPDATE {prefix}runs AS r
 SET attempt = attempt - EXISTS (
         SELECT 1 FROM {prefix}tries t
@@ -88,7 +89,7 @@ SET attempt = attempt - EXISTS (
     reason = CASE WHEN started_at IS NOT NULL THEN 'cancelled' END,
     place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, completed_at = ?
 WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing AND worker IS NULL
-  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+  AND asked IS NOT 'cancel' AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: ask_steps
 -- Steps that a worker holds are asked to come to an end.

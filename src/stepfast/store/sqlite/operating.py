@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...model import status
+from ...model.cancelling import goes_on_first, may_have_acted
 from ...model.records import Asked, Lane
 from .families import cancel_children, tell_parents
 from .forgetting import forget_steps
@@ -37,6 +38,7 @@ class Standing(NamedTuple):
     graph: str | None
     pending: int
     failing: int
+    losses: int
 
     @property
     def lane(self) -> Lane:
@@ -88,12 +90,24 @@ def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
         return run.says(done=True)
     if run.is_dag and not run.ended:
         return _cancel_dag(database, sql, run, run_id)
+    if goes_on_first(run.losses, run.status) and not run.ended:
+        database.execute(sql["go_on_first"], (run_id,))
+        return run.says(done=True, ready=True)
+    if not run.ended:
+        _name_lost_step(database, sql, run, run_id)
     undo = run.is_dag or database.execute(sql["has_undo"], (run_id,)).fetchone() is not None
     database.execute(sql["undo_cancelled" if undo else "end_cancelled"], (run_id,))
     cancel_children(database, sql, [run_id])
     if not undo and not run.ended:
         tell_parents(database, sql, [run_id])
     return run.says(done=True, ready=undo, ended=not undo)
+
+
+def _name_lost_step(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> None:
+    running, last = database.execute(sql["last_steps"], {"run": run_id}).fetchone()
+    error = may_have_acted(run.losses, run.status, running, last)
+    if error is not None:
+        database.execute(sql["say_error"], (error, run_id))
 
 
 def _cancel_dag(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> Asked:

@@ -37,8 +37,27 @@ SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 
 -- name: standing
 -- Where a run stands, for whoever is about to change that.
 SELECT status, reason, worker, undoing, asked, queue, workflow, priority, waiting_for, place, held_due, ends, awaits,
-       linger_ms, {now}, dag_id, graph, pending, failing
+       linger_ms, {now}, dag_id, graph, pending, failing, losses
 FROM {prefix}runs WHERE id = ?;
+
+-- name: last_steps
+-- A step that was seen under way and has no outcome; and the last one that has.
+SELECT (SELECT p.name FROM {prefix}progress p
+        WHERE p.run_id = :run AND NOT EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = p.run_id
+                                              AND s.branch = p.branch AND s.position = p.position)
+        ORDER BY p.updated_at DESC LIMIT 1),
+       (SELECT s.name FROM {prefix}steps s WHERE s.run_id = :run ORDER BY s.seq DESC LIMIT 1);
+
+-- name: go_on_first
+-- A run that lost a worker since its last record is to be cancelled: it stands in line, marked, to come to a record first.
+UPDATE {prefix}runs
+SET asked = 'cancel', wakes = wakes + 1, status = 'queued', place = COALESCE(place, {now} * 1000), visible_at = deadline_at,
+    waiting_for = NULL, awaits = NULL, held_due = NULL
+WHERE id = ?;
+
+-- name: say_error
+-- What is to be known of a run that ends.
+UPDATE {prefix}runs SET error = ? WHERE id = ?;
 
 -- name: send
 -- Mail of which the run hears at once.

@@ -1,0 +1,132 @@
+"""Charged, the worker died before the record, and then a cancel: what acted is recorded first, and undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepfast import Context, RunCancelled, Stepfast, step
+from stepfast.settings import Settings
+from tests.support.crashing import crash_at, outcome_of
+from tests.support.engine import PATIENCE, Calls
+from tests.worker.tables import Tables
+
+SETTINGS = Settings(poll=0.05, moment=0.05)
+
+
+@pytest.fixture
+async def tables(url: str) -> Any:
+    tables = Tables(url)
+    yield tables
+    await tables.close()
+
+
+async def lose(app: Stepfast, tables: Tables, name: str, losses: int) -> None:
+    """A worker dies when the step has acted and before it is recorded."""
+    await crash_at(app, outcome_of(name), written=False)
+    await tables.fetch("UPDATE [runs] SET losses = ? WHERE status = 'queued'", losses)
+
+
+def order_of(app: Stepfast, calls: Calls) -> Any:
+    async def refund(receipt: str) -> None:
+        calls.hit(f"refund {receipt}")
+
+    @step(compensate=refund)
+    async def charge() -> str:
+        return f"receipt {calls.hit('charge')}"
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(charge)
+        await ctx.step("send", lambda: calls.hit("send"))
+
+    return order
+
+
+async def test_what_may_have_acted_is_recorded_first_and_then_undone(url: str, tables: Tables, calls: Calls) -> None:
+    app = Stepfast(url, settings=SETTINGS)
+    order = order_of(app, calls)
+    async with app:
+        run = await app.start(order)
+        await lose(app, tables, "charge", 1)
+        await run.cancel()
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+        assert (await run.info()).status == "compensated"
+    assert calls == {"charge": 2, "refund receipt 2": 1}
+
+
+async def test_also_if_it_was_cancelled_before_its_worker_died(url: str, tables: Tables, calls: Calls) -> None:
+    app = Stepfast(url, settings=SETTINGS)
+    order = order_of(app, calls)
+    async with app:
+        run = await app.start(order)
+        await lose(app, tables, "charge", 1)
+        await tables.fetch("UPDATE [runs] SET asked = 'cancel'")
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+    assert calls == {"charge": 2, "refund receipt 2": 1}
+
+
+async def test_a_suspect_with_the_mark_does_nothing_more(url: str, tables: Tables, calls: Calls) -> None:
+    app = Stepfast(url, settings=SETTINGS)
+    order = order_of(app, calls)
+    async with app:
+        run = await app.start(order)
+        await lose(app, tables, "charge", 2)
+        await tables.fetch("UPDATE [runs] SET asked = 'cancel'")
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+        info = await run.info()
+        assert info.status == "cancelled" and info.error is not None
+        assert "its first step may have acted" in info.error.message
+    assert calls == {"charge": 1}
+
+
+async def test_a_run_that_has_nothing_to_record_but_waits_ends(url: str, tables: Tables, calls: Calls) -> None:
+    app = Stepfast(url, settings=SETTINGS)
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        calls.hit("begun")
+        await ctx.wait_signal("never")
+
+    async with app:
+        run = await app.start(order)
+        await tables.fetch("UPDATE [runs] SET losses = 1")
+        await run.cancel()
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+    assert calls == {"begun": 1}
+
+
+async def test_a_step_of_a_dag_is_finished_and_undone(url: str, tables: Tables, calls: Calls) -> None:
+    app = Stepfast(url, settings=SETTINGS)
+    dag = app.dag("order")
+
+    async def refund(ctx: Any) -> None:
+        calls.hit(f"refund {ctx.output}")
+
+    @dag.step(compensate=refund)
+    async def charge(ctx: Any) -> str:
+        return f"receipt {calls.hit('charge')}"
+
+    @dag.step(after=["charge"])
+    async def send(ctx: Any) -> None:
+        calls.hit("send")
+
+    async with app:
+        run = await app.start(dag)
+        await crash_at(app, lambda batch: any(move.settled for move in batch.transitions), written=False)
+        await tables.fetch("UPDATE [runs] SET losses = 1 WHERE status = 'queued' AND dag_id IS NOT NULL")
+        await run.cancel()
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+        assert (await run.info()).status == "compensated"
+    assert calls == {"charge": 2, "refund receipt 2": 1}
