@@ -42,6 +42,7 @@ ROOM = {
     "connecting": "app",
     "planning": "app",
     "rehearsal": "app",
+    "reports": "app",
     "run": "app",
     "starter": "app",
     "sync": "app",

@@ -47,7 +47,8 @@ from .errors import (
 from .model.backoff import Backoff
 from .model.payload import Codec
 from .rehearsal import Rehearsal
-from .run import Activity, ErrorInfo, Run, RunInfo, StepInfo
+from .reports import Activity, ErrorInfo, RunInfo, StepInfo
+from .run import Run
 from .settings import Settings
 
 __version__ = "0.1.0"

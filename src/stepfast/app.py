@@ -30,7 +30,8 @@ from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
 from .rehearsal import Rehearsal, Rehearsals
-from .run import Run, RunInfo, listed_info
+from .reports import RunInfo, listed_info
+from .run import Run
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new

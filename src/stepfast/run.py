@@ -1,47 +1,42 @@
-"""The handle of a run, and what can be read of one."""
+"""The handle of a run: reads it, waits for it, and asks something of it."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from . import lookout
-from .engine.children import STARTS
 from .engine.failure import decode_error
-from .engine.history import PATCH, UNDO
-from .engine.races import Winners, lost_to, winners_of
+from .engine.history import PATCH
+from .engine.races import winners_of
 from .engine.scope import refuse_in_workflow
 from .engine.signals import misfit
-from .engine.sleeping import SLEEP, wakes_at
-from .engine.undo import UNDO_BRANCH
-from .engine.workflow import DAG_STEP
-from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound, sentence
+from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
-from .model.ids import child_id, new_id
+from .model.ids import new_id
 from .model.names import OWN_KEYS, check_name
 from .model.payload import Payloads
-from .model.records import (
-    RUN_ITSELF,
-    ActivityRow,
-    Asked,
-    Mail,
-    NodeRow,
-    Outcome,
-    ProgressRow,
-    RunRow,
-    RunShape,
-    StepRecord,
-)
+from .model.records import Asked, Mail, Outcome, RunRow, RunShape, StepRecord
 from .planning import Plan
-from .settings import FORMAT
+from .reports import (
+    Activity,
+    RunInfo,
+    StepInfo,
+    activity_info,
+    node_info,
+    progress_info,
+    run_info,
+    step_info,
+    told_once,
+    waiting_steps,
+)
 from .worker.patience import patiently
 
 if TYPE_CHECKING:
@@ -51,102 +46,6 @@ O = TypeVar("O", covariant=True)  # noqa: E741
 
 _PATIENCE = 5.0
 """Seconds a wish rides out trouble before whoever has it hears of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """What is kept of an error."""
-
-    type: str
-    message: str
-    traceback: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """A run as it stands."""
-
-    id: str
-    workflow: str
-    version: str
-    queue: str
-    status: str
-    reason: str | None
-    waiting_for: str | None
-    input: Any = field(repr=False)
-    output: Any = field(repr=False)
-    error: ErrorInfo | None
-    attempt: int
-    max_attempts: int | None
-    """As given at the start; None: the workflow's own."""
-    losses: int
-    priority: int
-    key: str | None
-    tags: list[str]
-    parent: str | None
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    deadline: datetime | None
-    due_at: datetime | None
-    """When a run that waits, or was put off, is due."""
-    expires_at: datetime | None
-    """When a run that nobody has picked up yet is given up."""
-    worker: str | None
-    ready: bool
-    """Whether it stands in line to be claimed."""
-    asked: str | None
-    """What an operator asks of the worker that executes it."""
-    origin: str | None
-    """The run that this one continues (``ctx.continue_as``) or repeats (``retry(from_start=True)``)."""
-    read_at: datetime
-    """When this was read, by the database's clock, as all times here."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepInfo:
-    """One step: its recorded outcome, or that it is under way."""
-
-    name: str
-    branch: str
-    position: int
-    status: str
-    detail: str | None
-    data: Any = field(repr=False)
-    output: Any = field(repr=False)
-    error: ErrorInfo | None
-    attempts: int
-    started_at: datetime | None
-    """None: a step of a dag that has not begun."""
-    completed_at: datetime | None
-    line: str | None = None
-    kind: str = "step"
-    """What it is: a step, a sleep, a signal, a child (start, result, call), a transaction, an undo …"""
-    undo: str | None = None
-    """The name of the function that undoes it, if it has one."""
-    lost_to: str | None = None
-    """Of what lost a race (``ctx.first``): who won it."""
-    child: str | None = None
-    """The id of the run that it started; for a step of a dag, under which its own checkpoints are found."""
-
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """One call in the activity log."""
-
-    name: str
-    branch: str
-    position: int | None
-    """None: the run as a whole."""
-    attempt: int
-    status: str
-    parameters: Any = field(repr=False)
-    result: Any = field(repr=False)
-    error: ErrorInfo | None
-    started_at: datetime
-    duration: timedelta
-    id: str = ""
-    """The same at every reading, and no other call's: the run, the branch, the position, the attempt and the try."""
 
 
 class Run(Generic[O]):
@@ -232,14 +131,14 @@ class Run(Generic[O]):
         records.sort(key=lambda record: record.seq)
         found = await self._nodes(row)
         winners = winners_of(records)
-        found += [_step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
+        found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
             return found
-        under_way = [_progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
-        found = _told_once(found, under_way, row.status == status.WAITING)
+        under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
+        found = told_once(found, under_way, row.status == status.WAITING)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await store.activity(self.id) if call.attempt == row.attempt]
-            found += _waiting_steps(tries, found, self._payloads)
+            found += waiting_steps(tries, found, self._payloads)
         return found
 
     async def _nodes(self, row: RunRow) -> list[StepInfo]:
@@ -248,7 +147,7 @@ class Run(Generic[O]):
         if graph is None:
             return []
         nodes = await (await self._connect()).store.nodes(self.id)
-        return [_node_info(node, number, graph, self._payloads) for number, node in enumerate(nodes)]
+        return [node_info(node, number, graph, self._payloads) for number, node in enumerate(nodes)]
 
     async def _graph(self, row: RunRow) -> Graph | None:
         """For a dag run: the graph it was started with."""
@@ -261,10 +160,10 @@ class Run(Generic[O]):
         """The append-only log of every call, failed tries included, in start order."""
         await self._row()
         store = (await self._connect()).store
-        log = [_activity(self.id, row, self._payloads) for row in await store.activity(self.id)]
+        log = [activity_info(self.id, row, self._payloads) for row in await store.activity(self.id)]
         for node in await store.nodes(self.id):
             if node.started_at is not None:
-                log += [_activity(node.id, row, self._payloads, node.name) for row in await store.activity(node.id)]
+                log += [activity_info(node.id, row, self._payloads, node.name) for row in await store.activity(node.id)]
         return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -457,200 +356,3 @@ class Run(Generic[O]):
             error_type=error["type"],
             traceback=error["traceback"],
         )
-
-
-# -- rows to what people read ------------------------------------------------------------------------------------
-
-
-def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
-    """A run as it stands."""
-    return RunInfo(
-        id=row.id,
-        workflow=row.workflow,
-        version=row.graph or row.version,
-        queue=row.queue,
-        status=row.status,
-        reason=row.reason,
-        waiting_for=row.waiting_for,
-        input=payloads.plain(row.input, row.format, "the input"),
-        output=payloads.plain(row.output, row.output_format or row.format, "the output"),
-        error=_error(row.error, row.output_format or row.format, payloads),
-        attempt=row.attempt,
-        max_attempts=row.max_attempts,
-        losses=row.losses,
-        priority=row.priority,
-        key=row.key,
-        tags=row.tags,
-        parent=row.parent_id,
-        created_at=_required_time(row.created_at),
-        started_at=_time(row.started_at),
-        completed_at=_time(row.completed_at),
-        deadline=_time(row.deadline_at),
-        due_at=None if row.ready else _time(row.visible_at),
-        expires_at=_time(row.expires_at),
-        worker=row.worker,
-        ready=row.ready,
-        asked=row.asked,
-        origin=row.origin_id,
-        read_at=_required_time(row.now_ms),
-    )
-
-
-def listed_info(row: RunRow, payloads: Payloads) -> RunInfo:
-    """A run in a list. One whose payloads cannot be read (another codec's, or written by hand) must not keep the others
-    from being listed: it says so in place of what it holds."""
-    try:
-        return run_info(row, payloads)
-    except Exception as error:  # also whatever the application's codec raises
-        bare = run_info(msgspec.structs.replace(row, input="null", format=FORMAT, output=None, error=None), payloads)
-        unreadable = f"(cannot be read: {sentence(error)})"
-        return replace(bare, input=unreadable, output=None if row.output is None else unreadable)
-
-
-_UNDO_WORDS = {status.COMPLETED: status.COMPENSATED, status.FAILED: status.COMPENSATION_FAILED}
-
-
-def _end_of(row: StepRecord, run: RunRow) -> tuple[str, int | None]:
-    """How a record stands, and since when it is over. A sleep has one record, made when it began, which says when it
-    ends. What a run had not waited for to the end when it ended itself was given up then. Undos have words of their
-    own."""
-    if row.status == status.WAITING:
-        until = run.completed_at or run.now_ms
-        if row.kind == SLEEP and wakes_at(row) <= until:
-            return status.COMPLETED, wakes_at(row)
-        return (status.CANCELLED, until) if run.status in status.TERMINAL else (status.WAITING, None)
-    return _UNDO_WORDS.get(row.status, row.status) if row.kind == UNDO else row.status, row.completed_at
-
-
-def _step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners) -> StepInfo:
-    where, ended = _end_of(row, run)
-    return StepInfo(
-        name=row.name,
-        kind=row.kind,
-        branch=row.branch,
-        position=row.position,
-        status=where,
-        detail=None,
-        data=None,
-        output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
-        error=_error(row.error, row.format, payloads),
-        attempts=row.attempts,
-        started_at=_required_time(row.started_at),
-        completed_at=_time(ended),
-        line=row.line,
-        undo=row.undo,
-        child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
-        lost_to=lost_to(row, where, winners),
-    )
-
-
-def _node_info(row: NodeRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
-    """A step of a dag run; one that stands in line, or is to be tried again, waits."""
-    return StepInfo(
-        name=row.name,
-        kind=DAG_STEP,
-        branch="",
-        position=number,
-        status=status.WAITING if row.status == status.QUEUED else row.status,
-        detail=row.waiting_for or row.reason,
-        data=None,
-        output=payloads.plain(row.output, row.format, f"the output of step {row.name!r}"),
-        error=_error(row.error, row.format, payloads),
-        attempts=row.attempt,
-        started_at=_time(row.started_at),
-        completed_at=_time(row.completed_at),
-        undo=graph.nodes[row.name].undo,
-        child=row.id,
-    )
-
-
-def _progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
-    return StepInfo(
-        name=row.name,
-        kind=_kind_under_way(row.branch),
-        branch=row.branch,
-        position=row.position,
-        status=status.COMPENSATING if row.branch == UNDO_BRANCH else status.RUNNING,
-        detail=row.detail,
-        data=payloads.plain(row.data, row.format, "the data of ctx.progress"),
-        output=None,
-        error=None,
-        attempts=0,
-        started_at=_required_time(row.started_at),
-        completed_at=None,
-    )
-
-
-def _kind_under_way(branch: str) -> str:
-    """Of what has no record yet only its place is known; undos have one of their own."""
-    return UNDO if branch == UNDO_BRANCH else "step"
-
-
-def _told_once(found: list[StepInfo], under_way: list[StepInfo], waits: bool) -> list[StepInfo]:
-    """What is recorded, and what is under way. A step that had to wait has both: an open record, and the last word on
-    its progress; which of them holds is seen from the run."""
-    opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
-    if waits:
-        said = {(step.branch, step.position): step.detail for step in under_way}
-        found = [replace(step, detail=step.detail or said.get((step.branch, step.position))) for step in found]
-        return found + [step for step in under_way if (step.branch, step.position) not in opened]
-    told = {(step.branch, step.position) for step in under_way}
-    return [
-        step for step in found if step.status != status.WAITING or (step.branch, step.position) not in told
-    ] + under_way
-
-
-def _waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payloads) -> list[StepInfo]:
-    """Steps that have failed and are to be tried again: all that is known of them is in the log."""
-    listed = {(info.branch, info.position) for info in known}
-    last = {(row.branch, row.position): row for row in rows if row.position != RUN_ITSELF}
-    return [
-        StepInfo(
-            name=row.name,
-            kind=_kind_under_way(row.branch),
-            branch=row.branch,
-            position=row.position,
-            status=status.WAITING,
-            detail=None,
-            data=None,
-            output=None,
-            error=_error(row.error, row.format, payloads),
-            attempts=row.number,
-            started_at=_required_time(row.started_at),
-            completed_at=None,
-        )
-        for place, row in last.items()
-        if place not in listed
-    ]
-
-
-def _activity(run_id: str, row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
-    """For a step of a dag run its name is the branch."""
-    return Activity(
-        name=row.name,
-        branch=f"{node}/{row.branch}" if node and row.branch else node or row.branch,
-        position=None if row.position == RUN_ITSELF else row.position,
-        attempt=row.number if row.position != RUN_ITSELF else row.attempt,
-        status=row.status,
-        parameters=payloads.plain(row.arguments, row.format, "arguments"),
-        result=payloads.plain(row.output, row.format, "a result"),
-        error=_error(row.error, row.format, payloads),
-        started_at=_required_time(row.started_at),
-        duration=timedelta(milliseconds=row.completed_at - row.started_at),
-        id=f"{run_id}:{row.branch}:{row.position}:{row.attempt}:{row.number}",
-    )
-
-
-def _error(text: str | None, format_: int, payloads: Payloads) -> ErrorInfo | None:
-    if text is None:
-        return None
-    found = decode_error(text, format_, payloads)
-    return ErrorInfo(found["type"], found["message"], found["traceback"])
-
-
-def _required_time(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _time(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else _required_time(milliseconds)

@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .errors import AppClosed, ContextMisuse
-from .run import Activity, Run, RunInfo, StepInfo
+from .reports import Activity, RunInfo, StepInfo
+from .run import Run
 
 if TYPE_CHECKING:
     from .app import Stepfast

@@ -11,7 +11,7 @@ import pytest
 
 from stepfast import RunInfo
 from stepfast.cli import lists
-from stepfast.run import ErrorInfo
+from stepfast.reports import ErrorInfo
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

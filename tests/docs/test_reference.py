@@ -12,7 +12,8 @@ from tools import settings_table
 import stepfast
 from stepfast import errors
 from stepfast.model import status
-from stepfast.run import Activity, ErrorInfo, Run, RunInfo, StepInfo
+from stepfast.reports import Activity, ErrorInfo, RunInfo, StepInfo
+from stepfast.run import Run
 from stepfast.settings import Settings
 from stepfast.sync import SyncApp, SyncRun
 from tests.docs.pages import ROOT

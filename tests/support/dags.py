@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stepfast import Stepfast
-from stepfast.run import Run, StepInfo
+from stepfast.reports import StepInfo
+from stepfast.run import Run
 from tests.support.engine import make_due
 
 

@@ -14,7 +14,7 @@ from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status
 from ..model.graph import APPROVAL, Graph, Node
-from ..run import RunInfo, StepInfo
+from ..reports import RunInfo, StepInfo
 from .drawing import Drawn, draw, levels
 from .loading import load_app
 from .output import say, write_heading, write_json, write_table

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from ..model import status
-from ..run import RunInfo
+from ..reports import RunInfo
 from .output import write_table
 from .session import is_sealed
 from .steps import status_of

@@ -13,7 +13,7 @@ from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
 from ..model.graph import Graph
-from ..run import Activity, RunInfo, StepInfo
+from ..reports import Activity, RunInfo, StepInfo
 from .graphs import dag_steps, write_standing
 from .ids import RunArgument, find_run
 from .lists import took, write_runs

@@ -9,7 +9,7 @@ from typing import Any
 from ..engine.races import FIRST
 from ..engine.undo import UNDO_BRANCH
 from ..model import status
-from ..run import ErrorInfo, RunInfo, StepInfo
+from ..reports import ErrorInfo, RunInfo, StepInfo
 from .output import write_heading, write_table
 from .text import ago, brief, clock, lasting, listed, shortened
 

@@ -14,7 +14,7 @@ from ..engine.undo import UNDO_BRANCH
 from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.records import WorkerInfo
-from ..run import Activity, ErrorInfo, RunInfo, StepInfo
+from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
 from .steps import waited_for
 from .text import ago, clock, count, lasting, listed, shortened

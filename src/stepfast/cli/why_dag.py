@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..model import status
 from ..model.records import WorkerInfo
-from ..run import RunInfo, StepInfo
+from ..reports import RunInfo, StepInfo
 from .text import ago, clock, count, listed
 from .why import why
 
