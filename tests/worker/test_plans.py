@@ -92,8 +92,11 @@ SMALL = {"workers", "definitions", "meta"}
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
-    "script_tail", "server_facts", "notify", "identity",
+    "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged",
 }  # fmt: skip
+"""What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
+let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
+plan does not know."""
 
 BY_ID = (
     "flush", "fence", "still_ours", "move", "give_back", "deliver", "mail", "take_mail", "tell_parents", "cancel",
