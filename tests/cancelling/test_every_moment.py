@@ -1,4 +1,5 @@
-"""Every call of the face, cancelled at every moment, with and without a network that breaks or falls silent just then.
+"""Every call of the face, cancelled at every moment, with and without a network that breaks or falls silent just then
+(rule 47).
 
 Such a call ends as cancelled. What it asked for was done as a whole or not at all, the application works on, every run
 comes to its end, and nothing is left. `make test` tries a small share, always the same; `make faults` tries all.

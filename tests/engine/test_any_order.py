@@ -211,7 +211,7 @@ async def world_of(make_app: MakeApp, moment: float) -> AsyncIterator[World]:
 async def test_a_tree_comes_out_the_same_whoever_dies_when(
     make_app: MakeApp, moment: float, tree: Tree, disturbed_by: list[tuple[str, int]]
 ) -> None:
-    """Issue 4 item 6, R1, R9: same result, same records; each step is recorded once, and done again only if the worker
+    """Same result, same records; each step is recorded once, and done again only if the worker
     died before that."""
     async with world_of(make_app, moment) as world:
         quiet = await world.start(tree, "quiet")

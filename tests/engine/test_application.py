@@ -36,7 +36,7 @@ NOWHERE = "01977777-7777-7777-8777-777777777777"
 
 
 async def test_tasks_are_async_def_or_def(app: Stepfast) -> None:
-    """D24: the handler gets its input; a def runs in a thread."""
+    """The handler gets its input; a def runs in a thread."""
     import threading
 
     here = threading.get_ident()
@@ -89,7 +89,7 @@ async def test_a_plain_def_workflow_runs_in_a_thread_with_its_context(app: Stepf
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_concurrency_is_exact(app: Stepfast, kind: str) -> None:
-    """D33: never more handlers at once than slots, and all slots are used."""
+    """Never more handlers at once than slots, and all slots are used."""
     gate = Gate()
 
     if kind == "async":
@@ -130,7 +130,7 @@ async def test_a_worker_serves_only_the_queues_it_is_told(app: Stepfast) -> None
 
 
 async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Stepfast) -> None:
-    """R15: and a stopped one does not."""
+    """And a stopped one does not."""
 
     @app.task
     async def mail(name: str) -> str:
@@ -144,7 +144,7 @@ async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: St
 
 
 async def test_stopping_waits_for_handlers_within_the_grace(app: Stepfast, calls: Calls) -> None:
-    """D34: what is running ends; nothing new is claimed."""
+    """What is running ends; nothing new is claimed."""
     gate = Gate()
 
     @app.task
@@ -235,7 +235,7 @@ async def test_tables_are_made_by_themselves_or_not_at_all(make_app: MakeApp) ->
 
 
 async def test_two_namespaces_in_one_database_do_not_meet(make_app: MakeApp, calls: Calls) -> None:
-    """W9: not their runs, keys, definitions or workers."""
+    """Not their runs, keys, definitions or workers."""
     one, other = make_app(namespace="one"), make_app(namespace="Other_2")
 
     @one.task
@@ -272,7 +272,7 @@ def test_a_namespace_that_is_no_plain_name_is_refused(namespace: Any) -> None:
 
 
 async def test_a_database_in_memory_works_with_both_faces() -> None:
-    """Item 3: SQLite in memory, for tests."""
+    """SQLite in memory, for tests."""
     app = Stepfast("sqlite://")
 
     @app.workflow
@@ -288,7 +288,6 @@ async def test_a_database_in_memory_works_with_both_faces() -> None:
 
 
 async def test_a_database_that_cannot_be_reached_is_told_in_one_sentence_without_the_password() -> None:
-    """Bad input."""
     app = Stepfast("postgresql://user:hunter2@127.0.0.1:1/nowhere")
 
     @app.task

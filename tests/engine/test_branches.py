@@ -90,7 +90,7 @@ async def test_each_item_of_a_map_is_a_branch(app: Stepfast) -> None:
 
 
 async def test_parallel_branches_replay_whatever_finished_first(app: Stepfast, calls: Calls) -> None:
-    """R1: the branch that was made last ends first; after a crash each finds its own."""
+    """The branch that was made last ends first; after a crash each finds its own."""
     first_may_end, gate = asyncio.Event(), Gate()
 
     async def slow(ctx: Context) -> list[str]:
@@ -117,7 +117,7 @@ async def test_parallel_branches_replay_whatever_finished_first(app: Stepfast, c
 
 
 async def test_parallel_steps_of_one_run_are_each_done_once(app: Stepfast, calls: Calls) -> None:
-    """R1: two hundred steps of one run at once."""
+    """Two hundred steps of one run at once."""
 
     async def work(number: int) -> int:
         calls.hit(str(number))
@@ -136,7 +136,7 @@ async def test_parallel_steps_of_one_run_are_each_done_once(app: Stepfast, calls
 
 
 async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast, calls: Calls) -> None:
-    """R7, W25: in the main line and in each branch."""
+    """In the main line and in each branch."""
     gate = Gate()
 
     async def loop(ctx: Context, times: int) -> list[int]:
@@ -157,7 +157,7 @@ async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast
 
 
 async def test_branches_share_nothing_but_what_the_code_shares(app: Stepfast) -> None:
-    """W26: random numbers, times and step keys are each branch's own, and stay what they were."""
+    """Random numbers, times and step keys are each branch's own, and stay what they were."""
     gate = Gate()
     seen: list[list[Any]] = []
 
@@ -184,7 +184,7 @@ async def test_branches_share_nothing_but_what_the_code_shares(app: Stepfast) ->
 
 
 async def test_which_steps_are_called_may_depend_on_results(app: Stepfast, calls: Calls) -> None:
-    """Q50, W21: conditions are code; the way taken once is taken again."""
+    """Conditions are code; the way taken once is taken again."""
     gate = Gate()
 
     async def cheap(ctx: Context) -> str:
@@ -211,7 +211,7 @@ async def test_which_steps_are_called_may_depend_on_results(app: Stepfast, calls
 
 @pytest.mark.parametrize("value", [None, False, 0, "", []])
 async def test_empty_values_come_through_branches_and_maps_as_themselves(app: Stepfast, value: Any) -> None:
-    """R4: also through ctx.set."""
+    """Also through ctx.set."""
     gate = Gate()
 
     async def give(ctx: Context, value: Any) -> Any:
@@ -320,7 +320,7 @@ async def got(app: Stepfast, run_id: str, name: str) -> bool:
 
 
 async def test_branches_that_wait_for_the_same_signal_each_get_one(app: Stepfast) -> None:
-    """W33: first in, first out, none lost and none given twice."""
+    """First in, first out, none lost and none given twice."""
 
     async def wait(ctx: Context, number: int) -> Any:
         return await ctx.wait_signal("work")
@@ -390,7 +390,7 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @ways
 async def test_the_others_are_settled_before_an_error_surfaces(app: Stepfast, calls: Calls, way: Any) -> None:
-    """Issue 4 item 6: and the error is the first one in the order of the code."""
+    """And the error is the first one in the order of the code."""
     sad = Sad(calls)
 
     @app.workflow(max_attempts=1)
@@ -427,7 +427,7 @@ async def test_a_new_attempt_repeats_only_the_branch_that_failed(app: Stepfast, 
 
 @ways
 async def test_errors_may_be_collected(app: Stepfast, calls: Calls, way: Any) -> None:
-    """Issue 4 item 6: return_errors=True, live and replayed."""
+    """Return_errors=True, live and replayed."""
     sad, gate = Sad(calls), Gate()
 
     @app.workflow(max_attempts=1)
@@ -474,7 +474,7 @@ async def test_a_collected_error_raised_later_forgets_what_came_after_it(app: St
 
 
 async def test_a_caught_error_of_a_nested_branch_stays_caught(app: Stepfast, calls: Calls) -> None:
-    """W24: catch is code; a crash later does not call the failed step again."""
+    """Catch is code; a crash later does not call the failed step again."""
     sad, gate = Sad(calls), Gate()
 
     async def careful(ctx: Context, name: str) -> str:
@@ -574,7 +574,7 @@ async def test_two_failed_branches_are_mended_by_one_attempt(app: Stepfast, call
 
 
 async def test_cancelling_waits_for_the_steps_in_flight_of_every_branch(app: Stepfast, calls: Calls) -> None:
-    """Q47, rule 27: each of them is recorded, and none begins."""
+    """Rule 27: each of them is recorded, and none begins."""
     gates = [Gate(), Gate()]
 
     async def branch(ctx: Context, n: int) -> None:
@@ -644,7 +644,7 @@ async def longer_first(ctx: Context) -> None:
 
 @pytest.mark.parametrize("changed", [swapped, one_less, without_branches, longer_first])
 async def test_changed_branches_are_noticed(make_app: MakeApp, changed: Body) -> None:
-    """R7: with where it was, in which branch, and no attempt burnt."""
+    """With where it was, in which branch, and no attempt burnt."""
     old, new = make_app(), make_app()
     gate = Gate()
 
@@ -661,7 +661,7 @@ async def test_changed_branches_are_noticed(make_app: MakeApp, changed: Body) ->
 
 
 async def test_a_run_of_changed_branches_goes_on_with_the_code_it_was_made_by(make_app: MakeApp) -> None:
-    """R7: an operator's retry after the fix."""
+    """An operator's retry after the fix."""
     old, new = make_app(), make_app()
     gate = Gate()
     old.workflow(name="order")(with_gate(branches_in_order, gate))
@@ -727,7 +727,7 @@ async def test_a_limit_that_makes_no_sense_is_refused(app: Stepfast, limit: Any)
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
 async def test_a_map_is_never_above_its_limit(app: Stepfast, limit: int) -> None:
-    """Issue 4 item 6: a branch counts until it is done, its waits included."""
+    """A branch counts until it is done, its waits included."""
     now, most = 0, 0
 
     async def item(ctx: Context, number: int) -> int:
@@ -751,7 +751,7 @@ async def test_a_map_is_never_above_its_limit(app: Stepfast, limit: int) -> None
 
 
 async def test_an_interrupted_map_goes_on_where_it_was(app: Stepfast, calls: Calls) -> None:
-    """R9: count the calls."""
+    """Count the calls."""
     gate = Gate()
 
     async def item(ctx: Context, number: int) -> int:
@@ -773,7 +773,7 @@ async def test_an_interrupted_map_goes_on_where_it_was(app: Stepfast, calls: Cal
 
 
 async def test_ten_thousand_items_are_bounded_in_memory(app: Stepfast) -> None:
-    """Issue 4 item 6: with a limit, items that are done leave little behind."""
+    """With a limit, items that are done leave little behind."""
 
     async def item(ctx: Context, number: int) -> None:
         await ctx.step("work", big)

@@ -45,7 +45,6 @@ async def is_cancelled(run: Run[Any]) -> None:
 
 
 async def test_a_run_cancelled_before_it_is_claimed_is_never_executed(app: Stepfast, calls: Calls) -> None:
-    """Q45."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -72,7 +71,7 @@ async def test_a_delayed_run_can_be_cancelled(app: Stepfast, calls: Calls) -> No
 
 @pytest.mark.parametrize("what", ["a time", "a signal", "a check", "a retry", "a child"])
 async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls, what: str) -> None:
-    """Issue 4 item 4: no worker is needed, and none wakes it any more."""
+    """No worker is needed, and none wakes it any more."""
 
     async def fail() -> None:
         raise RetryLater(3600)
@@ -108,7 +107,7 @@ async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls
 
 
 async def test_a_run_is_cancelled_between_two_attempts(app: Stepfast, calls: Calls) -> None:
-    """Q48, Q49: it does not come back."""
+    """It does not come back."""
 
     @app.task(backoff=Backoff(base=60))
     async def work() -> None:
@@ -145,7 +144,7 @@ async def test_a_paused_run_can_be_cancelled(app: Stepfast) -> None:
 
 
 async def test_a_run_cancelled_before_its_first_step_runs_none(app: Stepfast, calls: Calls) -> None:
-    """Q46: the code is under way, its first step is not."""
+    """The code is under way, its first step is not."""
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @app.workflow
@@ -166,7 +165,7 @@ async def test_a_run_cancelled_before_its_first_step_runs_none(app: Stepfast, ca
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Stepfast, calls: Calls, kind: str) -> None:
-    """Q47, rule 27: it is recorded before the run ends."""
+    """Rule 27: it is recorded before the run ends."""
     gate = ThreadGate()
 
     def first() -> str:
@@ -253,7 +252,7 @@ async def test_parallel_steps_in_flight_are_recorded_before_the_end(app: Stepfas
 
 
 async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls) -> None:
-    """Q48: neither by its own retries nor by another attempt."""
+    """Neither by its own retries nor by another attempt."""
     gate = Gate()
 
     async def fail() -> None:
@@ -448,7 +447,7 @@ async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, calls: Calls, t
 
 
 async def test_whoever_waits_for_the_result_hears_of_it(make_app: MakeApp) -> None:
-    """Issue 4 item 4: RunCancelled, in this process and in another, without a poll."""
+    """RunCancelled, in this process and in another, without a poll."""
     app, elsewhere = make_app(settings=HARDLY_EVER), make_app()
 
     @app.workflow
@@ -690,7 +689,7 @@ async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Stepfast) -> 
 
 
 async def test_many_are_cancelled_while_they_are_executed(app: Stepfast, calls: Calls) -> None:
-    """Promise 5: each ends once, whatever it was doing when the wish came."""
+    """Each ends once, whatever it was doing when the wish came."""
 
     @app.workflow
     async def order(ctx: Context, number: int) -> int:

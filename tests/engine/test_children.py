@@ -55,7 +55,7 @@ def add_double(app: Stepfast, calls: Calls) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Stepfast, calls: Calls, kind: str) -> None:
-    """Issue 4 item 5, rule 36: a parent that waits holds no slot, so it cannot block its own child."""
+    """A parent that waits holds no slot, so it cannot block its own child."""
     add_double(app, calls)
     if kind == "async":
 
@@ -91,7 +91,7 @@ async def test_one_slot_is_enough_for_generations(app: Stepfast, calls: Calls) -
 
 @WAITS
 async def test_a_parent_waits_for_its_child_without_a_slot(make_app: MakeApp, moment: float) -> None:
-    """Issue 4 item 5: the waiting parent says what it waits for, and nobody executes it."""
+    """The waiting parent says what it waits for, and nobody executes it."""
     app = make_app(settings=Settings(moment=moment))
     gate = Gate()
 
@@ -115,7 +115,7 @@ async def test_a_parent_waits_for_its_child_without_a_slot(make_app: MakeApp, mo
 
 
 async def test_a_child_knows_its_parent_and_both_are_ordinary_runs(app: Stepfast, calls: Calls) -> None:
-    """W41: a child not waited for is started all the same."""
+    """A child not waited for is started all the same."""
     add_double(app, calls)
 
     @app.workflow
@@ -158,7 +158,7 @@ async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> No
 @WAITS
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 async def test_empty_values_come_through_children_as_themselves(make_app: MakeApp, moment: float, value: Any) -> None:
-    """R4: as input and as result, live and replayed."""
+    """As input and as result, live and replayed."""
     app = make_app(settings=Settings(moment=moment))
     gate = Gate()
 
@@ -251,7 +251,7 @@ async def test_a_child_takes_no_key(app: Stepfast, calls: Calls, verb: str) -> N
 
 
 async def test_an_input_that_does_not_fit_starts_nothing(app: Stepfast, calls: Calls) -> None:
-    """R12: checked before anything is written, and not tried again."""
+    """Checked before anything is written, and not tried again."""
     add_double(app, calls)
 
     @app.workflow
@@ -342,7 +342,7 @@ async def test_the_same_child_may_be_asked_in_several_branches(make_app: MakeApp
 
 @pytest.mark.parametrize("verb", ["start", "call"])
 async def test_the_failure_of_a_child_names_it(app: Stepfast, verb: str) -> None:
-    """Issue 4 item 5: as an error that the code can catch, alike live and replayed."""
+    """As an error that the code can catch, alike live and replayed."""
     gate = Gate()
 
     @app.task(max_attempts=1)
@@ -477,7 +477,7 @@ async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app:
 async def test_a_child_is_started_once_whenever_the_worker_dies(
     app: Stepfast, calls: Calls, verb: str, written: bool
 ) -> None:
-    """R12, rule 26: its id comes of its place, and it is written with the record of its start."""
+    """Rule 26: its id comes of its place, and it is written with the record of its start."""
     add_double(app, calls)
 
     @app.workflow
@@ -695,7 +695,7 @@ async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end:
 
 @WAITS
 async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_app: MakeApp, moment: float) -> None:
-    """Rule 26, Q45–Q48: those that wait at once, one that runs after its step."""
+    """Rule 26: those that wait at once, one that runs after its step."""
     app = make_app(settings=Settings(moment=moment))
     gate = Gate()
 
@@ -953,7 +953,7 @@ async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app
 
 
 async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Stepfast, calls: Calls) -> None:
-    """R9: a worker with nothing but interruptions; count the calls."""
+    """A worker with nothing but interruptions; count the calls."""
     add_double(app, calls)
     gates = [Gate() for _ in range(3)]
 
@@ -995,7 +995,7 @@ async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_dow
 
 
 async def test_a_child_whose_end_was_taken_by_what_lost_a_race_can_still_be_asked(make_app: MakeApp) -> None:
-    """Promise 8: the loser is not replayed, but what it recorded is known."""
+    """The loser is not replayed, but what it recorded is known."""
     app = make_app(settings=Settings(moment=0))
 
     @app.task

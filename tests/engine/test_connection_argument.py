@@ -1,4 +1,4 @@
-"""``connection=``: starts and signals join the caller's own transaction, and end with it (rule 10, R12, W7)."""
+"""``connection=``: starts and signals join the caller's own transaction, and end with it (rule 10)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Stop(Exception):
 
 
 async def test_a_start_is_committed_with_the_callers_rows(app: Stepfast, caller: Caller, double: Any) -> None:
-    """W7: nothing of it before the commit, all of it after."""
+    """Nothing of it before the commit, all of it after."""
     async with app.worker():
         async with caller.transaction() as connection:
             await caller.note(connection, "before")

@@ -17,7 +17,7 @@ async def nothing() -> None: ...
 
 
 async def test_a_context_knows_its_run(app: Stepfast) -> None:
-    """D24: the handler gets its input; run_id, attempt and workflow are told."""
+    """The handler gets its input; run_id, attempt and workflow are told."""
 
     @app.workflow(name="the order")
     async def order(ctx: Context, input: str) -> list[Any]:
@@ -29,7 +29,7 @@ async def test_a_context_knows_its_run(app: Stepfast) -> None:
 
 
 async def test_step_keys_are_distinct_and_the_same_on_every_try(app: Stepfast, calls: Calls) -> None:
-    """Promise 4: an idempotency key for effects outside."""
+    """An idempotency key for effects outside."""
     keys: dict[str, set[str]] = {"first": set(), "second": set()}
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)

@@ -144,7 +144,7 @@ async def test_signals_that_were_not_taken_go_along(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 async def test_a_crash_when_it_goes_on_makes_one_successor(app: Stepfast, calls: Calls, written: bool) -> None:
-    """R12: end and start are one transaction."""
+    """End and start are one transaction."""
     add_counter(app, calls, 1)
     run = await app.start("counter", 0)
     await crash_at(app, lambda batch: any(m.successor for m in batch.transitions), written=written)

@@ -1,4 +1,4 @@
-"""Approvals: steps of a dag that wait for somebody's word (R16)."""
+"""Approvals: steps of a dag that wait for somebody's word."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ async def test_a_worker_that_is_at_it_hears_at_once(app: Stepfast, declare: Decl
 
 @pytest.mark.parametrize("value", [True, False])
 async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Stepfast, declare: Declare, value: bool) -> None:
-    """R10."""
     run = await app.start(declare())
     await run.signal("manager_ok", value)
     await app.drain()

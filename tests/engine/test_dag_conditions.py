@@ -1,4 +1,4 @@
-"""Conditions, joins and caught errors in dags (W21–W28, R16, rule 43)."""
+"""Conditions, joins and caught errors in dags (rule 43)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def no(ctx: Any) -> None:
 
 
 async def test_a_condition_decides_on_the_input(app: Stepfast) -> None:
-    """W21: in the words of the promise."""
+    """In the words of the promise."""
     dag = app.dag("dag")
     dag.declare(give, name="charge", when=lambda ctx: ctx.input["cents"] > 0)
     free, paid = await app.start(dag, {"cents": 0}), await app.start(dag, {"cents": 5})
@@ -165,7 +165,7 @@ async def test_what_hangs_only_on_a_skipped_step_is_skipped_too(app: Stepfast, c
 
 
 async def test_a_skipped_step_counts_as_finished(app: Stepfast) -> None:
-    """S25: a join with another completed dependency goes on without it."""
+    """A join with another completed dependency goes on without it."""
     dag = app.dag("dag")
     dag.declare(give, name="gift", when=lambda ctx: False)
     dag.declare(give, name="pack")
@@ -200,7 +200,6 @@ async def has(run: Any, step: str, status: str) -> bool:
 
 
 async def test_why_there_is_no_output_of_a_skipped_step_is_said_by_name(app: Stepfast) -> None:
-    """W28."""
     dag = app.dag("dag")
     dag.declare(give, name="gift", when=lambda ctx: False)
     dag.declare(give, name="pack")
@@ -216,7 +215,7 @@ async def test_why_there_is_no_output_of_a_skipped_step_is_said_by_name(app: Ste
 
 @pytest.mark.parametrize("options", [{"join": "any"}, {"at_least": 1}], ids=["any", "at least 1"])
 async def test_a_join_of_any_begins_with_the_first(app: Stepfast, options: dict[str, Any]) -> None:
-    """R16: the other is still at its gate; and its output is not there later either."""
+    """The other is still at its gate; and its output is not there later either."""
     gate, first = Gate(), Gate()
     dag = app.dag("dag")
 
@@ -322,7 +321,6 @@ async def test_a_join_of_any_does_not_count_skipped_steps(app: Stepfast) -> None
 
 
 async def test_k_of_n_begin_with_the_kth(app: Stepfast) -> None:
-    """W27."""
     gates = {name: Gate() for name in ("one", "two", "three")}
     dag = app.dag("dag")
 
@@ -370,7 +368,6 @@ async def test_a_join_that_can_no_longer_be_met_is_skipped(app: Stepfast) -> Non
 
 
 async def test_a_caught_error_leads_to_its_step_instead_of_failing(app: Stepfast, calls: Calls) -> None:
-    """W24."""
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=QUICK, catch={ValueError: "tell"})
@@ -410,7 +407,7 @@ async def test_another_error_fails_the_run(app: Stepfast) -> None:
 
 
 async def test_errors_of_several_types_lead_to_several_steps(app: Stepfast) -> None:
-    """W23: a base class catches its children; the first that fits is taken."""
+    """A base class catches its children; the first that fits is taken."""
     dag = app.dag("dag")
     errors: dict[str, Exception] = {"key": KeyError("k"), "value": ValueError("v"), "index": IndexError("i")}
 
@@ -562,7 +559,7 @@ async def test_a_step_that_errors_lead_to_and_that_comes_after_others_is_done_ei
 
 
 async def test_a_catch_that_is_new_in_the_code_does_not_lead_an_old_run_astray(make_app: MakeApp) -> None:
-    """R13: the graph of the start has no such way."""
+    """The graph of the start has no such way."""
     old, new = make_app(), make_app()
     old.dag("dag").declare(no, name="pay")
     run = await old.start("dag")

@@ -1,4 +1,4 @@
-"""Definitions of dags: checked as a whole, kept with their version, given as data (S1–S5, W40, R13)."""
+"""Definitions of dags: checked as a whole, kept with their version, given as data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ async def written(rows: Rows) -> int:
 
 
 async def test_all_problems_are_reported_together_and_by_name(app: Stepfast) -> None:
-    """W40."""
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["nowhere"])
     dag.declare(work, name="b", after=["c"])
@@ -78,7 +77,6 @@ async def test_all_problems_are_reported_together_and_by_name(app: Stepfast) -> 
     ],
 )
 async def test_a_circle_is_refused_with_its_path(app: Stepfast, edges: dict[str, list[str]], path: set[str]) -> None:
-    """S5."""
     dag = app.dag("dag")
     for name, after in edges.items():
         dag.declare(work, name=name, after=after)
@@ -116,7 +114,6 @@ async def test_a_dependency_that_is_a_function_nobody_declared_is_unknown(app: S
 
 
 async def test_a_bad_graph_is_refused_at_the_start_before_anything_is_written(app: Stepfast, rows: Rows) -> None:
-    """R12, R13."""
     dag = app.dag("dag")
     dag.declare(work, name="a", after=["nowhere"])
     for start in (lambda: app.start(dag), lambda: app.start("dag"), lambda: app.start_many(dag, [1, 2])):
@@ -374,7 +371,7 @@ async def test_a_declared_function_stays_a_function(app: Stepfast) -> None:
 
 
 async def test_a_definition_is_stored_once_however_often_it_is_declared(make_app: MakeApp) -> None:
-    """S1: by other processes too."""
+    """By other processes too."""
     for _ in range(2):
         app = make_app()
         dag = app.dag("dag")
@@ -390,7 +387,7 @@ async def test_a_definition_is_stored_once_however_often_it_is_declared(make_app
 
 
 async def test_the_version_is_that_of_the_graph_not_of_the_code(app: Stepfast, make_app: MakeApp) -> None:
-    """R13: a content hash."""
+    """A content hash."""
     one, same, other = app.dag("one"), make_app().dag("one"), make_app().dag("one")
     one.declare(work, name="a")
     same.declare(lambda ctx: 1, name="a")
@@ -474,7 +471,7 @@ async def test_a_graph_can_come_as_data(app: Stepfast) -> None:
 
 
 async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Stepfast) -> None:
-    """S, broken there: a step missing from the graph hung the run."""
+    """A step missing from the graph hung the run."""
     dag = app.dag_from_spec("dag", {"steps": {"a": {}, "b": {}}, "dag": {}}, {"a": work, "b": work})
     run = await app.start(dag)
     await app.drain()
@@ -490,7 +487,7 @@ async def test_the_number_of_retries_goes_by_other_names_too(app: Stepfast) -> N
 
 
 async def test_what_is_wrong_with_data_is_reported_together(app: Stepfast) -> None:
-    """S3–S5, R13: a mismatch of steps, graph and handlers is refused at definition time."""
+    """A mismatch of steps, graph and handlers is refused at definition time."""
     spec = {
         "steps": {"a": {"retry": 3}, "b": {}, "c": 7, "d": {}},
         "dag": {"b": ["nowhere"], "x": ["a"], "d": "ab"},

@@ -1,4 +1,4 @@
-"""Sagas: what a failed or cancelled dag run did is undone, in reverse, also by others (S16–S25, R11, rule 42)."""
+"""Sagas: what a failed or cancelled dag run did is undone, in reverse, also by others (rule 42)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ async def ended(run: Any) -> bool:
 
 
 async def test_completed_steps_are_undone_in_reverse(app: Stepfast, saga: Saga) -> None:
-    """S16, S22."""
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
     await app.drain()
     assert saga.log == ["a", "b", "c", "d", "undo c", "undo b", "undo a"]
@@ -140,7 +139,6 @@ async def test_an_undo_is_given_what_its_step_returned_and_saw(app: Stepfast) ->
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
 async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
-    """R4."""
     seen: list[Any] = []
     dag = app.dag("dag")
     dag.declare(lambda ctx: value, name="a", compensate=lambda ctx: seen.append(ctx.output))
@@ -155,7 +153,6 @@ async def fails(ctx: Any) -> None:
 
 
 async def test_steps_without_an_undo_are_passed_over(app: Stepfast, saga: Saga) -> None:
-    """S17."""
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
     dag.declare(saga.do, name="b", after=["a"])
@@ -168,7 +165,7 @@ async def test_steps_without_an_undo_are_passed_over(app: Stepfast, saga: Saga) 
 
 
 async def test_the_failed_step_is_not_undone(app: Stepfast, saga: Saga) -> None:
-    """S, broken there: its own compensation ran too."""
+    """Its own compensation ran too."""
     run = await app.start(saga.build(app, "a!"))
     await app.drain()
     assert saga.log == ["a"]
@@ -215,7 +212,7 @@ async def undone(run: Any, count: int) -> bool:
 
 
 async def test_a_step_is_undone_after_what_came_after_it_by_way_of_a_skipped_one(app: Stepfast, saga: Saga) -> None:
-    """S22: reverse topological order, also where the step between was not done."""
+    """Reverse topological order, also where the step between was not done."""
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)
     dag.declare(saga.do, name="b", compensate=saga.undo)
@@ -258,7 +255,7 @@ async def test_a_run_with_a_caught_error_that_ends_well_is_not_undone(app: Stepf
 
 
 async def test_a_sibling_at_work_is_settled_before_anything_is_undone(app: Stepfast, saga: Saga) -> None:
-    """R11, S, broken there: and being completed, it is undone too."""
+    """And being completed, it is undone too."""
     sibling, broken = saga.gate("sibling"), saga.gate("broken")
     run = await app.start(saga.build(app, "root", "sibling < root", "broken! < root"))
     async with app.worker():
@@ -278,7 +275,7 @@ async def is_step(run: Any, name: str, status: str) -> bool:
 
 
 async def test_a_sibling_is_cancelled_between_two_of_its_checkpoints(app: Stepfast, saga: Saga, calls: Calls) -> None:
-    """R16: at a step boundary. What it recorded itself is undone by itself."""
+    """At a step boundary. What it recorded itself is undone by itself."""
     gate, broken = Gate(), saga.gate("broken")
     dag = app.dag("dag")
 
@@ -435,7 +432,7 @@ async def test_what_a_failed_step_recorded_is_undone_by_itself_and_first(app: St
 
 
 async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, saga: Saga) -> None:
-    """R11: the end tells it from a clean undo, and lists what failed."""
+    """The end tells it from a clean undo, and lists what failed."""
     saga.broken = {"b", "a"}
     run = await app.start(saga.build(app, "zero", "a < zero", "b < a", "c < b", "d! < c"))
     await app.drain()
@@ -454,7 +451,6 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, s
 
 
 async def test_an_undo_is_retried_by_its_own_policy(app: Stepfast, saga: Saga, calls: Calls) -> None:
-    """R11."""
 
     @step(retries=4, backoff=QUICK)
     def undo(ctx: Any) -> None:
@@ -530,7 +526,7 @@ async def test_an_undo_that_is_gone_from_the_code_is_in_the_list(make_app: MakeA
 
 
 async def test_an_undo_that_only_another_worker_has_is_left_to_it(make_app: MakeApp, saga: Saga) -> None:
-    """R13: during a deploy the new code must not give up what the old one could still undo."""
+    """During a deploy the new code must not give up what the old one could still undo."""
     old, new = make_app(), make_app()
     saga.build(old, "a", "b! < a")
     dag = new.dag("saga")
@@ -563,7 +559,7 @@ async def given_back(app: Stepfast, run_id: str) -> bool:
 
 
 async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, saga: Saga) -> None:
-    """R11: what was undone is not undone again."""
+    """What was undone is not undone again."""
     gate = saga.gate("undo b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
     await interrupt(app, gate)
@@ -731,7 +727,7 @@ async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Stepfa
 async def test_a_run_that_was_picked_up_in_time_does_not_expire_with_a_step_that_waits_for_a_slot(
     app: Stepfast, saga: Saga
 ) -> None:
-    """R3: the expiry is that of the run."""
+    """The expiry is that of the run."""
     gate = saga.gate("a")
     run = await app.start(saga.build(app, "a", "b", "c < a b"), expires_in=60)
     async with app.worker(concurrency=1):
@@ -785,7 +781,7 @@ async def all_have_looked(app: Stepfast) -> bool:
 
 
 async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, saga: Saga) -> None:
-    """R8, rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
+    """Rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
     app = make_app(settings=Settings(max_losses=0))
     gate = saga.gate("b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b"))
@@ -811,7 +807,7 @@ async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, sag
 
 
 async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(make_app: MakeApp, saga: Saga) -> None:
-    """Rule 28, R7; an error of the deployment is not caught either."""
+    """Rule 28; an error of the deployment is not caught either."""
     gate = Gate()
 
     def build(app: Stepfast, label: str) -> Dag:
@@ -869,7 +865,7 @@ async def test_outputs_that_are_large_together_are_no_reason_to_undo_them(make_a
 async def test_an_undo_that_fails_within_a_step_is_in_the_list_of_its_run(
     app: Stepfast, saga: Saga, cancelled: bool
 ) -> None:
-    """R11: the end tells whether all was undone."""
+    """The end tells whether all was undone."""
     dag, gate = app.dag("dag"), Gate()
     dag.declare(saga.do, name="a", compensate=saga.undo)
 
@@ -942,7 +938,7 @@ async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_starte
 async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W36: nobody waits for ever."""
+    """Nobody waits for ever."""
 
     def broken(*_: Any) -> None:
         raise TypeError("a bug")
@@ -1014,7 +1010,6 @@ async def test_a_run_that_goes_on_is_not_started_anew(app: Stepfast, saga: Saga)
 
 
 async def test_a_run_started_anew_keeps_the_graph_of_the_first(make_app: MakeApp, saga: Saga) -> None:
-    """R13."""
     old, new = make_app(), make_app()
     first = await old.start(saga.build(old, "a", "b! < a"))
     await old.drain()
@@ -1030,7 +1025,7 @@ async def test_a_run_started_anew_keeps_the_graph_of_the_first(make_app: MakeApp
 
 
 async def test_one_worker_undoes_what_several_did(make_app: MakeApp, saga: Saga) -> None:
-    """R11: one owner."""
+    """One owner."""
     apps = [make_app(), make_app()]
     graph = ["root", *(f"s{n} < root" for n in range(6)), "end! < " + " ".join(f"s{n}" for n in range(6))]
     for app in apps:

@@ -1,4 +1,4 @@
-"""Dags: declared steps, executed in parallel by all workers, one by one retried (S1–S15, S18–S25, R1, R13)."""
+"""Dags: declared steps, executed in parallel by all workers, one by one retried."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def returning(value: Any) -> Callable[[Any], Any]:
 
 
 async def test_steps_run_in_the_order_of_their_edges_whatever_the_order_of_declaration(app: Stepfast) -> None:
-    """S11."""
     log: list[str] = []
     line = app.dag("line")
     for name, after in (("third", ["second"]), ("first", []), ("second", ["first"])):
@@ -83,7 +82,7 @@ async def test_the_result_maps_each_step_to_its_output(app: Stepfast) -> None:
 
 
 async def test_roots_run_in_parallel(app: Stepfast) -> None:
-    """S13: neither could reach its gate if it waited for the other."""
+    """Neither could reach its gate if it waited for the other."""
     gates = {"left": Gate(), "right": Gate()}
     dag = app.dag("dag")
 
@@ -105,7 +104,6 @@ async def test_roots_run_in_parallel(app: Stepfast) -> None:
 
 
 async def test_leaves_run_in_parallel_in_threads_too(app: Stepfast) -> None:
-    """S14."""
     gates = [ThreadGate(), ThreadGate()]
     dag = app.dag("dag")
     dag.declare(returning(0), name="root")
@@ -151,7 +149,7 @@ async def has(run: Any, step: str, status: str) -> bool:
 
 
 async def test_two_workers_share_the_steps(make_app: MakeApp) -> None:
-    """S13: with one slot each, only two workers can have two steps in hand at once."""
+    """With one slot each, only two workers can have two steps in hand at once."""
     gates = [Gate(), Gate()]
     apps = [make_app(), make_app()]
     for app in apps:
@@ -178,7 +176,6 @@ def pass_through(gate: Gate) -> Callable[[Any], Any]:
 
 
 async def test_a_wide_graph_executes_every_step_once(app: Stepfast, calls: Calls) -> None:
-    """R1."""
 
     def work(number: int) -> int:
         calls.hit(str(number))
@@ -213,7 +210,7 @@ async def test_a_long_chain_comes_to_its_end(app: Stepfast) -> None:
 
 
 async def test_a_step_sees_the_input_and_the_outputs_of_all_steps_before_it(app: Stepfast) -> None:
-    """S12: not only of those it names itself."""
+    """Not only of those it names itself."""
     dag = app.dag("dag")
     seen: dict[str, Any] = {}
 
@@ -251,7 +248,6 @@ async def test_a_step_knows_its_name_its_run_and_its_attempt(app: Stepfast) -> N
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 async def test_an_empty_output_arrives_as_itself(app: Stepfast, value: Any) -> None:
-    """R4; S, broken there."""
     dag = app.dag("dag")
     seen: list[Any] = []
     dag.declare(returning(value), name="give")
@@ -278,7 +274,7 @@ async def test_an_empty_input_arrives_as_itself(app: Stepfast, value: Any) -> No
 
 
 async def test_the_output_of_a_step_that_does_not_come_before_is_refused_by_name(app: Stepfast) -> None:
-    """W28: also if it happens to be done already; else the order of two workers would decide."""
+    """Also if it happens to be done already; else the order of two workers would decide."""
     dag = app.dag("dag")
     said: list[str] = []
     dag.declare(returning(1), name="elsewhere")
@@ -306,7 +302,6 @@ async def test_the_output_of_a_step_that_does_not_come_before_is_refused_by_name
 
 
 async def test_a_missing_output_can_have_a_default(app: Stepfast) -> None:
-    """W28."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="maybe", when=lambda ctx: False)
     dag.declare(returning(2), name="sure")
@@ -365,7 +360,7 @@ async def test_an_output_that_is_no_json_fails_the_step_by_name(app: Stepfast) -
 
 
 async def test_a_step_that_fails_twice_is_retried_alone(app: Stepfast, calls: Calls) -> None:
-    """S15: the others are not done again."""
+    """The others are not done again."""
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("before"), name="before")
 
@@ -431,7 +426,7 @@ async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Ste
 
 
 async def test_a_backoff_is_waited_for_without_a_slot(app: Stepfast, calls: Calls) -> None:
-    """S, broken there: computed, not honoured. The next attempt is not before its time."""
+    """Computed, not honoured. The next attempt is not before its time."""
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=Backoff(base=3600, max=7200, jitter=False))
@@ -523,7 +518,6 @@ async def test_a_step_whose_time_is_up_before_it_knows_its_graph_is_ended_all_th
 
 
 async def test_the_failed_tries_of_a_step_are_in_its_log(app: Stepfast, calls: Calls) -> None:
-    """R16."""
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=QUICK)
@@ -542,7 +536,7 @@ async def test_the_failed_tries_of_a_step_are_in_its_log(app: Stepfast, calls: C
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Stepfast, calls: Calls, kind: str) -> None:
-    """R9: count the calls."""
+    """Count the calls."""
     dag = app.dag("dag")
 
     async def pay(ctx: Any) -> int:
@@ -582,7 +576,7 @@ async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Stepfast, 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Stepfast, calls: Calls, written: bool) -> None:
-    """R9, rule 41: its dependents are released once."""
+    """Rule 41: its dependents are released once."""
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("root"), name="root")
     dag.declare(lambda ctx: calls.hit("left"), name="left", after=["root"])
@@ -608,7 +602,7 @@ async def test_a_crash_when_the_run_ends_repeats_no_step(app: Stepfast, calls: C
 
 
 async def test_a_worker_that_stops_gives_its_step_back(app: Stepfast, calls: Calls) -> None:
-    """R14: no attempt used."""
+    """No attempt used."""
     gate = Gate()
     dag = app.dag("dag")
 
@@ -688,7 +682,6 @@ async def test_a_step_cannot_go_on_as_another_run(app: Stepfast) -> None:
 
 
 async def test_a_worker_that_lacks_a_step_leaves_it_to_others(make_app: MakeApp) -> None:
-    """R13."""
     whole, part = make_app(), make_app()
     dag = whole.dag("dag")
     dag.declare(returning(1), name="common")
@@ -703,7 +696,7 @@ async def test_a_worker_that_lacks_a_step_leaves_it_to_others(make_app: MakeApp)
 
 
 async def test_a_run_keeps_its_graph_when_the_code_changes(make_app: MakeApp) -> None:
-    """R13: old and new runs side by side, with both versions at work."""
+    """Old and new runs side by side, with both versions at work."""
     old, new = make_app(), make_app()
     gate = Gate()
     before = old.dag("dag")
@@ -728,7 +721,7 @@ async def test_a_run_keeps_its_graph_when_the_code_changes(make_app: MakeApp) ->
 
 
 async def test_an_edge_that_is_new_in_the_code_does_not_bind_an_old_run(make_app: MakeApp) -> None:
-    """R13: the handlers are today's, the edges those of the start."""
+    """The handlers are today's, the edges those of the start."""
     old, new = make_app(), make_app()
     log: list[str] = []
     before = old.dag("dag")
@@ -867,7 +860,6 @@ async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_sibling
 
 
 async def test_a_start_gives_an_id_and_a_row_for_each_step(app: Stepfast) -> None:
-    """S6–S9."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
     dag.declare(returning(1), name="b", after=["a"])
@@ -880,7 +872,6 @@ async def test_a_start_gives_an_id_and_a_row_for_each_step(app: Stepfast) -> Non
 
 
 async def test_an_unknown_run_is_an_error(app: Stepfast) -> None:
-    """S10."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
     run = await app.start(dag)
@@ -971,7 +962,7 @@ async def test_several_runs_of_one_dag_do_not_meet(app: Stepfast) -> None:
 
 
 async def test_a_start_joins_the_transaction_of_its_caller(app: Stepfast) -> None:
-    """R12: the run with all its steps, or nothing."""
+    """The run with all its steps, or nothing."""
     dag = app.dag("dag")
     dag.declare(returning(1), name="a")
     dag.declare(returning(2), name="b", after=["a"])

@@ -1,4 +1,5 @@
-"""Deploys under waiting runs: every wait and composition, with every change of the code, in every kind of deploy.
+"""Deploys under waiting runs: every wait and composition, with every change of the code, in every kind of deploy
+(rule 49).
 
 Nothing new is called before a divergence is told, `check` foretells it, the old code can always go on, and a run that
 diverged can be cancelled, which undoes it.

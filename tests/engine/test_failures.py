@@ -101,7 +101,6 @@ async def test_an_exhausted_step_is_a_recorded_failure(app: Stepfast, calls: Cal
 
 
 async def test_the_error_of_a_step_that_nobody_catches_fails_the_run(app: Stepfast) -> None:
-    """W16, Q33."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -138,7 +137,7 @@ def fail_with(error: BaseException) -> None:
     ids=["nul", "surrogate", "long", "empty", "unspeakable", "two arguments", "exit", "cancelled", "stop"],
 )
 async def test_any_error_can_be_kept(app: Stepfast, error: BaseException, message: str) -> None:
-    """R6: whatever a handler raises, its run ends with a reason, and the worker goes on."""
+    """Whatever a handler raises, its run ends with a reason, and the worker goes on."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -161,7 +160,7 @@ async def test_any_error_can_be_kept(app: Stepfast, error: BaseException, messag
 async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
     app: Stepfast, calls: Calls, error: BaseException, timeout: float | None
 ) -> None:
-    """R6: also within a task of its own, where SystemExit would end the event loop."""
+    """Also within a task of its own, where SystemExit would end the event loop."""
 
     async def odd() -> str:
         if calls.hit("odd") == 1:
@@ -179,7 +178,7 @@ async def test_an_async_step_that_ends_oddly_fails_and_can_be_tried_again(
 
 @pytest.mark.parametrize("kind", ["task", "workflow"])
 async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(app: Stepfast, kind: str) -> None:
-    """R6: the loop survives any handler error."""
+    """The loop survives any handler error."""
 
     @app.task(max_attempts=1)
     async def leaving(how: str) -> None:
@@ -203,7 +202,7 @@ async def test_a_handler_that_exits_or_cancels_itself_does_not_end_the_worker(ap
 
 
 async def test_a_new_attempt_makes_only_the_failed_step_anew(app: Stepfast, calls: Calls) -> None:
-    """Rule 15, D31, Q32."""
+    """Rule 15."""
 
     async def work(name: str) -> str:
         if calls.hit(name) < 3 and name == "b":
@@ -341,7 +340,7 @@ async def test_steps_still_running_when_the_attempt_fails_record_nothing_more(ap
 
 
 async def test_an_operators_retry_forgets_the_same(app: Stepfast, calls: Calls) -> None:
-    """Rule 15, D12: the failed step and its cleanup are made anew, the rest is kept; a new budget of attempts."""
+    """Rule 15: the failed step and its cleanup are made anew, the rest is kept; a new budget of attempts."""
 
     async def pay() -> str:
         if calls.hit("pay") <= 2:

@@ -142,7 +142,7 @@ async def test_a_race_within_a_race(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
 async def test_an_empty_value_wins_as_itself(app: Stepfast, value: Any) -> None:
-    """R4: live and replayed."""
+    """Live and replayed."""
     gate = Gate()
 
     @app.workflow
@@ -492,7 +492,7 @@ async def test_a_race_takes_calls_of_the_context_only(app: Stepfast) -> None:
 
 
 async def test_a_race_whose_winner_left_the_code_is_told(make_app: MakeApp) -> None:
-    """R7: other code under the same name; the runs in flight say what they miss."""
+    """Other code under the same name; the runs in flight say what they miss."""
     old, new = make_app(), make_app()
     gate = Gate()
 
@@ -636,7 +636,7 @@ async def test_a_race_given_up_by_an_own_timeout_replays_so(app: Stepfast, calls
 
 
 async def test_a_step_that_won_is_undone_though_the_verdict_was_never_recorded(app: Stepfast, calls: Calls) -> None:
-    """R11: cancelled while it was in flight; it is completed first, and then undone."""
+    """Cancelled while it was in flight; it is completed first, and then undone."""
     gate = Gate()
 
     async def charge() -> str:
@@ -666,7 +666,7 @@ async def was_asked(app: Stepfast, run_id: str) -> bool:
 
 @pytest.mark.parametrize("interrupted", [False, True])
 async def test_what_a_loser_had_completed_is_undone_too(app: Stepfast, calls: Calls, interrupted: bool) -> None:
-    """R11: it lost, but its step was done."""
+    """It lost, but its step was done."""
     gate = Gate()
 
     async def work(ctx: Context) -> None:

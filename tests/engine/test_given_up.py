@@ -1,5 +1,5 @@
 """Calls that the code itself gave up, by a timeout of its own or a group of tasks: what becomes of them in the next
-attempt, and in a replay that is held up."""
+attempt, and in a replay that is held up (rule 50)."""
 
 from __future__ import annotations
 

@@ -273,7 +273,6 @@ async def _until(run: Run[Any], *statuses: str) -> None:
 
 
 async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -> None:
-    """Promise 4."""
     postgres = url.startswith("postgres")
 
     async def write_async(connection: Any, number: int) -> int:

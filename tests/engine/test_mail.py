@@ -175,7 +175,7 @@ async def test_looking_rides_out_an_outage(make_app: MakeApp) -> None:
 
 
 async def test_an_error_of_the_engine_fails_the_run_and_says_so(app: Stepfast) -> None:
-    """W36: it neither hangs nor keeps its slot, and the worker goes on."""
+    """It neither hangs nor keeps its slot, and the worker goes on."""
 
     async def broken(_call: Callable[..., Awaitable[Any]], *_args: Any) -> Any:
         raise RuntimeError("the mailman stumbled")
@@ -224,7 +224,7 @@ async def test_an_answer_that_comes_when_the_run_has_left_is_harmless(app: Stepf
 
 
 async def test_a_sender_elsewhere_wakes_the_worker_at_once(make_app: MakeApp) -> None:
-    """R10, R15: the run is released; the worker that will have it hardly ever polls."""
+    """The run is released; the worker that will have it hardly ever polls."""
     app, sender = make_app(settings=Settings(moment=0, poll=60, sweep=60)), make_app()
 
     @app.workflow

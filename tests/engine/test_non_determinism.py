@@ -94,7 +94,7 @@ async def removed(ctx: Context) -> None:
     ids=["renamed", "reordered", "inserted", "removed"],
 )
 async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene, body: Body, now: str) -> None:
-    """R7, D39: named are the recorded step, the step now called, and the source lines of both."""
+    """Named are the recorded step, the step now called, and the source lines of both."""
     run_id = await scene.interrupted()
     app = scene.changed(body)
     await app.drain()
@@ -109,7 +109,7 @@ async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene
 
 
 async def test_a_step_removed_at_the_end_is_noticed_too(scene: Scene) -> None:
-    """R7: a run that returns without asking for all its records did not do what is recorded."""
+    """A run that returns without asking for all its records did not do what is recorded."""
 
     async def shorter(ctx: Context) -> str:
         await ctx.step("a", work)
@@ -140,7 +140,7 @@ async def test_steps_added_after_the_last_record_are_no_divergence(scene: Scene)
 
 
 async def test_a_divergence_burns_no_retries_and_runs_nothing(scene: Scene, calls: Calls) -> None:
-    """R7: it ends the run at once, with four attempts left, and before the new step is called."""
+    """It ends the run at once, with four attempts left, and before the new step is called."""
 
     async def other(ctx: Context) -> None:
         calls.hit("attempt")
@@ -156,7 +156,7 @@ async def test_a_divergence_burns_no_retries_and_runs_nothing(scene: Scene, call
 
 
 async def test_swallowing_the_error_changes_nothing(scene: Scene, calls: Calls) -> None:
-    """R7, rule 20: the context is closed; every further call raises it again, and the result is discarded."""
+    """Rule 20: the context is closed; every further call raises it again, and the result is discarded."""
     seen: list[BaseException] = []
 
     async def stubborn(ctx: Context) -> str:
@@ -177,7 +177,7 @@ async def test_swallowing_the_error_changes_nothing(scene: Scene, calls: Calls) 
 
 
 async def test_an_operator_can_retry_after_the_code_was_put_right(scene: Scene) -> None:
-    """R7: the records are all still there."""
+    """The records are all still there."""
     run_id = await scene.interrupted()
     broken = scene.changed(renamed)
     await broken.drain()
@@ -188,7 +188,7 @@ async def test_an_operator_can_retry_after_the_code_was_put_right(scene: Scene) 
 
 
 async def test_a_divergence_in_a_plain_def_workflow(make_app: MakeApp) -> None:
-    """R7, rule 30."""
+    """Rule 30."""
     gate = Gate()
     one, other = make_app(), make_app()
 
@@ -215,7 +215,7 @@ async def test_a_divergence_in_a_plain_def_workflow(make_app: MakeApp) -> None:
 
 
 async def test_a_loop_that_turns_once_less_is_noticed(make_app: MakeApp) -> None:
-    """R7: steps of one name are told apart by their position."""
+    """Steps of one name are told apart by their position."""
     gate = Gate()
     one, other = make_app(), make_app()
 

@@ -121,7 +121,7 @@ async def test_a_declared_step_called_directly_is_just_the_function(calls: Calls
     ids=str,
 )
 def test_bad_options_of_a_step_are_refused_where_they_are_written(options: dict[str, Any]) -> None:
-    """Bad input: at the declaration, not at the first run."""
+    """At the declaration, not at the first run."""
     with pytest.raises(ConfigurationError):
         step(**options)
 

@@ -104,7 +104,6 @@ async def test_a_run_paused_between_two_attempts_keeps_its_time(app: Stepfast, c
 
 
 async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
-    """W35."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -125,7 +124,7 @@ async def test_resume_never_shortens_a_sleep(app: Stepfast) -> None:
 
 
 async def test_a_sleep_that_ends_during_a_pause_is_over_at_resume(app: Stepfast, calls: Calls) -> None:
-    """W35: a pause makes it no longer than itself; nothing wakes the run before the operator does."""
+    """A pause makes it no longer than itself; nothing wakes the run before the operator does."""
 
     @app.workflow
     async def order(ctx: Context) -> str:
@@ -274,7 +273,7 @@ async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Calls, kind: str) -> None:
-    """Issue 4 item 3: the step in flight is finished and recorded; the next is not begun. No attempt is used."""
+    """The step in flight is finished and recorded; the next is not begun. No attempt is used."""
     gate = ThreadGate()
 
     def first() -> int:
@@ -639,7 +638,6 @@ async def test_a_paused_run_holds_no_slot(app: Stepfast) -> None:
 
 
 async def test_resume_wakes_a_worker_at_once(make_app: MakeApp) -> None:
-    """R10."""
     app = make_app(settings=HARDLY_EVER)
 
     @app.workflow

@@ -118,7 +118,7 @@ IDS = [str(getattr(kind, "__name__", kind)) + str(number) for number, (kind, _) 
 
 @pytest.mark.parametrize(("kind", "value"), TYPED, ids=IDS)
 async def test_typed_values_round_trip_live_and_replayed(app: Stepfast, kind: Any, value: Any) -> None:
-    """D41, rule 13: as input, result of a step, and result of the run; the annotation decides."""
+    """Rule 13: as input, result of a step, and result of the run; the annotation decides."""
     gate = Gate()
     seen: list[Any] = []
 
@@ -153,7 +153,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("value", PLAIN, ids=[f"{i} {v!r:.20}" for i, v in enumerate(PLAIN)])
 async def test_plain_values_round_trip_exactly(app: Stepfast, calls: Calls, value: Any) -> None:
-    """R4, S-broken, item 8: None, False, 0 and "" are stored and replayed as themselves; so is every odd one."""
+    """None, False, 0 and "" are stored and replayed as themselves; so is every odd one."""
     gate = Gate()
     seen: list[Any] = []
 
@@ -266,7 +266,7 @@ REFUSED = [
 async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
     app: Stepfast, value: Any, reason: str, path: str
 ) -> None:
-    """Item 8, bad input: by name and path, before anything is written."""
+    """By name and path, before anything is written."""
 
     @app.task
     async def mail(given: Any) -> None: ...
@@ -283,7 +283,7 @@ async def test_an_input_that_cannot_be_stored_is_refused_at_the_start(
 async def test_a_result_that_cannot_be_stored_fails_the_step_by_name_and_is_not_retried(
     app: Stepfast, calls: Calls, value: Any, reason: str, path: str
 ) -> None:
-    """Item 7: neither retries of the step nor attempts of the run can help."""
+    """Neither retries of the step nor attempts of the run can help."""
     seen: list[StepFailed] = []
 
     def make() -> Any:
@@ -338,7 +338,7 @@ async def test_a_result_that_does_not_fit_its_annotation_is_refused(app: Stepfas
 
 
 async def test_limits_are_settings(make_app: MakeApp, caplog: pytest.LogCaptureFixture) -> None:
-    """Item 8: large is told, too large and too deep are refused; errors are kept whatever the limit."""
+    """Large is told, too large and too deep are refused; errors are kept whatever the limit."""
     app = make_app(settings=Settings(warn_payload=100, max_payload=200, max_depth=3))
 
     @app.task(max_attempts=1)
@@ -392,7 +392,7 @@ async def test_values_within_the_depth_are_kept(app: Stepfast, depth: int) -> No
 async def test_an_input_that_does_not_fit_is_refused_with_its_path(
     app: Stepfast, kind: Any, value: Any, path: str
 ) -> None:
-    """Bad input: before anything is written."""
+    """Before anything is written."""
 
     async def order(ctx: Context, given: Any) -> None: ...
 

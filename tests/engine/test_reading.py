@@ -32,7 +32,7 @@ NOWHERE = "01977777-7777-7777-8777-777777777777"
 
 
 async def test_the_facts_of_a_completed_run(app: Stepfast) -> None:
-    """Q28, Q30: start, step, complete."""
+    """Start, step, complete."""
 
     @app.workflow
     async def order(ctx: Context, name: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ async def test_a_handle_is_made_without_a_query_and_asks_when_asked(app: Stepfas
 
 
 async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) -> None:
-    """Q31, Q32: without and with waiting; many may wait for one run."""
+    """Without and with waiting; many may wait for one run."""
     gate = Gate()
 
     @app.task
@@ -103,7 +103,7 @@ async def test_a_result_can_be_awaited_before_during_and_after(app: Stepfast) ->
 
 
 async def test_a_result_comes_soon_after_the_end(make_app: MakeApp) -> None:
-    """Item 5, R16: not after a poll of half a second, also where the waiter is another process."""
+    """Not after a poll of half a second, also where the waiter is another process."""
     worker, waiter = make_app(), make_app()
 
     @worker.task
@@ -125,7 +125,7 @@ async def test_a_bad_timeout_of_result_is_refused(app: Stepfast, timeout: Any) -
 
 
 async def test_a_failed_run_raises_what_is_known(app: Stepfast) -> None:
-    """Q33: a failed run raises, again and again."""
+    """A failed run raises, again and again."""
 
     @app.task
     async def mail() -> None:
@@ -188,14 +188,13 @@ async def listed(app: Stepfast) -> Stepfast:
 async def test_runs_are_listed_newest_first_by_filters(
     listed: Stepfast, filters: dict[str, Any], found: list[int]
 ) -> None:
-    """W10, W11."""
     assert [info.input for info in await listed.runs(**filters)] == found
 
 
 @pytest.mark.parametrize("filters", [{}, {"tag": "even"}, {"status": "failed"}, {"workflow": "mail"}], ids=str)
 @pytest.mark.parametrize("by", ["run", "id"])
 async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dict[str, Any], by: str) -> None:
-    """W11: also while new runs arrive."""
+    """Also while new runs arrive."""
     whole = [info.id for info in await listed.runs(**filters)]
     paged: list[str] = []
     after: Any = None
@@ -221,7 +220,7 @@ async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -
 
 
 async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) -> None:
-    """W5: quick ones cost no extra write; the listing goes when the step is done."""
+    """Quick ones cost no extra write; the listing goes when the step is done."""
     app = make_app(settings=Settings(running_after=0.05, poll=0.05))
     gate = Gate()
 
@@ -247,7 +246,7 @@ async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) ->
 
 
 async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Stepfast) -> None:
-    """W5: per run and step; fire and forget, may be awaited all the same."""
+    """Per run and step; fire and forget, may be awaited all the same."""
     gate = Gate()
 
     @app.workflow
@@ -274,7 +273,7 @@ async def test_the_latest_word_of_progress_wins_and_does_not_leak(app: Stepfast)
 
 
 async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
-    """W5: from a thread; what no database keeps is spelled out."""
+    """From a thread; what no database keeps is spelled out."""
     gate = ThreadGate()
 
     @app.workflow
@@ -303,7 +302,7 @@ async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
 
 
 async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
-    """W6: parameters, result or error, start, duration."""
+    """Parameters, result or error, start, duration."""
 
     async def add(a: int, b: int) -> int:
         return a + b

@@ -13,7 +13,7 @@ from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt,
 
 @pytest.mark.parametrize("done", range(4))
 async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, calls: Calls, done: int) -> None:
-    """R9, Q34, D37, D38: count the calls."""
+    """Count the calls."""
     gate = Gate()
 
     async def work(number: int) -> int:
@@ -33,12 +33,11 @@ async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, 
     gate.open()
     await app.drain()
     assert await run.result() == [0, 10, 20, 30]
-    # Q35: the step that was under way runs again, the others do not.
+    # the step that was under way runs again, the others do not.
     assert calls == {f"step {n}": 2 if n == done else 1 for n in range(4)}
 
 
 async def test_a_finished_run_is_not_executed_again(app: Stepfast, calls: Calls) -> None:
-    """D36, promise 5."""
 
     @app.workflow
     async def order(ctx: Context) -> int:
@@ -52,7 +51,7 @@ async def test_a_finished_run_is_not_executed_again(app: Stepfast, calls: Calls)
 
 
 async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Stepfast) -> None:
-    """R8, R14: a worker that stops gives its runs back; resumes are not counted at all."""
+    """A worker that stops gives its runs back; resumes are not counted at all."""
     gate = Gate()
     attempts: list[int] = []
 
@@ -72,7 +71,7 @@ async def test_going_on_on_another_worker_uses_no_attempt_and_no_loss(app: Stepf
 
 
 async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls: Calls) -> None:
-    """D32, W32: what one application recorded, another replays."""
+    """What one application recorded, another replays."""
     gate = Gate()
 
     def declare(app: Stepfast) -> None:
@@ -94,7 +93,7 @@ async def test_another_process_goes_on_with_the_records(make_app: MakeApp, calls
 
 
 async def test_a_plain_def_workflow_replays_too(app: Stepfast, calls: Calls) -> None:
-    """Rule 30, R9."""
+    """Rule 30."""
     gate = Gate()
 
     @app.workflow
@@ -152,7 +151,7 @@ async def test_a_history_of_large_records_is_replayed_whole(make_app: MakeApp, c
 
 
 async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: Calls) -> None:
-    """R1, R9: of two steps at once one is recorded, the other is interrupted; only that one runs again."""
+    """Of two steps at once one is recorded, the other is interrupted; only that one runs again."""
     gate = Gate()
 
     async def work(name: str) -> str:
@@ -200,7 +199,7 @@ async def test_positions_are_taken_when_called_not_when_awaited(app: Stepfast, c
 
 
 async def test_recorded_steps_are_kept_by_a_new_attempt(app: Stepfast, calls: Calls) -> None:
-    """D31: an error of the code outside any step; the next attempt replays everything recorded."""
+    """An error of the code outside any step; the next attempt replays everything recorded."""
 
     @app.workflow(max_attempts=3, backoff=Backoff(base=0, jitter=False))
     async def order(ctx: Context) -> int:
@@ -265,7 +264,7 @@ async def test_after_the_run_is_given_back_every_call_is_refused(app: Stepfast, 
 
 
 async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls: Calls) -> None:
-    """D40, rule 1: its thread cannot be stopped, but what it returns later is refused."""
+    """Rule 1: its thread cannot be stopped, but what it returns later is refused."""
     gate = ThreadGate()
 
     def work() -> str:
@@ -291,7 +290,7 @@ async def test_a_blocking_step_left_behind_records_nothing(app: Stepfast, calls:
 
 
 async def test_an_error_ends_the_same_way_on_every_database(app: Stepfast) -> None:
-    """D25, W16, Q33: a handler that raises fails its run, and the caller sees the error."""
+    """A handler that raises fails its run, and the caller sees the error."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:

@@ -33,7 +33,7 @@ async def last_failure(app: Stepfast, run_id: str) -> Any:
 
 @pytest.mark.parametrize(("retries", "called"), [(0, 1), (1, 2), (3, 4)])
 async def test_retries_of_a_step_count_as_the_word_says(app: Stepfast, calls: Calls, retries: int, called: int) -> None:
-    """Q38: retries=3 is at most four calls."""
+    """Retries=3 is at most four calls."""
 
     async def fail() -> None:
         calls.hit("fail")
@@ -53,7 +53,7 @@ async def test_retries_of_a_step_count_as_the_word_says(app: Stepfast, calls: Ca
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_max_attempts_counts_as_the_words_say(app: Stepfast, calls: Calls, attempts: int, where: str) -> None:
-    """D11, D12, Q38: max_attempts=3 is at most three calls; what is given at the start wins."""
+    """Max_attempts=3 is at most three calls; what is given at the start wins."""
 
     @app.task(max_attempts=attempts if where == "declared" else 7, backoff=AT_ONCE)
     async def mail() -> None:
@@ -95,7 +95,6 @@ async def test_defaults_can_be_changed_for_the_whole_application(make_app: MakeA
 
 
 async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
-    """D35, Q36."""
 
     @app.task(backoff=AT_ONCE)
     def mail() -> str:
@@ -115,7 +114,7 @@ async def test_fails_twice_then_succeeds(app: Stepfast, calls: Calls) -> None:
 
 
 async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Stepfast, calls: Calls) -> None:
-    """R8: separate counters."""
+    """Separate counters."""
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
     async def order(ctx: Context) -> None:
@@ -128,7 +127,7 @@ async def test_a_new_attempt_brings_a_new_budget_of_retries(app: Stepfast, calls
 
 
 async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, calls: Calls) -> None:
-    """Rule 16, W6: and the log tells of each, in start order."""
+    """Rule 16: and the log tells of each, in start order."""
     seen: list[int] = []
 
     async def flaky(run_id: str) -> str:
@@ -156,7 +155,7 @@ async def test_every_failed_try_is_journalled_before_the_next(app: Stepfast, cal
 
 
 async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
-    """Rule 16, R8: a step that waited for its retry elsewhere has not forgotten how many it had."""
+    """Rule 16: a step that waited for its retry elsewhere has not forgotten how many it had."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -179,7 +178,7 @@ async def test_tries_survive_the_worker(app: Stepfast, calls: Calls) -> None:
 
 
 async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> None:
-    """D13, Q43: 1, 2, 4, 8 seconds, as stored; the run is queued with a later time."""
+    """1, 2, 4, 8 seconds, as stored; the run is queued with a later time."""
 
     @app.task(max_attempts=5, backoff=Backoff(base=5, jitter=False))
     async def mail() -> None:
@@ -191,7 +190,7 @@ async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> N
         await app.drain()
         info = await run.info()
         assert (info.status, info.ready, info.attempt) == ("queued", False, attempt + 1)
-        assert info.error is not None and info.error.message == "always"  # D10: its error is kept
+        assert info.error is not None and info.error.message == "always"  # its error is kept
         waits.append(wait_of(info, await last_failure(app, run.id)))
         await make_due(app, run.id)
     assert waits == [5, 10, 20, 40]
@@ -226,7 +225,7 @@ async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: 
 async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
     app: Stepfast, backoff: Backoff, waits: list[float]
 ) -> None:
-    """Q39–Q44, R6: a wait longer than a moment is a pause of the run, due exactly then."""
+    """A wait longer than a moment is a pause of the run, due exactly then."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -247,7 +246,7 @@ async def test_the_backoff_of_a_step_is_stored_with_the_waiting_run(
 
 
 async def test_a_retry_is_not_delivered_before_its_time(app: Stepfast, calls: Calls) -> None:
-    """R6, Q37, D6: however often workers ask; and the wait uses no other budget."""
+    """However often workers ask; and the wait uses no other budget."""
 
     @app.task
     async def mail() -> None:
@@ -264,7 +263,7 @@ async def test_a_retry_is_not_delivered_before_its_time(app: Stepfast, calls: Ca
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(minutes=1.5)], ids=["int", "float", "timedelta"])
 async def test_an_error_may_say_when_to_try_again(app: Stepfast, delay: Any) -> None:
-    """Q41: RetryLater, instead of the backoff."""
+    """RetryLater, instead of the backoff."""
 
     @app.task
     async def mail() -> None:
@@ -278,7 +277,6 @@ async def test_an_error_may_say_when_to_try_again(app: Stepfast, delay: Any) -> 
 
 
 async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Stepfast) -> None:
-    """Q41."""
 
     async def later() -> None:
         raise RetryLater(120)
@@ -295,7 +293,7 @@ async def test_retry_later_of_a_step_with_retries_puts_off_the_step(app: Stepfas
 
 
 async def test_retry_later_of_a_step_without_retries_puts_off_the_run(app: Stepfast) -> None:
-    """Q41: the step's error ends the attempt; the next is when the error said."""
+    """The step's error ends the attempt; the next is when the error said."""
 
     async def later() -> None:
         raise RetryLater(120)
@@ -338,7 +336,6 @@ class Forbidden(NonRetryableError):
 
 @pytest.mark.parametrize("error", [NonRetryableError("no"), Forbidden("no")], ids=["itself", "a subclass"])
 async def test_a_permanent_error_ends_a_run_at_once(app: Stepfast, calls: Calls, error: Exception) -> None:
-    """D12, Q40."""
 
     @app.task(max_attempts=5, backoff=AT_ONCE)
     async def mail() -> None:
@@ -354,7 +351,7 @@ async def test_a_permanent_error_ends_a_run_at_once(app: Stepfast, calls: Calls,
 
 
 async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Stepfast, calls: Calls) -> None:
-    """Q40: neither retries of the step nor attempts of the run."""
+    """Neither retries of the step nor attempts of the run."""
 
     async def pay() -> None:
         calls.hit("pay")
@@ -371,7 +368,7 @@ async def test_a_permanent_error_of_a_step_ends_step_and_run_at_once(app: Stepfa
 
 
 async def test_the_worker_goes_on_after_any_handler_error(app: Stepfast) -> None:
-    """R6: one handler error does not end the poll loop."""
+    """One handler error does not end the poll loop."""
 
     @app.task(max_attempts=1)
     async def mail(number: int) -> int:

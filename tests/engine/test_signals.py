@@ -52,7 +52,7 @@ class Order:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Calls, kind: str) -> None:
-    """R10, W33: the slot is free meanwhile; the value is recorded, and what came before is not done again."""
+    """The slot is free meanwhile; the value is recorded, and what came before is not done again."""
     if kind == "async":
 
         @app.workflow(name="order")
@@ -85,7 +85,6 @@ async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Ca
 
 
 async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Stepfast) -> None:
-    """W33, R10."""
 
     @app.workflow
     async def order(ctx: Context) -> Any:
@@ -99,7 +98,7 @@ async def test_a_signal_sent_before_the_run_is_claimed_is_kept(app: Stepfast) ->
 
 @pytest.mark.parametrize("moment", [0, 3600])
 async def test_a_signal_sent_before_the_wait_is_kept(make_app: MakeApp, moment: float) -> None:
-    """W33, R10: the run was already executed when it came, and nobody waited for it yet. It is heard at once, however
+    """The run was already executed when it came, and nobody waited for it yet. It is heard at once, however
     rarely the worker looks by itself."""
     app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
     gate = Gate()
@@ -142,7 +141,7 @@ async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeAp
 
 
 async def test_signals_are_first_in_first_out_per_name(app: Stepfast) -> None:
-    """W33: those of other names neither help nor hinder."""
+    """Those of other names neither help nor hinder."""
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -215,7 +214,7 @@ async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Stepfast, cal
     ],
 )
 async def test_a_value_has_its_type_live_and_replayed(app: Stepfast, type_: Any, value: Any) -> None:
-    """R4, rule 13."""
+    """Rule 13."""
     gate = Gate()
     seen: list[Any] = []
 
@@ -318,7 +317,7 @@ async def test_a_value_that_one_wait_does_not_take_is_there_for_another(app: Ste
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) -> None:
-    """W33: SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came meanwhile."""
+    """SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came meanwhile."""
     gate = Gate()
 
     if kind == "async":
@@ -357,7 +356,7 @@ async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) 
 
 
 async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast) -> None:
-    """W33: no attempts are burnt on it."""
+    """No attempts are burnt on it."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -506,7 +505,7 @@ async def test_a_wait_inside_a_step_is_refused(app: Stepfast) -> None:
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
 async def test_a_run_that_has_ended_takes_no_signals(app: Stepfast, end: str) -> None:
-    """Issue 4 item 2: a clear error, and nothing is left behind."""
+    """A clear error, and nothing is left behind."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -583,7 +582,7 @@ async def test_signals_can_be_sent_without_an_event_loop(app: Stepfast) -> None:
 async def test_a_signal_is_taken_once_although_the_worker_dies_taking_it(
     make_app: MakeApp, calls: Calls, where: str
 ) -> None:
-    """R10: taking it and recording it is one transaction. The worker dies on either side of its commit."""
+    """Taking it and recording it is one transaction. The worker dies on either side of its commit."""
     victim, heir = make_app(), make_app()
     for each in (victim, heir):
 
@@ -836,7 +835,7 @@ async def test_calls_gathered_by_asyncio_all_begin_before_the_run_is_released(ma
 
 
 async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Stepfast, calls: Calls) -> None:
-    """R8, R10: it is a record like any other."""
+    """It is a record like any other."""
 
     @app.workflow(backoff=Backoff(base=0, jitter=False))
     async def order(ctx: Context) -> Any:
@@ -857,7 +856,7 @@ async def test_a_signal_taken_in_one_attempt_is_known_to_the_next(app: Stepfast,
 
 @pytest.mark.parametrize("approved", [True, False])
 async def test_what_a_signal_says_decides_which_steps_are_run(app: Stepfast, calls: Calls, approved: bool) -> None:
-    """Q50: the same way is taken on every replay."""
+    """The same way is taken on every replay."""
     gate = Gate()
 
     @app.workflow

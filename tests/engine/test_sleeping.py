@@ -24,7 +24,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_sleep_frees_the_slot_and_wakes_in_time(app: Stepfast, calls: Calls, kind: str) -> None:
-    """R10, W34: a worker with one slot does other work meanwhile; what came before the sleep is not done again."""
+    """A worker with one slot does other work meanwhile; what came before the sleep is not done again."""
     if kind == "async":
 
         @app.workflow(name="order")
@@ -76,7 +76,7 @@ async def test_a_sleep_within_a_moment_stays_in_memory(app: Stepfast, calls: Cal
 
 @pytest.mark.parametrize("moment", [0, 2])
 async def test_sleepers_wake_by_themselves(make_app: MakeApp, calls: Calls, moment: float) -> None:
-    """R10: nobody polls, and nobody is asked; released or not, the worker goes on when it is time."""
+    """Nobody polls, and nobody is asked; released or not, the worker goes on when it is time."""
     app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
 
     @app.workflow
@@ -91,7 +91,7 @@ async def test_sleepers_wake_by_themselves(make_app: MakeApp, calls: Calls, mome
 
 
 async def test_a_sleep_is_listed_while_it_lasts_and_when_it_is_over(app: Stepfast) -> None:
-    """W34: one record, which says when it ends."""
+    """One record, which says when it ends."""
     gate = Gate()
 
     @app.workflow
@@ -158,7 +158,7 @@ async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Stepfast,
 
 
 async def test_a_new_attempt_does_not_sleep_again(app: Stepfast, calls: Calls) -> None:
-    """R8: the sleep is over, only what came after it failed."""
+    """The sleep is over, only what came after it failed."""
 
     @app.workflow(backoff=AT_ONCE)
     async def order(ctx: Context) -> int:
@@ -479,7 +479,7 @@ async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Stepfas
 
 
 async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
-    """Issue 4 item 1: no slots and no memory, and others are not held up."""
+    """No slots and no memory, and others are not held up."""
 
     @app.workflow
     async def dream(ctx: Context, number: int) -> int:
@@ -518,7 +518,7 @@ def in_memory(runs: set[str]) -> list[Execution]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: MakeApp) -> None:
-    """Rule 31, issue 4 item 1: by the server's own count of rows read, whatever the clock says."""
+    """Rule 31: by the server's own count of rows read, whatever the clock says."""
     app = make_app(settings=HARDLY_EVER)
 
     @app.workflow

@@ -35,7 +35,7 @@ def declare(app: Stepfast) -> None:
 
 
 async def test_a_start_stores_what_it_was_given(app: Stepfast) -> None:
-    """D1, D2, Q27: name, input, queue, priority, time, attempts, tags."""
+    """Name, input, queue, priority, time, attempts, tags."""
     declare(app)
     at = datetime.now(UTC) + timedelta(hours=2)
     run = await app.start(
@@ -54,7 +54,7 @@ async def test_a_start_stores_what_it_was_given(app: Stepfast) -> None:
 
 
 async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: Stepfast) -> None:
-    """Q26: the workflow's own queue and deadline."""
+    """The workflow's own queue and deadline."""
     declare(app)
     info = await (await app.start("checkout", Order("o-1", 5))).info()
     assert (info.queue, info.priority, info.key, info.tags, info.ready) == ("checkouts", 0, None, [], True)
@@ -63,7 +63,6 @@ async def test_what_the_start_does_not_say_is_taken_from_the_declaration(app: St
 
 
 async def test_higher_priority_runs_first_then_the_oldest(app: Stepfast) -> None:
-    """D3, D7."""
     order: list[str] = []
 
     @app.task
@@ -77,7 +76,6 @@ async def test_higher_priority_runs_first_then_the_oldest(app: Stepfast) -> None
 
 
 async def test_nothing_runs_before_its_time(app: Stepfast, calls: Calls) -> None:
-    """D6, Q2."""
 
     @app.task
     async def mail(name: str) -> str:
@@ -129,7 +127,7 @@ async def test_many_starts_with_one_key_at_once_make_one_run(make_app: MakeApp) 
 
 
 async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Stepfast) -> None:
-    """Q6: one call; each has its own input."""
+    """One call; each has its own input."""
     declare(app)
     runs = await app.start_many("checkout", [Order(str(n), n) for n in range(50)], priority=3, tags=["batch"])
     await app.drain()
@@ -139,7 +137,6 @@ async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Stepfast
 
 
 async def test_start_many_is_all_or_none(app: Stepfast) -> None:
-    """Q6, R12."""
     declare(app)
     with pytest.raises(InvalidInput, match="cents"):
         await app.start_many("checkout", [Order("a", 1), {"id": "b"}, Order("c", 3)])
@@ -163,7 +160,7 @@ async def test_start_many_with_keys_finds_those_that_exist(app: Stepfast) -> Non
 
 
 async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -> None:
-    """Bad input, Q26: checked against the stored definition, with its queue and deadline."""
+    """Checked against the stored definition, with its queue and deadline."""
     worker, trigger = make_app(), make_app()
     declare(worker)
     async with worker.worker(queues=["none"]):
@@ -192,7 +189,7 @@ async def test_a_trigger_without_the_code_can_start_by_name(make_app: MakeApp) -
 async def test_an_input_by_name_without_the_code_is_checked_with_its_path(
     make_app: MakeApp, value: Any, problem: str, many: bool
 ) -> None:
-    """R12, bad input: by the stored schema, before anything is written."""
+    """By the stored schema, before anything is written."""
     known, trigger = make_app(), make_app()
     declare(known)
     await known.start("checkout", Order("first", 1))  # a process with the code that starts a run stores it too
@@ -210,7 +207,7 @@ async def test_a_workflow_without_input_refuses_one_by_name_too(make_app: MakeAp
 
 
 async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: MakeApp) -> None:
-    """Bad input: those of the code and those stored."""
+    """Those of the code and those stored."""
     known, trigger = make_app(), make_app()
     declare(known)
     await known.start("tick")
@@ -227,7 +224,7 @@ async def test_an_unknown_name_is_refused_with_the_names_that_exist(make_app: Ma
 
 
 async def test_a_run_whose_workflow_this_worker_does_not_know_is_left_for_others(make_app: MakeApp) -> None:
-    """Bad input, D26: not failed."""
+    """Not failed."""
     known, stranger = make_app(), make_app()
     declare(known)
     run = await known.start("tick")
@@ -263,7 +260,7 @@ BAD = [
 async def test_bad_options_are_refused_by_name_before_anything_is_written(
     options: dict[str, Any],
 ) -> None:
-    """Bad input. Checked before any database sees it, so one will do."""
+    """Checked before any database sees it, so one will do."""
     app = Stepfast("sqlite://")
     declare(app)
     name = next(iter(options)).removesuffix("_in").replace("tags", "tag")
@@ -277,7 +274,6 @@ async def test_bad_options_are_refused_by_name_before_anything_is_written(
 
 
 async def test_bad_arguments_of_start_are_refused(app: Stepfast, make_app: MakeApp) -> None:
-    """Bad input."""
     declare(app)
     with pytest.raises(ConfigurationError, match="2 inputs and 1 keys"):
         await app.start_many("tick", [None, None], keys=["a"])

@@ -37,7 +37,7 @@ async def names(app: Stepfast, run_id: str) -> list[str]:
 
 
 async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
-    """D30, D36: one record per step, with its result."""
+    """One record per step, with its result."""
 
     @app.workflow
     async def order(ctx: Context, number: int) -> int:
@@ -90,7 +90,6 @@ async def test_a_label_goes_with_any_callable(app: Stepfast, function: Any, args
     ids=["partial", "method", "object"],
 )
 async def test_partials_methods_and_objects_have_names_too(app: Stepfast, function: Any, name: str) -> None:
-    """D30."""
 
     @app.workflow
     async def order(ctx: Context) -> int:
@@ -134,7 +133,7 @@ async def test_a_blocking_step_runs_in_a_thread(app: Stepfast) -> None:
 
 
 async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfast, calls: Calls) -> None:
-    """R1: two parallel steps must not evict each other."""
+    """Two parallel steps must not evict each other."""
     meet = asyncio.Barrier(20)
 
     async def work(number: int) -> int:
@@ -154,7 +153,7 @@ async def test_parallel_steps_of_one_run_complete_each_exactly_once(app: Stepfas
 
 
 async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Stepfast) -> None:
-    """R7: the same step in a loop does not return the first answer each time."""
+    """The same step in a loop does not return the first answer each time."""
 
     @app.workflow
     async def order(ctx: Context) -> list[int]:
@@ -167,7 +166,6 @@ async def test_a_step_name_repeated_in_a_loop_has_records_of_its_own(app: Stepfa
 
 
 async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> None:
-    """Promise 3."""
     seen: list[list[str]] = []
 
     async def look(run_id: str) -> None:
@@ -197,7 +195,7 @@ async def test_each_step_is_recorded_before_the_next_begins(app: Stepfast) -> No
     ids=["lambda", "label-alone", "number", "label-number", "long", "nul", "empty"],
 )
 async def test_a_step_that_cannot_be_named_or_called_is_refused(app: Stepfast, misuse: Any, sentence: str) -> None:
-    """Bad input: refused at the call, with a sentence, and nothing is recorded."""
+    """Refused at the call, with a sentence, and nothing is recorded."""
 
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:

@@ -44,7 +44,7 @@ async def deaf(release: asyncio.Event) -> None:
 
 
 async def test_a_step_that_takes_too_long_fails_by_name(app: Stepfast) -> None:
-    """D27: and the workflow may catch it."""
+    """And the workflow may catch it."""
 
     @app.workflow
     async def order(ctx: Context) -> str:
@@ -76,7 +76,7 @@ async def test_every_try_of_a_step_has_the_whole_timeout(app: Stepfast, calls: C
 
 
 async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: Stepfast) -> None:
-    """D28, D29: what it does later is not recorded."""
+    """What it does later is not recorded."""
     release = asyncio.Event()
 
     @app.workflow(max_attempts=1)
@@ -95,7 +95,7 @@ async def test_a_step_that_ignores_cancellation_is_timed_out_all_the_same(app: S
 
 
 async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> None:
-    """D29: its thread learns of it by stepfast.cancelled(), while the run goes on; what it returns is discarded."""
+    """Its thread learns of it by stepfast.cancelled(), while the run goes on; what it returns is discarded."""
     gate, meanwhile = ThreadGate(), Gate()
     told: list[bool] = []
 
@@ -129,7 +129,7 @@ async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> N
 
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str) -> None:
-    """D27: reason timeout, also where the timeout was given at the start."""
+    """Reason timeout, also where the timeout was given at the start."""
 
     @app.task(max_attempts=1, timeout=SHORT if where == "declared" else 3600)
     async def mail() -> None:
@@ -144,7 +144,7 @@ async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str
 
 
 async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls: Calls) -> None:
-    """D27: it counts as an attempt; recorded steps are kept."""
+    """It counts as an attempt; recorded steps are kept."""
 
     @app.workflow(max_attempts=2, timeout=SHORT * 4, backoff=AT_ONCE)
     async def order(ctx: Context) -> str:
@@ -160,7 +160,7 @@ async def test_a_timed_out_attempt_is_followed_by_the_next(app: Stepfast, calls:
 
 
 async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(app: Stepfast, calls: Calls) -> None:
-    """D28, D29, R2: the next attempt has the slot; the late one is refused everything, whatever it returns."""
+    """The next attempt has the slot; the late one is refused everything, whatever it returns."""
     release = asyncio.Event()
     refusals: list[str] = []
 
@@ -189,7 +189,7 @@ async def test_a_handler_that_ignores_cancellation_loses_its_slot_and_its_run(ap
 
 @pytest.mark.parametrize("kind", ["task", "workflow"])
 async def test_a_blocking_handler_loses_its_slot_and_its_run(app: Stepfast, calls: Calls, kind: str) -> None:
-    """D29, rule 1: a thread cannot be stopped; it is told by stepfast.cancelled(), and refused everything."""
+    """Rule 1: a thread cannot be stopped; it is told by stepfast.cancelled(), and refused everything."""
     gate = ThreadGate()
     seen: list[Any] = []
 
@@ -311,7 +311,6 @@ async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: 
 
 
 async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, calls: Calls) -> None:
-    """D22, D23."""
 
     @app.task
     async def mail() -> None:
@@ -332,7 +331,7 @@ async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, ca
 
 
 async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: Calls) -> None:
-    """R3: retries of a run that was picked up in time are not killed by it."""
+    """Retries of a run that was picked up in time are not killed by it."""
 
     @app.task(backoff=Backoff(base=0.5, jitter=False))
     async def mail() -> str:

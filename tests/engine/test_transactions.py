@@ -83,7 +83,7 @@ async def accounts(app: Stepfast, calls: Calls) -> Accounts:
 
 
 async def test_rows_and_record_are_committed_together(app: Stepfast, accounts: Accounts) -> None:
-    """Issue 4 item 7: seen from outside, there is never one without the other."""
+    """Seen from outside, there is never one without the other."""
     gate = Gate()
 
     @app.workflow
@@ -113,7 +113,7 @@ async def test_a_plain_def_workflow_has_transactions_too(app: Stepfast, accounts
 
 
 async def test_a_recorded_transaction_is_not_called_again(app: Stepfast, accounts: Accounts, calls: Calls) -> None:
-    """Promise 4: exactly once."""
+    """Exactly once."""
     gate = Gate()
 
     @app.workflow
@@ -234,7 +234,7 @@ async def test_a_reply_lost_after_the_commit_finds_the_record(app: Stepfast, acc
 async def test_a_worker_that_lost_the_run_meanwhile_commits_nothing(
     make_app: MakeApp, app: Stepfast, accounts: Accounts, calls: Calls
 ) -> None:
-    """R2, rule 29: the fence comes after the function, before the commit."""
+    """Rule 29: the fence comes after the function, before the commit."""
     answered = asyncio.Event()
 
     async def lose_it(call: Callable[..., Any], *args: Any) -> Any:
@@ -274,7 +274,6 @@ async def test_transactions_in_branches_are_each_done_once(app: Stepfast, accoun
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
 async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: Any) -> None:
-    """R4."""
     gate = Gate()
 
     def plain(connection: Any) -> Any:

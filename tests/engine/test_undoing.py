@@ -1,4 +1,4 @@
-"""Undo: what a run did is undone in reverse when it fails for good or is cancelled (rule 28, R11)."""
+"""Undo: what a run did is undone in reverse when it fails for good or is cancelled (rule 28)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def was_asked(app: Stepfast, run_id: str) -> bool:
 
 
 async def test_completed_steps_are_undone_in_reverse_with_their_output_and_arguments(app: Stepfast, trip: Trip) -> None:
-    """S16, R11: those that have an undo, once each."""
+    """Those that have an undo, once each."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -126,7 +126,7 @@ async def test_the_undos_are_listed_with_words_of_their_own(app: Stepfast, trip:
 
 
 async def test_a_step_that_did_not_complete_is_not_undone(app: Stepfast, trip: Trip) -> None:
-    """S, broken there: the failed step's own undo must not run."""
+    """The failed step's own undo must not run."""
 
     def broken(what: str) -> None:
         raise ValueError(what)
@@ -267,7 +267,6 @@ async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Stepfast, trip:
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
 async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
-    """R4."""
     seen: list[Any] = []
 
     @app.workflow
@@ -305,7 +304,7 @@ async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: S
 
 
 async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, trip: Trip) -> None:
-    """R11: the end tells it from a clean undo, and names it."""
+    """The end tells it from a clean undo, and names it."""
     trip.failing = {"hotel"}
 
     @app.workflow
@@ -326,7 +325,7 @@ async def test_a_failing_undo_is_recorded_and_the_chain_goes_on(app: Stepfast, t
 
 
 async def test_an_undo_is_retried_by_its_own_policy(app: Stepfast, trip: Trip, calls: Calls) -> None:
-    """R11: retries and backoff of the undo, not of the step."""
+    """Retries and backoff of the undo, not of the step."""
 
     @step(retries=4, backoff=QUICK)
     def undo(output: str, what: str) -> None:
@@ -392,7 +391,7 @@ async def test_an_undo_that_must_wait_frees_the_slot(app: Stepfast, trip: Trip, 
 
 
 async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, trip: Trip) -> None:
-    """R11: durable; what was undone is not undone again."""
+    """Durable; what was undone is not undone again."""
     gate = Gate()
 
     async def held(output: str, what: str) -> None:
@@ -483,7 +482,7 @@ async def test_the_undo_of_a_step_from_an_earlier_claim_is_found(app: Stepfast, 
 
 
 async def test_steps_in_branches_are_undone_in_the_reverse_order_of_their_completion(app: Stepfast, trip: Trip) -> None:
-    """R11: running siblings are settled first, and then undone too."""
+    """Running siblings are settled first, and then undone too."""
     hotel_booked = asyncio.Event()
 
     async def flight(ctx: Context) -> None:

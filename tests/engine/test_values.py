@@ -36,7 +36,7 @@ class Stage:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: str) -> None:
-    """Issue 4 item 10: committed when the call returns, and it stays when the run has ended."""
+    """Committed when the call returns, and it stays when the run has ended."""
     gate = Gate()
 
     if kind == "async":
@@ -69,7 +69,7 @@ async def test_a_value_is_readable_while_the_run_goes_on(app: Stepfast, kind: st
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 async def test_empty_values_are_values(app: Stepfast, value: Any) -> None:
-    """R4: not the same as never set."""
+    """Not the same as never set."""
 
     @app.workflow
     async def order(ctx: Context, value: Any) -> None:
@@ -92,7 +92,6 @@ async def test_what_was_never_set_is_the_default(app: Stepfast) -> None:
 
 
 async def test_the_latest_value_wins_and_there_is_one_row(app: Stepfast) -> None:
-    """Promise 9."""
 
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -170,7 +169,7 @@ async def test_a_value_set_before_a_crash_is_there_and_set_anew_after_it(app: St
 
 
 async def test_a_worker_that_lost_the_run_sets_nothing(app: Stepfast, make_app: MakeApp) -> None:
-    """Promise 6: the fence holds for values too."""
+    """The fence holds for values too."""
     gate = Gate()
     other = make_app()
     refused: list[str] = []
@@ -336,7 +335,7 @@ async def test_values_do_not_hold_a_run_in_memory(make_app: MakeApp) -> None:
 
 
 async def test_progress_of_a_step_and_of_the_run_is_listed(app: Stepfast) -> None:
-    """W5: the latest word wins; nobody waits for it, and it is gone when the step is done."""
+    """The latest word wins; nobody waits for it, and it is gone when the step is done."""
     gate = Gate()
 
     @app.workflow

@@ -50,7 +50,7 @@ def outside(calls: Calls) -> Outside:
 async def test_the_slot_is_free_between_checks_and_has_one_record(
     app: Stepfast, outside: Outside, calls: Calls, kind: str
 ) -> None:
-    """Issue 4 item 3: a worker with one slot does other work between two checks."""
+    """A worker with one slot does other work between two checks."""
     if kind == "async":
 
         @app.workflow(name="order")
@@ -101,7 +101,6 @@ async def test_what_is_so_already_is_not_waited_for(app: Stepfast, outside: Outs
 
 
 async def test_the_answer_is_not_asked_for_again_on_replay(app: Stepfast, outside: Outside, calls: Calls) -> None:
-    """Promise 2."""
     gate = Gate()
     outside.answer = "first"
 
@@ -121,7 +120,7 @@ async def test_the_answer_is_not_asked_for_again_on_replay(app: Stepfast, outsid
 
 
 async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, calls: Calls) -> None:
-    """R10: in memory or released, nobody has to poke it."""
+    """In memory or released, nobody has to poke it."""
     for moment in (0, 2):
         app = make_app(settings=Settings(moment=moment, poll=60, sweep=60))
         calls.clear()
@@ -140,7 +139,7 @@ async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, c
 
 @pytest.mark.parametrize("how", ["resume", "signal", "pause and resume"])
 async def test_the_next_check_is_made_due_at_once(make_app: MakeApp, outside: Outside, calls: Calls, how: str) -> None:
-    """Issue 4 item 3: by whoever knows that it is so now."""
+    """By whoever knows that it is so now."""
     app = make_app(settings=HARDLY_EVER)
 
     @app.workflow

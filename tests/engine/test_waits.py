@@ -13,7 +13,7 @@ from tests.support.engine import Calls, eventually, make_due
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_a_long_wait_frees_the_slot(app: Stepfast, calls: Calls, kind: str) -> None:
-    """Issue 2 item 6: a worker with one slot runs another run meanwhile; the waiting one goes on when it is due."""
+    """A worker with one slot runs another run meanwhile; the waiting one goes on when it is due."""
 
     async def flaky() -> str:
         if calls.hit("flaky") == 1:

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode everything works by polling (Q13).
+"""Behind PgBouncer in transaction mode everything works by polling.
 
 Needs pgbouncer on the machine; without one these tests are left out, except in CI.
 """
@@ -61,7 +61,7 @@ async def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
 
 
 async def test_leases_hold_and_the_lost_is_found_behind_a_pooler(pooled_url: str, postgres_url: str) -> None:
-    """R5: heartbeats and reaping need no session."""
+    """Heartbeats and reaping need no session."""
     calls = Calls()
     app = make_app(pooled_url, calls)
     async with app:

@@ -22,7 +22,7 @@ def losses(evidence: Evidence) -> int:
 async def test_a_run_that_kills_its_process_ends_as_a_dead_letter_and_takes_no_neighbour_with_it(
     scene_url: str, tmp_path: Path
 ) -> None:
-    """Promise 5, rule 5."""
+    """Rule 5."""
     async with Storm(scene_url, tmp_path / "ledger", lease=2, max_losses=4) as storm:
         await storm.launch_ready(2)
         async with meanwhile(storm.supervise()):

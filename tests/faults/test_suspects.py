@@ -1,4 +1,4 @@
-"""Crashes that hit many runs at once: the culprit is found, and nobody else pays for it for long.
+"""Crashes that hit many runs at once: the culprit is found, and nobody else pays for it for long (rule 52).
 
 Times are compared with what one crash costs on the same machine, never with a clock.
 """

@@ -1,5 +1,5 @@
 """Machines that vanish at the worst moment: inside a transaction, or while the server is sending them a claim. The
-server keeps believing in such a connection for hours; what it holds must move on all the same (promise 8)."""
+server keeps believing in such a connection for hours; what it holds must move on all the same."""
 
 from __future__ import annotations
 

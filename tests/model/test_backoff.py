@@ -33,19 +33,17 @@ backoffs = st.builds(
 
 
 def test_it_doubles_up_to_a_cap() -> None:
-    """D13, Q43, Q44."""
     backoff = Backoff(jitter=False)
     assert [backoff.delay(n) for n in range(1, 12)] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
 def test_a_factor_of_one_is_a_fixed_wait() -> None:
-    """Q42."""
     assert {Backoff(base=3, factor=1, jitter=False).delay(n) for n in range(1, 50)} == {3}
 
 
 @given(backoffs, st.integers(min_value=1, max_value=10**9), st.randoms(use_true_random=False))
 def test_no_wait_is_negative_or_above_the_cap(backoff: Backoff, failures: int, source: random.Random) -> None:
-    """Q44: however many failures."""
+    """However many failures."""
     assert 0 <= backoff.delay(failures, source) <= backoff.max
 
 
@@ -59,7 +57,7 @@ def test_jitter_stays_within_its_share(backoff: Backoff, failures: int, source: 
 
 @given(backoffs, st.integers(min_value=1, max_value=2000))
 def test_each_wait_is_at_least_as_long_as_the_last(backoff: Backoff, failures: int) -> None:
-    """D13: without jitter."""
+    """Without jitter."""
     plain = Backoff(backoff.base, backoff.factor, backoff.max, jitter=False)
     assert plain.delay(failures) <= plain.delay(failures + 1)
 
@@ -87,7 +85,6 @@ def test_a_backoff_that_makes_no_sense_is_refused_by_name(options: dict[str, Any
 
 @pytest.mark.parametrize(("failures", "allowed", "more"), [(1, 1, False), (1, 2, True), (2, 3, True), (3, 3, False)])
 def test_there_are_exactly_as_many_calls_as_allowed(failures: int, allowed: int, more: bool) -> None:
-    """Q38."""
     assert (retry_delay(ValueError(), failures, allowed, Backoff()) is not None) is more
 
 
@@ -110,14 +107,12 @@ def failed(**facts: Any) -> StepFailed:
     ids=repr,
 )
 def test_which_errors_another_try_can_help(error: Exception, retryable: bool) -> None:
-    """Q40."""
     assert is_retryable(error) is retryable
     assert (retry_delay(error, 1, 5, Backoff()) is not None) is retryable
 
 
 @pytest.mark.parametrize("error", [RetryLater(42), RetryLater(timedelta(seconds=42)), failed(delay=42.0)], ids=repr)
 def test_an_error_may_bring_its_own_delay(error: Exception) -> None:
-    """Q41."""
     assert retry_delay(error, 1, 2, Backoff()) == 42
     assert retry_delay(error, 2, 2, Backoff()) is None
 

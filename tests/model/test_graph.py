@@ -1,4 +1,4 @@
-"""Graphs as values: what is wrong with one, and what the end of a step means to the others (rules 41, 43; S1–S25)."""
+"""Graphs as values: what is wrong with one, and what the end of a step means to the others (rules 41, 43)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def storable(value: Any) -> bool:
 
 @given(anything)
 def test_plain_values_come_back_exactly_or_are_refused(value: Any) -> None:
-    """Item 8: NUL, surrogates, integers of any size, NaN; and the stored text is valid UTF-8 JSON."""
+    """NUL, surrogates, integers of any size, NaN; and the stored text is valid UTF-8 JSON."""
     if not storable(value):
         with pytest.raises(PayloadError, match=r"the thing .* at `\$"):
             PAYLOADS.round_trip(value, Any, "the thing")
@@ -89,7 +89,7 @@ def test_typed_values_come_back_typed(thing: Thing) -> None:
 
 @pytest.mark.parametrize("digits", [300, 4000, 4300, 4301, 10_000])
 def test_integers_of_any_size_come_back_or_are_refused_when_stored(digits: int) -> None:
-    """Item 8: never stored so that they cannot be read."""
+    """Never stored so that they cannot be read."""
     for value in (10**digits - 1, -(10**digits - 1), {"a": [-(10**digits - 1)]}):
         try:
             text, live = PAYLOADS.round_trip(value, Any, "the thing")
@@ -158,7 +158,6 @@ def test_depth_costs_nothing_beside_size(value: Any) -> None:
 
 @pytest.mark.parametrize("format_", [3, 99])
 def test_a_newer_format_is_refused_not_guessed_at(format_: int) -> None:
-    """W4."""
     with pytest.raises(PayloadError, match=f"format {format_}.*update"):
         PAYLOADS.decode("1", Any, format_, "the thing")
 

@@ -52,7 +52,7 @@ def test_what_cannot_be_read_is_refused_by_the_name_of_the_variable(name: str, t
     ids=str,
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
-    """W19: stale must be greater than heartbeat."""
+    """Stale must be greater than heartbeat."""
     with pytest.raises(ConfigurationError, match=why):
         Settings(**options)
 

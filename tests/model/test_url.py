@@ -45,7 +45,7 @@ def test_a_url_is_sorted_by_its_scheme(text: str, kind: str, path: str | None) -
     "text", ["", "  ", None, 5, "oracle://host/db", "host/db", "postgresql", "://", "sqlite://a.db"]
 )
 def test_what_is_no_url_is_refused_in_one_sentence(text: Any) -> None:
-    """Bad input: saying what would do."""
+    """Saying what would do."""
     with pytest.raises(ConfigurationError, match=r"URL.*(sqlite://|postgresql://)") as caught:
         parse_url(text)
     assert "\n" not in str(caught.value)
@@ -94,7 +94,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("text", MALFORMED)
 def test_a_malformed_url_is_refused_without_showing_the_password(text: str) -> None:
-    """Bad input: however it is malformed."""
+    """However it is malformed."""
     with pytest.raises(ConfigurationError) as caught:
         parse_url(text)
     assert SECRET not in "".join(traceback.format_exception(caught.value))

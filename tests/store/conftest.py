@@ -1,4 +1,4 @@
-"""The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory."""
+"""The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory (rule 55)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children: started with a record, heard of when they end, cancelled with their parent (rules 25–27; W41, R12)."""
+"""Children: started with a record, heard of when they end, cancelled with their parent (rules 25–27)."""
 
 from __future__ import annotations
 

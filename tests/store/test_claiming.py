@@ -14,7 +14,6 @@ from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retr
 
 
 async def test_a_claim_takes_the_oldest_and_makes_it_ones_own(scene: Scene) -> None:
-    """D3."""
     first = await scene.start(input="1")
     await scene.start(input="2")
     [claimed] = await scene.claim(1)
@@ -27,14 +26,12 @@ async def test_a_claim_takes_the_oldest_and_makes_it_ones_own(scene: Scene) -> N
 
 
 async def test_an_empty_queue_gives_nothing(scene: Scene) -> None:
-    """D4."""
     assert await scene.claim(lanes=[Lane("order", "order", 0)]) == []
     assert await scene.claim(lanes=[Lane("order", "order", 0), Lane("mail", "mail", 0)]) == []
     assert await scene.suspect() == []
 
 
 async def test_a_running_run_is_not_handed_out_again(scene: Scene) -> None:
-    """D5."""
     run = await scene.running()
     lane = Lane("order", "order", 0)
     assert await scene.lanes() == []
@@ -44,7 +41,6 @@ async def test_a_running_run_is_not_handed_out_again(scene: Scene) -> None:
 
 
 async def test_nothing_is_handed_out_before_its_time(scene: Scene) -> None:
-    """D6, R6."""
     run_id = await scene.start(delay_ms=MINUTE)
     lane = Lane("order", "order", 0)
     assert (await scene.store.promote(10)).moved == 0
@@ -55,7 +51,7 @@ async def test_nothing_is_handed_out_before_its_time(scene: Scene) -> None:
 
 
 async def test_higher_priority_goes_first_then_age(scene: Scene) -> None:
-    """D7; over several lanes, queues and workflows."""
+    """Over several lanes, queues and workflows."""
     expected: list[tuple[int, int, str]] = []
     for priority, workflow, queue in [(0, "order", "a"), (5, "mail", "b"), (0, "mail", "b"), (5, "order", "a")] * 2:
         expected.append((-priority, len(expected), await scene.start(workflow, queue=queue, priority=priority)))
@@ -82,7 +78,6 @@ async def test_no_claim_takes_more_than_its_limit(scene: Scene, lanes: int) -> N
 
 
 async def test_each_run_is_claimed_exactly_once_under_concurrency(scene: Scene, twin: Store) -> None:
-    """D16, W15."""
     ids = set()
     for queue in ("a", "b", "c"):
         ids |= set(await scene.start_many(40, queue=queue))
@@ -208,7 +203,7 @@ async def test_a_claim_takes_from_its_lanes_only(scene: Scene) -> None:
     assert [run.id for run in await scene.claim(lanes=[Lane("b", "order", 0)])] == [wanted]
 
 
-# -- expiry and deadline at the claim (R3) -----------------------------------------------------------------
+# -- expiry and deadline at the claim -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("others", [[], [Lane("mail", "mail", 0)]])
@@ -277,7 +272,6 @@ async def test_a_later_claim_brings_the_records_in_order(scene: Scene) -> None:
 
 @pytest.mark.parametrize("output", ["null", "false", "0", '""', None])
 async def test_empty_outputs_come_back_as_they_were(scene: Scene, output: str | None) -> None:
-    """R4."""
     run = await scene.running()
     await scene.flush(step(run, 0, output))
     again = await scene.again(run)

@@ -1,4 +1,4 @@
-"""Time: what is due becomes ready, what expired or missed its deadline ends (rule 31; D22, D23, R3, R6)."""
+"""Time: what is due becomes ready, what expired or missed its deadline ends (rule 31)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ async def test_the_tick_tells_what_is_due_and_when_the_next_is(scene: Scene) -> 
 
 
 async def test_what_nobody_picked_up_in_time_fails_and_says_so(scene: Scene) -> None:
-    """D22, D23."""
     run_id = await scene.start(expires_ms=MINUTE)
     assert (await scene.store.promote(10)).moved == 0
     for column in ("expires_at", "visible_at"):

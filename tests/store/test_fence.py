@@ -1,4 +1,4 @@
-"""The fence (R2, rule 1): every write names (worker, claim), and whoever lost the run writes nothing."""
+"""The fence (rule 1): every write names (worker, claim), and whoever lost the run writes nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def refused(scene: Scene, entry: Entry, worker: str | None = None) -> None
 
 
 async def test_another_worker_may_not(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    """W1: a foreign lease; D9, D15."""
+    """A foreign lease; D9, D15."""
     run = await held(scene)
     await refused(scene, entry(run), worker=await scene.add_worker())
 
@@ -79,7 +79,7 @@ async def test_another_claim_of_the_same_worker_may_not(
 
 
 async def test_nobody_may_write_to_a_finished_run(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    """D15; promise 5: a run ends once."""
+    """A run ends once."""
     run = await held(scene)
     await scene.flush(completed(run))
     await refused(scene, entry(run))
@@ -92,7 +92,6 @@ async def test_nobody_may_write_to_a_run_that_waits(scene: Scene, entry: Callabl
 
 
 async def test_a_worker_declared_dead_may_not_write(scene: Scene, entry: Callable[[Claimed], Entry]) -> None:
-    """Promise 6; W3, D32."""
     victim = await scene.add_worker()
     run = await scene.running(worker=victim)
     await scene.bury(victim)

@@ -100,7 +100,7 @@ async def test_tries_are_kept_with_their_numbers(scene: Scene) -> None:
     assert rows[0].completed_at - rows[0].started_at == 5
 
 
-# -- progress (W5) -----------------------------------------------------------------------------------------
+# -- progress -----------------------------------------------------------------------------------------
 
 
 async def test_the_latest_progress_wins(scene: Scene) -> None:
@@ -140,7 +140,6 @@ async def test_a_step_with_an_outcome_is_no_longer_under_way(scene: Scene) -> No
 
 
 async def test_a_completed_run_has_its_result_and_no_owner(scene: Scene) -> None:
-    """D8."""
     run = await scene.running()
     answer = await scene.flush(step(run, 0), completed(run, '{"total":3}'))
     row = await scene.info(run.id)
@@ -162,7 +161,6 @@ async def test_success_after_a_failed_attempt_leaves_no_error_behind(scene: Scen
 
 
 async def test_a_failure_below_the_maximum_is_queued_again_later_with_its_error(scene: Scene) -> None:
-    """D10, D13, Q36."""
     run = await scene.running()
     answer = await scene.flush(retried(run, delay_ms=4000))
     row = await scene.info(run.id)
@@ -177,7 +175,6 @@ async def test_a_failure_below_the_maximum_is_queued_again_later_with_its_error(
 
 
 async def test_a_failure_at_the_maximum_is_the_end(scene: Scene) -> None:
-    """D11, D12."""
     run = await scene.running()
     answer = await scene.flush(failed(run, reason="code", error='{"type":"KeyError"}'))
     row = await scene.info(run.id)

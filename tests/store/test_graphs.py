@@ -741,7 +741,7 @@ async def expire(dag: Dag, name: str) -> None:
 
 @pytest.mark.parametrize("done", [True, False])
 async def test_once_a_step_was_picked_up_the_others_do_not_expire(scene: Scene, done: bool) -> None:
-    """R3: the run was picked up in time."""
+    """The run was picked up in time."""
     dag = await started(scene, {"a": "", "b": "", "c": ""}, expires_ms=MINUTE)
     a = (await dag.claim(limit=1))["a"]
     if done:

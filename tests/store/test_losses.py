@@ -1,4 +1,4 @@
-"""Dead workers: what they held goes back, is counted, is set apart, and ends as a dead letter (rules 3, 5; R8)."""
+"""Dead workers: what they held goes back, is counted, is set apart, and ends as a dead letter (rules 3, 5)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.store.scene import MINUTE, Scene, completed, move, step, waiting
 
 
 async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(scene: Scene) -> None:
-    """D17, D19."""
     victim = await scene.add_worker()
     run = await scene.running(worker=victim)
     await scene.rows.silence(victim)
@@ -30,7 +29,6 @@ async def test_a_silent_worker_s_runs_are_queued_again_as_a_loss_not_an_attempt(
 
 
 async def test_a_live_worker_keeps_its_runs(scene: Scene) -> None:
-    """D18."""
     stopping, live = await scene.add_worker(), await scene.add_worker()
     first, second = await scene.running(worker=stopping), await scene.running(worker=live)
     await scene.store.worker_state(stopping, "stopping")
@@ -62,7 +60,6 @@ async def test_only_those_are_buried_whose_silence_was_seen(scene: Scene) -> Non
 
 
 async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> None:
-    """D20, D21."""
     run = await scene.running()
     await scene.rows.set(run.id, "worker", new_id())
     assert (await scene.store.reap(scene.worker, 100, 5)).moved == 1
@@ -71,7 +68,7 @@ async def test_runs_that_name_no_worker_at_all_are_reclaimed(scene: Scene) -> No
 
 
 async def test_a_worker_that_leaves_with_runs_in_hand_gives_them_back(scene: Scene) -> None:
-    """R14: a claim that was under way when it stopped. At once, and not as a loss."""
+    """A claim that was under way when it stopped. At once, and not as a loss."""
     leaver = await scene.add_worker()
     run = await scene.running(worker=leaver)
     await scene.store.unregister(leaver)
@@ -156,7 +153,6 @@ async def test_a_run_given_back_after_a_record_has_no_losses_either(scene: Scene
 
 
 async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> None:
-    """R8."""
     run_id = await scene.start()
     await scene.lose(run_id)
     [run] = await scene.claim()
@@ -171,7 +167,6 @@ async def test_failures_losses_and_resumes_are_counted_apart(scene: Scene) -> No
 
 
 async def test_too_many_losses_are_a_dead_letter(scene: Scene) -> None:
-    """W3, Q12."""
     run_id = await scene.start()
     for _ in range(2):
         await scene.lose(run_id, max_losses=3)

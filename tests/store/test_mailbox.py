@@ -1,4 +1,4 @@
-"""The mailbox: what is sent to a run is kept, in order, wakes it, and is taken with a record (rules 6, 7; R10, W33)."""
+"""The mailbox: what is sent to a run is kept, in order, wakes it, and is taken with a record (rules 6, 7)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_signal_to_a_run_that_a_worker_holds_is_only_counted(scene: Scen
 
 
 async def test_a_signal_sent_before_the_wait_is_kept_and_wakes(scene: Scene) -> None:
-    """R10: it came between the look into the mailbox and the wait."""
+    """It came between the look into the mailbox and the wait."""
     run = await scene.running()
     look = await scene.mailbox(run.id)
     await scene.store.send(signal(run.id))
@@ -214,7 +214,7 @@ async def test_a_repeated_signal_does_not_wake_a_run_that_saw_it(scene: Scene) -
 
 
 async def test_mail_lies_in_the_order_it_was_sent(scene: Scene) -> None:
-    """W33: first in, first out, by the database's clock and not by the ids that senders made."""
+    """First in, first out, by the database's clock and not by the ids that senders made."""
     run_id = await scene.start()
     ids = [new_id() for _ in range(3)]
     for name, mail_id in zip("abc", reversed(ids), strict=True):
@@ -531,7 +531,6 @@ async def test_delivery_does_not_wait_for_a_run_that_somebody_holds_locked(scene
 
 
 async def test_senders_at_once_lose_nothing_and_the_run_stands_in_line_once(scene: Scene, twin: Store) -> None:
-    """W33."""
     run = await scene.running()
     await scene.flush(waiting(run, None, waiting_for="signal"))
     mails = [signal(run.id, str(n)) for n in range(40)]

@@ -1,4 +1,4 @@
-"""What operators ask: cancel, pause, resume, in every state a run can be in (rules 4, 6, 27; Q45–Q49, W35)."""
+"""What operators ask: cancel, pause, resume, in every state a run can be in (rules 4, 6, 27)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_refusal_tells_why_the_run_ended(scene: Scene) -> None:
 
 @pytest.mark.parametrize("state", AT_REST)
 async def test_a_run_that_nobody_holds_is_cancelled_at_once(scene: Scene, state: str) -> None:
-    """Q45: before it is claimed it ends without running."""
+    """Before it is claimed it ends without running."""
     run_id = await in_state(scene, state)
     before = await scene.info(run_id)
     asked = await scene.store.cancel(run_id)
@@ -147,7 +147,6 @@ async def test_the_owner_hears_of_a_mark_by_heartbeat_and_by_flush(scene: Scene,
 
 
 async def test_the_step_in_flight_is_recorded_after_the_mark(scene: Scene) -> None:
-    """Q47."""
     run = await scene.running()
     await scene.store.cancel(run.id)
     answer = await scene.flush(step(run, 0), move(run, "cancelled", reason="cancelled"))
@@ -503,7 +502,7 @@ async def test_a_ready_run_that_goes_on_has_its_deadline_still(scene: Scene) -> 
 
 
 async def test_the_expiry_counts_while_a_run_is_held(scene: Scene) -> None:
-    """R3: let go too late it is not handed out, and a sweep ends it rather than leave it in line for ever."""
+    """Let go too late it is not handed out, and a sweep ends it rather than leave it in line for ever."""
     run_id = await scene.start(expires_ms=MINUTE)
     await scene.store.pause(run_id)
     await scene.rows.shift(run_id, "expires_at", -2 * MINUTE)

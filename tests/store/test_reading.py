@@ -39,7 +39,7 @@ async def test_outcomes_are_of_ended_runs_only(scene: Scene) -> None:
     assert await scene.store.outcomes([]) == []
 
 
-# -- lists (W10 to W13) ------------------------------------------------------------------------------------
+# -- lists ------------------------------------------------------------------------------------
 
 
 async def test_pages_go_newest_first_and_hold_everything_once(scene: Scene) -> None:
@@ -109,7 +109,7 @@ async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None
     assert await scene.store.runs(status=status, workflow="mail") == []
 
 
-# -- the activity log (W6) ---------------------------------------------------------------------------------
+# -- the activity log ---------------------------------------------------------------------------------
 
 
 async def test_the_activity_log_tells_every_call_in_start_order(scene: Scene) -> None:
@@ -169,7 +169,6 @@ def definition(name: str = "order", version: str = "v1", queue: str = "order") -
 
 
 async def test_definitions_may_be_stored_again_and_again(scene: Scene) -> None:
-    """S1, S2."""
     for _ in range(3):
         await scene.store.put_definitions([definition("order"), definition("mail")])
     assert sorted(d.name for d in await scene.store.definitions()) == ["mail", "order"]

@@ -1,4 +1,4 @@
-"""The tables: made once, by many at the same time, checked, dropped (W8, W9, W14; rule 40)."""
+"""The tables: made once, by many at the same time, checked, dropped (rule 40)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ asyncio.run(main())
 
 
 async def test_migrating_makes_the_tables_and_a_second_time_nothing(bare: Store) -> None:
-    """W14."""
     before = await bare.schema_state()
     assert before.version == 0
     assert before.pending
@@ -114,7 +113,7 @@ async def test_the_script_makes_the_same_tables(stores: Stores, bare: Store) -> 
 
 
 async def test_two_namespaces_of_one_database_do_not_meet(stores: Stores, store: Store) -> None:
-    """W8, W9. One name is the beginning of the other, which a careless prefix would mix up."""
+    """One name is the beginning of the other, which a careless prefix would mix up."""
     other = await stores.open("stepfast_2")
     await other.migrate()
     first, second = await stores.scene(store), await stores.scene(other, "stepfast_2")

@@ -17,7 +17,6 @@ from tests.store.scene import MINUTE, Scene, new_run
 
 
 async def test_a_start_stores_all_it_was_given(scene: Scene) -> None:
-    """D1, D2."""
     run_id = await scene.start(
         "order",
         input='{"id":"ä\'1"}',

@@ -1,4 +1,4 @@
-"""Undoing: a run whose completed steps are undone stays ``compensating`` until it ends (rule 28; R11, S16)."""
+"""Undoing: a run whose completed steps are undone stays ``compensating`` until it ends (rule 28)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,6 @@ async def test_an_undo_given_back_goes_on_elsewhere(scene: Scene) -> None:
 
 
 async def test_an_undo_survives_a_worker_that_leaves(scene: Scene) -> None:
-    """R14."""
     run = await scene.undoing()
     leaver = await scene.add_worker()
     await scene.claim(worker=leaver)
@@ -126,7 +125,6 @@ async def test_an_undo_survives_a_worker_that_leaves(scene: Scene) -> None:
 
 
 async def test_an_undo_survives_the_death_of_its_worker(scene: Scene) -> None:
-    """R11."""
     run = await scene.undoing()
     victim = await scene.add_worker()
     await scene.claim(worker=victim)

@@ -24,7 +24,6 @@ async def test_what_was_never_set_is_none(scene: Scene) -> None:
 
 
 async def test_a_value_that_is_null_is_a_value(scene: Scene) -> None:
-    """R4."""
     run = await scene.running()
     await scene.flush(value(run, "stage", "null"))
     assert await scene.store.value(run.id, "stage") == ("null", 1)

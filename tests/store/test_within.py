@@ -1,4 +1,4 @@
-"""Starts and signals in the caller's own transaction: inserts only, and nothing before its commit (rule 10; W7)."""
+"""Starts and signals in the caller's own transaction: inserts only, and nothing before its commit (rule 10)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,6 @@ async def notes(scene: Scene) -> list[str]:
 
 
 async def test_a_start_is_committed_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
-    """W7, R12."""
     run = new_run(input='{"a":1}', tags=("red",), priority=3)
     await caller.note("order 1")
     assert await scene.store.start_within(caller.connection, [run]) == [run.id]

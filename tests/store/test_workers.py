@@ -29,7 +29,6 @@ async def test_registering_twice_is_registering_once(scene: Scene) -> None:
 
 
 async def test_a_heartbeat_renews_the_lease(scene: Scene) -> None:
-    """W1."""
     await scene.rows.fetch("UPDATE [workers] SET beat_at = beat_at - ?, expires_at = expires_at - ?", MINUTE, MINUTE)
     [row] = await scene.store.workers()
     assert row.state == "dead" and row.age_ms >= MINUTE
@@ -71,7 +70,6 @@ async def test_a_stopping_worker_says_so_and_still_beats(scene: Scene) -> None:
 
 
 async def test_runs_given_back_are_ready_at_once_and_cost_nothing(scene: Scene) -> None:
-    """R14."""
     ids = await scene.start_many(3, deadline_ms=MINUTE)
     held = await scene.claim()
     await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in held])

@@ -77,7 +77,7 @@ def reported(output: str) -> set[int]:
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_wrong_types_are_reported_where_they_are_written(checker: str, tmp_path: Path) -> None:
-    """Item 2: typed end to end."""
+    """Typed end to end."""
     file = tmp_path / "wrong.py"
     file.write_text(WRONG)
     if checker == "mypy":

@@ -49,7 +49,7 @@ async def all_results(runs: list[Any]) -> list[Any]:
 
 
 async def test_concurrency_is_exact(make_app: MakeApp, tables: Tables) -> None:
-    """D33: as many handlers as slots, and never one more."""
+    """As many handlers as slots, and never one more."""
     app = make_app(HARDLY_EVER)
     crowd = Crowd(app)
     runs = await app.start_many(crowd.workflow, list(range(30)))
@@ -65,7 +65,6 @@ async def test_concurrency_is_exact(make_app: MakeApp, tables: Tables) -> None:
 
 
 async def test_two_workers_share_the_work_and_no_run_is_taken_twice(make_app: MakeApp, calls: Calls) -> None:
-    """D5, D16, Q19, W15."""
     first, second = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
     for app in (first, second):
 
@@ -82,7 +81,7 @@ async def test_two_workers_share_the_work_and_no_run_is_taken_twice(make_app: Ma
 
 
 async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -> None:
-    """D4, Q15: an idle worker holds nothing and is well."""
+    """An idle worker holds nothing and is well."""
     app = make_app(Settings(poll=0.05))
     Crowd(app)
     store = await app.store()
@@ -96,7 +95,7 @@ async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -
 
 
 async def test_a_freed_slot_claims_at_once(make_app: MakeApp, calls: Calls) -> None:
-    """R15: twenty runs through one slot, with a poll of a minute."""
+    """Twenty runs through one slot, with a poll of a minute."""
     app = make_app(HARDLY_EVER)
 
     @app.task
@@ -122,7 +121,7 @@ async def test_what_a_claim_left_in_line_for_its_size_is_claimed_at_once(make_ap
 
 
 async def test_a_start_is_claimed_at_once(make_app: MakeApp) -> None:
-    """R15: what starts while the worker idles does not wait for the poll."""
+    """What starts while the worker idles does not wait for the poll."""
     app = make_app(HARDLY_EVER)
 
     @app.task
@@ -136,7 +135,7 @@ async def test_a_start_is_claimed_at_once(make_app: MakeApp) -> None:
 
 
 async def test_a_start_during_a_claim_is_not_slept_over(make_app: MakeApp) -> None:
-    """R15: the claim's snapshot is older than the start, and its short answer must not be taken for "nothing left"."""
+    """The claim's snapshot is older than the start, and its short answer must not be taken for "nothing left"."""
     app = make_app(HARDLY_EVER)
 
     @app.task
@@ -156,7 +155,7 @@ async def test_a_start_during_a_claim_is_not_slept_over(make_app: MakeApp) -> No
 
 
 async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, calls: Calls) -> None:
-    """D10, D35: fails twice, then succeeds; the waits are the backoff's, not the poll's."""
+    """Fails twice, then succeeds; the waits are the backoff's, not the poll's."""
     app = make_app(Settings(poll=60, sweep=60, backoff_base=0.02, moment=0))
 
     @app.task(max_attempts=3)
@@ -175,7 +174,6 @@ async def test_a_retry_due_sooner_than_the_poll_is_not_late(make_app: MakeApp, c
 
 
 async def test_highest_priority_first_then_the_oldest(make_app: MakeApp) -> None:
-    """D3, D7."""
     app = make_app(HARDLY_EVER)
     order: list[str] = []
 
@@ -192,7 +190,7 @@ async def test_highest_priority_first_then_the_oldest(make_app: MakeApp) -> None
 
 
 async def test_order_holds_over_queues_and_workflows(make_app: MakeApp, tables: Tables) -> None:
-    """D7, rule 32: one line over all lanes."""
+    """Rule 32: one line over all lanes."""
     app = make_app(HARDLY_EVER)
     order: list[int] = []
 
@@ -209,7 +207,7 @@ async def test_order_holds_over_queues_and_workflows(make_app: MakeApp, tables: 
 
 @only_postgres
 async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp, tables: Tables) -> None:
-    """D7: its place in line is older than what the worker has seen claimed. While younger ones keep coming it must be
+    """Its place in line is older than what the worker has seen claimed. While younger ones keep coming it must be
     found all the same."""
     app = make_app(Settings(poll=0.02))
     gate, order = Gate(), []
@@ -268,7 +266,7 @@ async def test_a_worker_with_a_list_serves_these_queues_only(make_app: MakeApp) 
 
 
 async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp) -> None:
-    """Bad input: left alone, not failed, and taken by the first worker that has the code."""
+    """Left alone, not failed, and taken by the first worker that has the code."""
     knows, knows_not = make_app(Settings(poll=0.05)), make_app(Settings(poll=0.05))
 
     @knows.task(queue="shared")

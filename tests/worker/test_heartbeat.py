@@ -45,7 +45,7 @@ async def _passed(tables: Tables, now: str, moment: float) -> bool:
 async def test_a_long_handler_keeps_its_lease(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables, handler: str
 ) -> None:
-    """R5, D18, W16: also one that blocks the event loop for longer than the lease, while another worker reaps."""
+    """Also one that blocks the event loop for longer than the lease, while another worker reaps."""
     app = program(SHORT)
     async with make_process(PROCESS):
         run = await app.start(app.workflows[handler], "gate")
@@ -85,7 +85,7 @@ async def _is(tables: Tables, run_id: str, status: str) -> bool:
 
 
 async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
-    """Q20–Q25: health numbers of a worker."""
+    """Health numbers of a worker."""
     app = make_app(SHORT)
     gate = Gate()
 
@@ -157,7 +157,7 @@ def _now() -> int:
 async def test_a_worker_taken_for_dead_writes_nothing_and_goes_on_under_a_new_id(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
-    """Promise 6, R2, Q22: a zombie. Frozen beyond its lease, its run is given to another; thawed, it is refused."""
+    """A zombie. Frozen beyond its lease, its run is given to another; thawed, it is refused."""
     app = program(SHORT)
     plan = {"name": "a", "n": 3, "hold": 1, "gate": "gate"}
     run = await app.start(app.workflows["chain"], plan)

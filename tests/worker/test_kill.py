@@ -29,7 +29,7 @@ STEPS = 5
 async def test_a_crash_after_step_k_never_repeats_steps_before_it(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, killed_at: int
 ) -> None:
-    """R9, Q34, Q35: the step in which the process died runs again, those before it do not."""
+    """The step in which the process died runs again, those before it do not."""
     app = program(SHORT)
     run = await app.start(app.workflows["chain"], {"name": "a", "n": STEPS, "hold": killed_at, "gate": "gate"})
     async with make_process(SETTINGS) as first:
@@ -88,7 +88,7 @@ asyncio.run(main())
 
 
 async def test_twenty_processes_migrate_at_once(url: str, tables: Tables) -> None:
-    """W14: every deploy does it."""
+    """Every deploy does it."""
     processes = [
         subprocess.Popen([sys.executable, "-c", MIGRATE, url], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(20)
     ]

@@ -153,7 +153,7 @@ async def test_a_worker_rides_it_out(own_server: PrivatePostgres, own_url: str, 
 
 
 async def test_a_start_waits_for_a_short_outage(own_server: PrivatePostgres, own_url: str, calls: Calls) -> None:
-    """Promise 1, rule 7: one call, one run, however often it had to be sent."""
+    """Rule 7: one call, one run, however often it had to be sent."""
     async with Proxy("127.0.0.1", own_server.port) as proxy:
         app = make_app(proxy.url(own_url), calls)
         async with app:
@@ -177,7 +177,7 @@ async def test_a_start_waits_for_a_short_outage(own_server: PrivatePostgres, own
 async def test_a_start_whose_reply_was_lost_starts_once(
     own_server: PrivatePostgres, own_url: str, calls: Calls, key: str | None
 ) -> None:
-    """Promise 1, rule 7."""
+    """Rule 7."""
     async with Proxy("127.0.0.1", own_server.port) as proxy:
         app = make_app(proxy.url(own_url), calls)
         async with app:

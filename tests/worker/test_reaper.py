@@ -21,7 +21,7 @@ PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
 async def test_the_runs_of_a_killed_worker_go_on_elsewhere(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
-    """R5, R8, D17–D19, W3: no operator, no attempt used (there is only one), one loss; and those of the living stay."""
+    """No operator, no attempt used (there is only one), one loss; and those of the living stay."""
     app = program(SHORT)
     stays = await app.start(app.workflows["hold"], "stays")
     lost = [await app.start(app.workflows["hold"], f"lost {n}", queue="doomed") for n in range(3)]
@@ -45,7 +45,7 @@ async def test_the_runs_of_a_killed_worker_go_on_elsewhere(
 async def test_a_worker_that_seldom_polls_reaps_in_time(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
-    """Promise 8: within lease and one sweep, however long the poll."""
+    """Within lease and one sweep, however long the poll."""
     app = program(Settings(lease=LEASE, sweep=0.1, poll=60))
     run = await app.start(app.workflows["hold"], "gate")
     async with make_process(PROCESS) as dead:
@@ -59,7 +59,7 @@ async def test_a_worker_that_seldom_polls_reaps_in_time(
 async def test_a_run_that_kills_its_workers_is_a_dead_letter(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
-    """R8, W3, Q10, rule 5: bounded, listed, and an operator can try again after the fix."""
+    """Rule 5: bounded, listed, and an operator can try again after the fix."""
     app = program(SHORT)
     run = await app.start(app.workflows["poison"], {"gate": "fixed"})
     async with app.worker(queues=["nothing here"]):

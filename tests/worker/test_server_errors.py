@@ -1,4 +1,4 @@
-"""Errors of the server that are not about the data: no run pays for them, no duty ends by them."""
+"""Errors of the server that are not about the data: no run pays for them, no duty ends by them (rule 48)."""
 
 from __future__ import annotations
 

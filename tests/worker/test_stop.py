@@ -41,7 +41,7 @@ async def test_a_signal_lets_handlers_finish(
     tables: Tables,
     number: signal.Signals,
 ) -> None:
-    """D34, R14, Q17: within the grace time, claiming nothing new; exit 0."""
+    """Within the grace time, claiming nothing new; exit 0."""
     app = program()
     run = await app.start(app.workflows["hold"], "gate")
     async with make_process(QUICK) as process:
@@ -66,7 +66,7 @@ async def test_after_the_grace_time_the_rest_is_given_back(
     number: signal.Signals,
     handler: str,
 ) -> None:
-    """R14: at once, whatever the handler thinks of it; no attempt is used (there is only one), exit 0."""
+    """At once, whatever the handler thinks of it; no attempt is used (there is only one), exit 0."""
     app = program()
     runs = [await app.start(app.workflows[handler], f"gate {n}") for n in range(3)]
     async with make_process({**QUICK, "grace": 0.2}) as process:
@@ -104,7 +104,6 @@ async def test_a_second_signal_does_not_wait(
 
 
 async def test_an_idle_process_stops_at_once(make_process: MakeProcess, tables: Tables) -> None:
-    """D34, Q17."""
     async with make_process(QUICK) as process:
         process.signal(signal.SIGTERM)
         assert await process.ended() == 0
@@ -142,7 +141,7 @@ async def test_a_signal_during_an_outage_stops_too(
 
 
 async def test_an_embedded_worker_stops_like_a_process(make_app: MakeApp, tables: Tables, calls: Calls) -> None:
-    """R14: the end of ``async with`` is the signal."""
+    """The end of ``async with`` is the signal."""
     app = make_app()
     gate = Gate()
 
@@ -185,7 +184,7 @@ async def test_a_worker_left_by_an_error_gives_back_too(make_app: MakeApp, table
 async def test_a_claim_under_way_at_the_stop_leaves_nothing_behind(
     make_app: MakeApp, tables: Tables, released: str
 ) -> None:
-    """R14, rule 2: the database has given the run to a worker that is leaving. It must not wait for a reaper, nor count
+    """Rule 2: the database has given the run to a worker that is leaving. It must not wait for a reaper, nor count
     as lost."""
     app = make_app(Settings(poll=60, sweep=60, lease=2))
 

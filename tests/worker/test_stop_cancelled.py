@@ -1,4 +1,5 @@
-"""A stop that is cancelled, or hangs, or comes with the end of the event loop: nothing is left behind all the same."""
+"""A stop that is cancelled, or hangs, or comes with the end of the event loop: nothing is left behind all the
+same (rule 47)."""
 
 from __future__ import annotations
 

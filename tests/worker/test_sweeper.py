@@ -13,7 +13,7 @@ from tests.worker.spying import Counted, only_postgres
 
 
 async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: MakeApp) -> None:
-    """D6, R6: by the database's clock."""
+    """By the database's clock."""
     app = make_app(Settings(poll=0.1))
 
     @app.task
@@ -29,7 +29,7 @@ async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: Make
 
 
 async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(make_app: MakeApp) -> None:
-    """D22, D23, R3: also on a worker that does not know the workflow."""
+    """Also on a worker that does not know the workflow."""
     app, other = make_app(Settings(poll=0.05)), make_app()
 
     @other.task

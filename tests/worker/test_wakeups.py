@@ -35,7 +35,7 @@ async def hearing(app: Stepfast) -> None:
 
 
 async def test_a_result_is_there_without_a_poll(make_app: MakeApp) -> None:
-    """R16, Q27: in the process that executes."""
+    """In the process that executes."""
     app = make_app(HARDLY_EVER)
     echo = echo_on(app)
     async with app.worker():
@@ -63,7 +63,7 @@ async def test_many_wait_for_one_run(make_app: MakeApp) -> None:
 
 @only_postgres
 async def test_between_applications_nobody_polls(make_app: MakeApp) -> None:
-    """R15: start → claim and end → result, both over LISTEN/NOTIFY."""
+    """Start → claim and end → result, both over LISTEN/NOTIFY."""
     trigger, worker = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
     echo = echo_on(trigger)
     echo_on(worker)
@@ -79,7 +79,7 @@ async def test_between_applications_nobody_polls(make_app: MakeApp) -> None:
 async def test_between_processes_nobody_polls(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger
 ) -> None:
-    """R15: the same with a real process."""
+    """The same with a real process."""
     app = program(HARDLY_EVER)
     async with make_process({"poll": 60, "sweep": 60}):
         for number in range(3):
@@ -89,7 +89,7 @@ async def test_between_processes_nobody_polls(
 
 @only_postgres
 async def test_a_retry_by_an_operator_elsewhere_is_heard(make_app: MakeApp) -> None:
-    """R15: whatever puts a run in line wakes somebody."""
+    """Whatever puts a run in line wakes somebody."""
     operator, app = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
     broken = [True]
 
