@@ -167,7 +167,7 @@ class ContextBase:
             return False
         execution.patches.add(patch)
         if not execution.replay_only:
-            execution.live = None  # nobody waits for this record, so it would be missing in the cache
+            execution.keep_only_count()  # nobody waits for this record, so it would be missing in the cache
             if execution.history.left:
                 execution.made_early((patch, line.position))
             execution.journal_note(patch_entry(execution, (patch, line.position), change, call_line(2)))

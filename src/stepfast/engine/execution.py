@@ -298,7 +298,7 @@ class Execution:
         if self.live is not None:
             self.live.append((done, now))
             if len(self.live) > self.recorder.settings.history_records:
-                self._keep_only_count()
+                self.keep_only_count()
         else:
             self._count(done)
         if self.history.left:
@@ -323,7 +323,7 @@ class Execution:
         if self.live is not None:
             self.live.append((entry, now))
             if len(self.live) > self.recorder.settings.history_records:
-                self._keep_only_count()
+                self.keep_only_count()
         else:
             self._count(entry)
         if self.history.left:
@@ -348,9 +348,11 @@ class Execution:
                 if self.live is not None:
                     self.live.append((entry, self.database_now()))
 
-    def _keep_only_count(self) -> None:
-        self._tally = self._counted()
-        self.live = None
+    def keep_only_count(self) -> None:
+        """The records of this claim are too many to be kept, or not all known here: only their number is."""
+        if self.live is not None:
+            self._tally = self._counted()
+            self.live = None
 
     def _count(self, entry: StepDone) -> None:
         assert self._tally is not None
