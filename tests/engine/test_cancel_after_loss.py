@@ -1,4 +1,4 @@
-"""Charged, the worker died before the record, and then a cancel: what acted is recorded first, and undone."""
+"""Charged, the worker died before the record, and then a cancel: what acted is recorded first, and undone (rule 53)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commits that vanish: a failover to a server that lagged behind, or one that does not wait for its disk and crashed.
+"""Commits that vanish: a failover to a server that lagged behind, or one that does not wait for its disk and
+crashed (rule 51).
 
 Imitated: while the worker's connections are cut, rows that were committed are deleted. The row of the run still names
 the worker and its claim, as it does after such a failover. A real one is in tests/faults/test_failover.py.
