@@ -34,11 +34,11 @@ def migrations(package: str, words: dict[str, str]) -> list[Migration]:
     return result
 
 
-_MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW) (\S+)", re.MULTILINE)
+_MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) ([^\s(]+)", re.MULTILINE)
 
 
 def made_by(known: list[Migration], kind: str) -> list[str]:
-    """The names of what the migrations make: ``TABLE`` or ``VIEW``. Indexes go with their tables."""
+    """The names of what the migrations make: ``TABLE``, ``VIEW`` or ``FUNCTION``. Indexes go with their tables."""
     found = [match for migration in known for match in _MADE.findall(migration.text)]
     return sorted({name for what, name in found if what == kind})
 

@@ -58,7 +58,9 @@ RETURNING 1;
 -- The same for finding them by their tags.
 INSERT INTO {schema}.run_tags (tag, run_id)
 SELECT t.tag, r.id
-FROM {schema}.runs r CROSS JOIN LATERAL json_array_elements_text(r.tags::json) AS t(tag)
+FROM {schema}.runs r
+CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags OFFSET 0) AS j
+CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS t(tag)
 WHERE r.id = ANY($1::uuid[]) AND r.tags IS NOT NULL
 ON CONFLICT DO NOTHING;
 

@@ -66,7 +66,7 @@ class Schema:
             if state.version == 0:
                 return
             made_schema = _MADE_SCHEMA in dict(await connection.fetch(self._sql["meta"]))
-            for kind in ("VIEW", "TABLE"):
+            for kind in ("VIEW", "TABLE", "FUNCTION"):
                 await self._drop_all(connection, kind)
             if made_schema:
                 await self._drop_schema(connection)
@@ -89,8 +89,8 @@ class Schema:
             pass  # somebody else keeps something in it
 
     def names(self) -> list[str]:
-        """The tables and views that a reset drops."""
-        return made_by(self._known, "TABLE") + made_by(self._known, "VIEW")
+        """The tables, views and functions that a reset drops."""
+        return [name for kind in ("TABLE", "VIEW", "FUNCTION") for name in made_by(self._known, kind)]
 
     def script(self) -> str:
         """The whole of it for psql."""

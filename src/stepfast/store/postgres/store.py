@@ -35,6 +35,7 @@ from ...model.records import (
     Tick,
     WorkerInfo,
 )
+from ...model.tags import read_tags
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
@@ -477,7 +478,7 @@ class PostgresStore:
 def _run_row(row: Any) -> RunRow:
     values = dict(row)
     values["id"] = str(values["id"])
-    values["tags"] = msgspec.json.decode(values["tags"]) if values["tags"] else []
+    values["tags"] = read_tags(values["tags"])
     for name in ("parent_id", "worker", "origin_id", "dag_id"):
         values[name] = None if values.get(name) is None else str(values[name])
     return RunRow(**values)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...model.records import RunRow, WorkerInfo
+from ...model.tags import read_tags
 
 AT_REST = frozenset({"waiting", "paused", "failed", "cancelled", "compensating", "compensated"})
 """The statuses that the index of the same name holds; the SQL repeats them, as a partial index demands."""
@@ -24,7 +25,7 @@ def page_statement(tag: str | None, status: str | None, workflow: str | None) ->
 def run_row(row: Any) -> RunRow:
     """The columns come in the order of the fields."""
     run = RunRow(*row)
-    run.tags = msgspec.json.decode(str(run.tags)) if run.tags else []
+    run.tags = read_tags(None if run.tags is None else str(run.tags))
     run.ready, run.undoing = bool(run.ready), bool(run.undoing)
     return run
 

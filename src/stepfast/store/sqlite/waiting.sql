@@ -230,7 +230,9 @@ WHERE id = :successor;
 -- name: inherit_tags
 -- The same tags, for finding it.
 INSERT INTO {prefix}run_tags (tag, run_id)
-SELECT tag.value, :successor FROM {prefix}runs AS e CROSS JOIN json_each(e.tags) AS tag WHERE e.id = :ended
+SELECT tag.value, :successor FROM {prefix}runs AS e
+CROSS JOIN json_each(CASE WHEN NOT json_valid(e.tags) THEN '[]' WHEN json_type(e.tags) = 'array' THEN e.tags ELSE '[]' END) AS tag
+WHERE e.id = :ended
 ON CONFLICT DO NOTHING;
 
 -- name: inherit_mail

@@ -189,12 +189,22 @@ CREATE TABLE {schema}.mailbox (
     PRIMARY KEY (run_id, id)
 );
 
+-- What the views show as JSON. A text that is none, because somebody has written to the tables by hand, is shown as a
+-- JSON text; otherwise one such row would make every question to the view fail.
+CREATE FUNCTION {schema}.as_json(value text) RETURNS json LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    RETURN value::pg_catalog.json;
+EXCEPTION WHEN OTHERS THEN
+    RETURN to_json(value);
+END
+$$;
+
 CREATE VIEW {schema}.runs_readable AS
 SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, parent_id,
-       CASE WHEN format = 1 THEN input::json END AS input,
-       CASE WHEN output_format = 1 THEN output::json END AS output,
-       CASE WHEN error LIKE '{%' THEN error::json END AS error,
-       tags::json AS tags,
+       CASE WHEN format = 1 THEN {schema}.as_json(input) END AS input,
+       CASE WHEN output_format = 1 THEN {schema}.as_json(output) END AS output,
+       CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) END AS error,
+       {schema}.as_json(tags) AS tags,
        to_timestamp(created_at::numeric / 1000.0) AS created_at,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
@@ -204,9 +214,9 @@ FROM {schema}.runs WHERE dag_id IS NULL;
 
 CREATE VIEW {schema}.steps_readable AS
 SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
-       CASE WHEN format = 1 THEN output::json END AS output,
-       CASE WHEN error LIKE '{%' THEN error::json END AS error,
-       CASE WHEN format = 1 THEN arguments::json END AS arguments,
+       CASE WHEN format = 1 THEN {schema}.as_json(output) END AS output,
+       CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) END AS error,
+       CASE WHEN format = 1 THEN {schema}.as_json(arguments) END AS arguments,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        to_timestamp(completed_at::numeric / 1000.0) AS completed_at
 FROM {schema}.steps;
@@ -221,15 +231,15 @@ FROM {schema}.tries;
 
 CREATE VIEW {schema}.activity_readable AS
 SELECT run_id, branch, position, name, attempt, number, status,
-       CASE WHEN format = 1 THEN arguments::json END AS arguments,
-       CASE WHEN format = 1 THEN output::json END AS output,
-       CASE WHEN error LIKE '{%' THEN error::json END AS error,
+       CASE WHEN format = 1 THEN {schema}.as_json(arguments) END AS arguments,
+       CASE WHEN format = 1 THEN {schema}.as_json(output) END AS output,
+       CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) END AS error,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        (completed_at - started_at)::numeric / 1000.0 AS seconds
 FROM {schema}.activity;
 
 CREATE VIEW {schema}.workers_readable AS
-SELECT id, host, pid, queues::json AS queues, workflows::json AS workflows, concurrency, running, state,
+SELECT id, host, pid, {schema}.as_json(queues) AS queues, {schema}.as_json(workflows) AS workflows, concurrency, running, state,
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        to_timestamp(beat_at::numeric / 1000.0) AS beat_at,
        to_timestamp(expires_at::numeric / 1000.0) AS expires_at

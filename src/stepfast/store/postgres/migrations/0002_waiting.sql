@@ -54,17 +54,18 @@ CREATE TABLE {schema}.run_values (
 CREATE VIEW {schema}.sleeps AS
 SELECT s.run_id, s.branch, s.position, e.ended_at
 FROM {schema}.steps s
-CROSS JOIN LATERAL (SELECT COALESCE((s.output::json ->> 'until')::bigint,
-                                    s.completed_at + (s.output::json ->> 'for')::bigint) AS ended_at) e
+CROSS JOIN LATERAL (SELECT COALESCE(substring(s.output, '"until": *([0-9]{1,15})[,}]')::bigint,
+                                    s.completed_at + substring(s.output, '"for": *([0-9]{1,15})[,}]')::bigint)
+                               AS ended_at) e
 WHERE s.kind = 'sleep' AND s.status = 'waiting'
   AND e.ended_at <= COALESCE((SELECT r.completed_at FROM {schema}.runs r WHERE r.id = s.run_id), {now});
 
 CREATE OR REPLACE VIEW {schema}.steps_readable AS
 SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
        CASE WHEN e.ended_at IS NULL THEN s.status ELSE 'completed' END AS status, s.attempts, s.line,
-       CASE WHEN s.format = 1 THEN s.output::json END AS output,
-       CASE WHEN s.error LIKE '{%' THEN s.error::json END AS error,
-       CASE WHEN s.format = 1 THEN s.arguments::json END AS arguments,
+       CASE WHEN s.format = 1 THEN {schema}.as_json(s.output) END AS output,
+       CASE WHEN s.error LIKE '{%' THEN {schema}.as_json(s.error) END AS error,
+       CASE WHEN s.format = 1 THEN {schema}.as_json(s.arguments) END AS arguments,
        to_timestamp(s.started_at::numeric / 1000.0) AS started_at,
        to_timestamp((CASE WHEN s.status = 'waiting' THEN e.ended_at ELSE s.completed_at END)::numeric / 1000.0)
            AS completed_at,

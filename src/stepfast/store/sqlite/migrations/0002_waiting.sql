@@ -40,7 +40,7 @@ CREATE VIEW {prefix}sleeps AS
 SELECT * FROM (
     SELECT run_id, branch, position,
            COALESCE(json_extract(output, '$.until'), completed_at + json_extract(output, '$.for')) AS ended_at
-    FROM {prefix}steps WHERE kind = 'sleep' AND status = 'waiting') AS s
+    FROM {prefix}steps WHERE kind = 'sleep' AND status = 'waiting' AND json_valid(output)) AS s
 WHERE ended_at <= COALESCE((SELECT r.completed_at FROM {prefix}runs r WHERE r.id = s.run_id), {now});
 
 DROP VIEW {prefix}activity;
