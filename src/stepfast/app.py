@@ -337,7 +337,8 @@ class Stepfast:
         oldest_first: bool = False,
     ) -> list[RunInfo]:
         """A page of runs, newest first unless told otherwise. ``after`` is the last run (or its id) of the page before;
-        ``since`` and ``older_than`` (seconds or a timedelta) leave out runs created longer ago, or less long ago."""
+        ``since`` and ``older_than`` (seconds or a timedelta) leave out runs created longer ago, or less long ago. Large
+        inputs and outputs are ``left_out`` of a list; ``run.info()`` brings them."""
         if status is not None and status not in RUN_STATUSES:
             raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
         if not isinstance(limit, int) or not 1 <= limit <= 10_000:

@@ -114,6 +114,11 @@ class Rehearsals:
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
             return UNKNOWN, f"no code of {row.workflow!r} is here"
+        if row.input is None:  # the list has left its input out
+            whole = await self._store.run(row.id)
+            if whole is None or whole.status in status.TERMINAL:
+                return None
+            row = whole
         records, seed = await self._history(row.id), await self._store.seed(row.id)
         while True:
             verdict = await self._play(_as_claimed(row, records, seed), workflow)
@@ -307,7 +312,7 @@ def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Cla
         losses=row.losses,
         wakes=0,
         format=row.format,
-        input=row.input,
+        input=row.input or "null",
         max_attempts=row.max_attempts,
         timeout_ms=None,
         deadline_in_ms=None,

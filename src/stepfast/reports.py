@@ -72,6 +72,8 @@ class RunInfo:
     """The run that this one continues (``ctx.continue_as``) or repeats (``retry(from_start=True)``)."""
     read_at: datetime
     """When this was read, by the database's clock, as all times here."""
+    left_out: tuple[str, ...] = ()
+    """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         asked=row.asked,
         origin=row.origin_id,
         read_at=_required_time(row.now_ms),
+        left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
     )
 
 

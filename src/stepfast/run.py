@@ -329,7 +329,7 @@ class Run(Generic[O]):
             max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags), format=row.format,
         )  # fmt: skip
         plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
-        runs = plan.runs(new_id(), row.input)
+        runs = plan.runs(new_id(), row.input or "null")
         runs[0].origin = self.id
         run_id = (await (await self._connect()).starter.start_many(runs))[0]
         return Run(run_id, self._connect, self._payloads, self._output_type, known=True)

@@ -81,6 +81,8 @@ class Settings:
     """A payload above this is logged as large: it is read back at every replay."""
     max_payload: int = 8 * 1024 * 1024
     """A payload above this is refused. It belongs in object storage, and its address in the payload."""
+    listed_payload: int = 4096
+    """An input or output above this is left out of lists of runs, which bring many of them; ``run.info()`` has it."""
     max_depth: int = 100
     """Deeper nesting than this is refused: some reader of the row would fail on it."""
     max_records: int = 50_000

@@ -20,7 +20,7 @@ def run(**changes: Any) -> RunInfo:
     """A run as it is listed."""
     fields: dict[str, Any] = dict.fromkeys(RunInfo.__dataclass_fields__) | {
         "id": "0197a1b2-0000-7000-8000-000000000000", "workflow": "ship", "queue": "ship", "status": "completed",
-        "attempt": 1, "tags": [], "created_at": NOW, "read_at": NOW,
+        "attempt": 1, "tags": [], "left_out": (), "created_at": NOW, "read_at": NOW,
     }  # fmt: skip
     return RunInfo(**fields | changes)
 
@@ -41,6 +41,12 @@ def test_inputs_are_shown_where_there_is_room(
     monkeypatch.setattr(lists.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
     lists.write_runs([run(input={"order": "o-1"}), run(input={"order": "o-2"}, key="k")])
     assert [row[9] for row in shown] == (['{"order":"o-1"}', ""] if fits else ["", ""])
+
+
+def test_an_input_too_large_for_a_list_is_said_to_be(shown: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists.shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
+    lists.write_runs([run(left_out=("input",)), run(left_out=("output",))])
+    assert [row[9] for row in shown] == ["(large)", ""]
 
 
 def test_a_sealed_input_and_an_error_that_is_not_final_are_left_out(

@@ -410,3 +410,38 @@ async def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_being_lis
     assert (listed[whole.id].input, listed[whole.id].output) == (2, 4)
     assert listed[broken.id].status == "completed"
     assert "cannot be read" in listed[broken.id].input
+
+
+async def test_a_list_leaves_large_payloads_out_and_says_so(app: Stepfast) -> None:
+    @app.task
+    async def fill(number: int) -> str:
+        return "x" * number
+
+    @app.task
+    async def measure(text: str) -> int:
+        return len(text)
+
+    small, large = await app.start(fill, 1), await app.start(fill, 10_000)
+    fed = await app.start(measure, "y" * 10_000)
+    await app.drain()
+    for filters in ({}, {"status": "completed"}, {"oldest_first": True}):
+        listed = {info.id: info for info in await app.runs(**filters)}
+        assert [(run.input, run.output, run.left_out) for run in (listed[r.id] for r in (small, large, fed))] == [
+            (1, "x", ()), (10_000, None, ("output",)), (None, 10_000, ("input",)),
+        ]  # fmt: skip
+    [shown] = await app.runs(workflow="measure")
+    assert shown.left_out == ("input",)
+    whole = await fed.info()
+    assert (whole.input, whole.left_out) == ("y" * 10_000, ())
+
+
+async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) -> None:
+    @app.workflow
+    async def measure(ctx: Context, text: str) -> int:
+        await ctx.step(str(len(text)), lambda: 1)
+        await ctx.sleep(3600)
+        return len(text)
+
+    await app.start(measure, "y" * 10_000)
+    await app.drain()
+    assert [found.verdict for found in await app.check()] == ["fits"]

@@ -60,8 +60,10 @@ def _error(run: RunInfo) -> str:
 
 
 def _input(run: RunInfo, width: int) -> str:
-    if run.key is not None or run.input is None or is_sealed(run.input):
+    if run.key is not None or is_sealed(run.input):
         return ""
+    if run.input is None:
+        return "(large)" if "input" in run.left_out else ""
     return _cut(brief(run.input), width)
 
 

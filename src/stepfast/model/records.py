@@ -479,7 +479,8 @@ class RunRow(Struct):
     status: str
     reason: str | None
     waiting_for: str | None
-    input: str
+    input: str | None
+    """None: it is large, and this row is one of a list."""
     output: str | None
     error: str | None
     format: int
@@ -511,6 +512,8 @@ class RunRow(Struct):
     """The length of its deadline, which a retry has anew."""
     dag_id: str | None = None
     """For a step of a dag run: that run. Lists have no steps."""
+    large_output: bool = False
+    """In a list: whether its output was left out, because it is large."""
 
 
 class Outcome(Struct):

@@ -230,7 +230,8 @@ class Store(Protocol):
         oldest_first: bool = False,
     ) -> list[RunRow]:
         """A page of runs, newest first unless told otherwise; ``before`` is the last id of the page before.
-        ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock."""
+        ``since_ms`` and ``older_ms`` bound the age of runs by the database's clock. Large inputs and outputs are left
+        out, and the row says so."""
         ...
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:

@@ -111,11 +111,15 @@ SELECT id FROM chain ORDER BY n DESC LIMIT 1;
 
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
--- out by passing null; the last two are spans of time by the server's clock.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
+-- out by passing null; the last two are spans of time by the server's clock. Large payloads are left out: fifty of the
+-- largest would be 800 MB.
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
+       CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
-       timeout_ms, deadline_ms
+       timeout_ms, deadline_ms,
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
 FROM {schema}.runs
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -130,10 +134,13 @@ ORDER BY id {direction} LIMIT $7;
 
 -- name: runs_tagged
 -- The same, starting from a tag.
-SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format,
+SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
+       CASE WHEN octet_length(r.input) <= {listed} THEN r.input END AS input,
+       CASE WHEN octet_length(r.output) <= {listed} THEN r.output END AS output, r.error, r.format,
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
+       NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)

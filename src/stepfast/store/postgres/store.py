@@ -84,6 +84,7 @@ class PostgresStore:
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
+        words["listed"] = str(settings.listed_payload)
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, _FILES, words).items()}
         self._channel = f"stepfast_{namespace}"
         continuity = Continuity()

@@ -26,7 +26,7 @@ def run_row(row: Any) -> RunRow:
     """The columns come in the order of the fields."""
     run = RunRow(*row)
     run.tags = read_tags(None if run.tags is None else str(run.tags))
-    run.ready, run.undoing = bool(run.ready), bool(run.undoing)
+    run.ready, run.undoing, run.large_output = bool(run.ready), bool(run.undoing), bool(run.large_output)
     return run
 
 

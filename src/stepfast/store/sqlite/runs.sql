@@ -50,11 +50,15 @@ SELECT id FROM chain ORDER BY n DESC LIMIT 1;
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
 -- out by passing null; `since` and `older` are spans of time by the database's clock. The three statements after this one ask the
--- same, but name the filter that an index serves: a plan made for "null or equal" could use none.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+-- same, but name the filter that an index serves: a plan made for "null or equal" could use none. Large payloads are left
+-- out: fifty of the largest would be 800 MB.
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
+       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms
+       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs
 WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
@@ -69,10 +73,13 @@ ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_of_workflow
 -- The same, for one workflow.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
+       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms
+       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id {beyond} COALESCE(:before, '{edge}')
@@ -87,10 +94,13 @@ ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_at_rest
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
+       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms
+       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -106,10 +116,13 @@ ORDER BY id {direction} LIMIT :limit;
 
 -- name: runs_tagged
 -- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
-SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for, r.input, r.output, r.error, r.format, r.output_format,
+SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
+       CASE WHEN {size}(r.input) <= {listed} THEN r.input END AS input,
+       CASE WHEN {size}(r.output) <= {listed} THEN r.output END AS output, r.error, r.format, r.output_format,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
+       NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{edge}')

@@ -84,6 +84,7 @@ class SqliteStore:
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
+        words["listed"] = str(settings.listed_payload)
         self._sql = load_all(_PACKAGE, _FILES, words)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
