@@ -111,6 +111,14 @@ async def test_keyed_and_unkeyed_starts_are_answered_in_their_order(scene: Scene
     assert len(await scene.store.runs()) == 4
 
 
+async def test_a_key_that_is_used_again_tells_what_it_was_first_used_for(scene: Scene) -> None:
+    """By an earlier call, or by an earlier run of the same one."""
+    await scene.start(key="a", input='"first"')
+    runs = [new_run(key="a", input='"second"'), new_run(key="b", input='"third"'), new_run(key="b", input='"fourth"')]
+    await scene.store.start(runs)
+    assert [run.earlier and run.earlier[0] for run in runs] == ['"first"', None, '"third"']
+
+
 async def test_concurrent_starts_of_one_key_are_one_run(scene: Scene, twin: Store) -> None:
     keys = ("o-1", "o-2", "o-3")
     starts = [

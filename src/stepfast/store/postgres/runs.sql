@@ -80,8 +80,8 @@ ON CONFLICT DO NOTHING;
 -- name: by_keys
 -- Which runs stand behind these keys, ours or those of an earlier start; of the latter also what they were started with,
 -- where that is small, so that a key which is used again for something else can be told.
-SELECT id, key, format, CASE WHEN id <> ALL($3::uuid[]) AND octet_length(input) <= 4096 THEN input END AS earlier
-FROM {schema}.runs WHERE workflow = $1 AND key = ANY($2::text[]);
+SELECT r.id, u.id AS ours, r.format, CASE WHEN r.id <> u.id AND octet_length(r.input) <= 4096 THEN r.input END AS earlier
+FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.workflow = $1 AND r.key = u.key;
 
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.

@@ -134,9 +134,11 @@ class Starts:
         owners = {}
         for workflow, theirs in keyed.items():
             names, ids = [run.key for run in theirs], [run.id for run in theirs]
-            found = {row["key"]: row for row in await connection.fetch(self._sql["by_keys"], workflow, names, ids)}
+            found = {
+                str(row["ours"]): row for row in await connection.fetch(self._sql["by_keys"], workflow, names, ids)
+            }
             for run in theirs:
-                row = found[run.key]
+                row = found[run.id]
                 owners[run.id] = str(row["id"])
                 run.earlier = None if row["earlier"] is None else (row["earlier"], row["format"])
         return [owners.get(run.id, run.id) for run in runs]
