@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -325,6 +327,34 @@ async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Call
             await caller.commit()
     finally:
         await other.close()
+
+
+@pytest.mark.parametrize("begin", ["", "BEGIN"], ids=["none", "deferred"])
+async def test_a_caller_waits_for_the_lock_of_whoever_writes(scene: Scene, stores: Stores, begin: str) -> None:
+    """SQLite waits for it only where nothing was read before in the same transaction; after that it refuses at once."""
+    if not stores.shared or stores.url.kind != "sqlite":
+        pytest.skip("for connections to a file")
+    writes = threading.Event()
+
+    def write_until_somebody_waits(other: sqlite3.Connection) -> None:
+        writes.wait(20)
+        other.commit()
+
+    with (
+        contextlib.closing(sqlite3.connect(stores.url.path or "", timeout=20, isolation_level=None)) as caller,
+        contextlib.closing(sqlite3.connect(stores.url.path or "", check_same_thread=False)) as other,
+    ):
+        other.execute("CREATE TABLE IF NOT EXISTS others (text text)")
+        other.execute("INSERT INTO others VALUES ('a')")
+        caller.execute(begin)
+        caller.set_trace_callback(lambda sql: writes.set() if sql.lstrip("- ").startswith("One start") else None)
+        writer = asyncio.create_task(asyncio.to_thread(write_until_somebody_waits, other))
+        await asyncio.sleep(0)
+        [run_id] = await scene.store.start_within(caller, [new_run()])
+        await writer
+        if begin:
+            caller.execute("COMMIT")
+    assert (await scene.info(run_id)).ready
 
 
 # -- which connections --------------------------------------------------------------------------------------

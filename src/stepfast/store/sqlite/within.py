@@ -93,13 +93,7 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
     return await _within(connection, send, troubles)
 
 
-async def _within(connection: Any, do: Callable[[Any], T], troubles: Troubles) -> T:
-    """Where the connection leads is looked at each time: a file can be attached to it, or detached, at any moment."""
-
-    def work(database: Any) -> T:
-        _refuse_other_file(database, troubles)
-        return do(database)
-
+async def _within(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
     if isinstance(connection, sqlite3.Connection):
         return _in_transaction(connection, work, troubles)
     if hasattr(connection, "run_sync"):
@@ -120,20 +114,27 @@ def _in_alchemy(connection: Any, work: Callable[[Any], T], troubles: Troubles) -
     driver = pooled.driver_connection
     if isinstance(driver, sqlite3.Connection):
         return _in_transaction(driver, work, troubles)
+    database = Borrowed(pooled)  # aiosqlite's, in its own thread
     try:
-        return work(Borrowed(pooled))  # aiosqlite's, in its own thread
+        _refuse_other_file(database, troubles)
+        return work(database)
     except Exception as error:
         raise _explained(error, troubles) from error
 
 
 def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], troubles: Troubles) -> T:
+    """Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
+    of whoever writes only as long as nothing was read in the same transaction."""
     database = Borrowed(connection)
     begins_itself = not connection.in_transaction and _begins_at_first_write(connection)
     try:
         if not begins_itself:
             database.execute("SAVEPOINT stepfast")
         try:
-            result = work(database)
+            try:
+                result = work(database)
+            finally:
+                _refuse_other_file(database, troubles)
         except BaseException:
             if begins_itself:
                 connection.rollback()  # nobody else has written in it yet
@@ -150,7 +151,8 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], tr
 
 def _refuse_other_file(database: Any, troubles: Troubles) -> None:
     """Another file may have the same tables, and what is started there is started for nobody here. Of several
-    files that are attached to one connection, SQLite takes the first that has the table."""
+    files that are attached to one connection, SQLite takes the first that has the table; they may be attached or
+    detached at any moment, so that each call looks."""
     table = f"{troubles.namespace}_runs"
     for _, name, file in database.execute("PRAGMA database_list").fetchall():
         quoted = '"' + name.replace('"', '""') + '"'
