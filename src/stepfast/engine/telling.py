@@ -82,6 +82,7 @@ def _shown(execution: Execution, error: BaseException) -> BaseException | None:
         return None
     record = ending_record(error)
     origin = getattr(record, "traceback", None)
-    if origin and not hasattr(error, "__notes__"):
-        error.add_note(f"It came from:\n{origin}")
+    note = f"It came from:\n{origin}"
+    if origin and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
     return error
