@@ -121,6 +121,47 @@ async def test_in_the_body_of_a_workflow(app: Stepfast, error: BaseException) ->
 
 
 @raised
+async def test_in_a_later_check(app: Stepfast, error: BaseException) -> None:
+    """The first call of a check and all others are alike: a failed try, after which there may be another."""
+    calls = Calls()
+
+    async def ready() -> bool:
+        number = calls.hit("ready")
+        if number == 2:
+            raise error
+        return number > 2
+
+    @app.workflow(max_attempts=1)
+    async def work(ctx: Context) -> bool:
+        return await ctx.options(retries=1).wait_until(ready, every=0.001)
+
+    run = await app.start(work)
+    async with app.worker():
+        assert await run.result(timeout=PATIENCE) is True
+    assert calls["ready"] == 3
+
+
+@pytest.mark.parametrize("error", [*RAISED, BaseException("odd")], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_what_was_done_before_is_undone(app: Stepfast, error: BaseException, kind: str) -> None:
+    """To find the undos the code is replayed, and raises the same again."""
+    undone: list[int] = []
+
+    @app.workflow(max_attempts=1, name="async")
+    async def in_loop(ctx: Context) -> None:
+        await ctx.options(compensate=undone.append).step("charge", lambda: 1)
+        raise error
+
+    @app.workflow(max_attempts=1, name="plain")
+    def in_thread(ctx: SyncContext) -> None:
+        ctx.options(compensate=undone.append).step("charge", lambda: 1)
+        raise error
+
+    await fails(app, in_loop if kind == "async" else in_thread)
+    assert undone == [1]
+
+
+@raised
 @pytest.mark.parametrize("way", ["branch", "map", "gather", "first"])
 async def test_in_a_branch(app: Stepfast, error: BaseException, way: str) -> None:
     async def branch(ctx: Context, *_: Any) -> None:

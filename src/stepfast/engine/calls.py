@@ -18,7 +18,7 @@ from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .call import DurableCall
-from .failure import encode_error, step_failed
+from .failure import encode_error, sentence_of, step_failed
 from .line import Line
 from .scope import BlockingTry, alarm, current_call, current_try, wake
 from .signature import Shape, name_of
@@ -44,6 +44,8 @@ class StepCall(DurableCall[T]):
     """What the last try ended with, if one has failed."""
     _forgiven = 0
     """How many of its failures do not count any more."""
+    _raised: BaseException | None = None
+    """What its function raised when it was called once more for the same try."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class StepCall(DurableCall[T]):
                     raise execution.closed from None
                 if isinstance(error, asyncio.CancelledError) and being_cancelled():
                     raise
-                if isinstance(error, DatabaseRefused) and error is not theirs:
+                if isinstance(error, DatabaseRefused) and error is not theirs and error is not self._raised:
                     error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
                 counted = failures - self._forgiven
@@ -323,9 +325,10 @@ def default_backoff(settings: Any) -> Backoff:
 def exited(error: BaseException) -> RuntimeError:
     """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's. The same for
     what only the engine may raise: a function that does it by itself has failed, like any other."""
+    said = f"the code raised {sentence_of(error)}; a handler cannot end its worker with it"
     if isinstance(error, SystemExit):
-        return RuntimeError(f"sys.exit({error.code!r}) was called; a handler cannot end its worker")
-    return RuntimeError(f"{type(error).__name__} was raised: {error}; a handler cannot end its worker with it")
+        said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
+    return RuntimeError(said).with_traceback(error.__traceback__)
 
 
 async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:

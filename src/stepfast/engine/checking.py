@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +45,7 @@ class UntilCall(StepCall[T]):
     """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
     between two calls; a resume or a signal makes the next one due at once."""
 
-    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_since", "_timeout_ms", "_wakes")
+    __slots__ = ("_every_ms", "_forgiven", "_next_at", "_raised", "_since", "_timeout_ms", "_wakes")
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class UntilCall(StepCall[T]):
     ) -> None:
         self._every_ms = every_ms
         self._timeout_ms = timeout_ms
+        self._raised: BaseException | None = None
         self._wakes = 0
         """The count of wakes that was known when the last check began."""
         self._next_at = 0
@@ -146,8 +148,13 @@ class UntilCall(StepCall[T]):
         self._execution.at_work += 1
         try:
             return await self._call()
-        except SystemExit as error:
-            raise exited(error) from None
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception as error:
+            self._raised = error
+            raise
+        except BaseException as error:
+            raise self._execution.closed or exited(error) from None
         finally:
             self._execution.at_work -= 1
             current_call.reset(token)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ..errors import AttemptEnded, AttemptTimeout, Released
+from ..errors import AttemptEnded, AttemptTimeout
 from ..model.records import Claimed
 from .dag_context import DagView
 from .execution import Execution
@@ -40,14 +40,14 @@ async def replay(
         async with limit:
             await call_handler(ghost, in_thread)
         return ghost, None
-    except (Exception, Released, BaseExceptionGroup, SystemExit) as error:
-        if limit.expired():
-            return ghost, AttemptTimeout(f"with nothing but records to read, the code took longer than {longest:g} s")
-        return ghost, error
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():
             raise
         return ghost, error  # by something that the code awaited
+    except BaseException as error:  # ends here: a cancellation was caught above, and the rest is what the code says
+        if limit.expired():
+            return ghost, AttemptTimeout(f"with nothing but records to read, the code took longer than {longest:g} s")
+        return ghost, error
     finally:
         current_execution.reset(token)
         ghost.main.owner = None

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ..engine.calls import default_backoff
+from ..engine.calls import being_cancelled, default_backoff, exited
 from ..engine.dag import SKIP, Dag, NodeWorkflow
 from ..engine.dag_run import (
     failed_within,
@@ -246,7 +246,7 @@ class Executor:
             try:
                 result = await self._work(execution)
             except asyncio.CancelledError:  # ends here: the last thing that this task does
-                if execution.closed is None and not _being_cancelled():
+                if execution.closed is None and not being_cancelled():
                     await self._failed(execution, RuntimeError("the handler was cancelled by something it awaited"))
                     return
                 if execution.closed is None:
@@ -254,14 +254,14 @@ class Executor:
                 await self._closed(execution)
             except Released as error:
                 if execution.closed is None:
-                    await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+                    await self._failed(execution, exited(error))
                     return
                 await self._closed(execution)
             except Exception as error:
                 await self._failed(execution, error)
             except BaseException as error:  # ends here: a cancellation was caught above
                 # SystemExit and the like from user code must not end the worker, nor hang the run.
-                await self._failed(execution, RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+                await self._failed(execution, exited(error))
             else:
                 await self._returned(execution, result)
         except Exception as bug:
@@ -793,8 +793,3 @@ class Executor:
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
