@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
-_MAX_PRIORITY = 2**31 - 1
-
 
 class Stepfast:
     """An application: workflows, and the database their runs live in.

@@ -117,6 +117,17 @@ async def test_a_call_that_races_with_itself_is_refused_by_name(app: Stepfast, c
     assert calls["twice"] == 0
 
 
+async def test_calls_without_a_record_are_refused_in_a_race_by_name() -> None:
+    async with Stepfast("sqlite://") as app:
+
+        @app.workflow
+        async def order(ctx: Context) -> None:
+            await ctx.first(both=ctx.gather(ctx.step(work)), late=ctx.sleep(60))
+
+        error = await failure(app)
+    assert "both is ctx.gather(…), which leaves none" in error.message and "ctx.branch" in error.message
+
+
 @pytest.mark.parametrize("way", ["branch", "map"])
 async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Stepfast, way: str) -> None:
     def plain(ctx: Context, number: int) -> int:
@@ -328,3 +339,21 @@ async def test_a_value_that_is_set_twice_by_one_call_is_refused(app: Stepfast) -
 
     error = await failure(app)
     assert "ctx.set('a', …) was awaited twice" in error.message
+
+
+async def test_every_call_may_be_a_task_of_a_group() -> None:
+    """As a coroutine may: those that leave a record, and those that leave none."""
+    async with Stepfast("sqlite://") as app:
+
+        @app.workflow
+        async def order(ctx: Context) -> list[Any]:
+            async with asyncio.TaskGroup() as group:
+                both = group.create_task(ctx.gather(ctx.step(work, 1), ctx.step(work, 2)))
+                group.create_task(ctx.set("state", "halfway"))
+                one = group.create_task(ctx.step(work, 3))
+            return [*both.result(), one.result()]
+
+        run = await app.start(order)
+        await app.drain()
+        assert await run.result() == [1, 2, 3]
+        assert await run.get("state") == "halfway"

@@ -83,6 +83,9 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.options(retries=3).step(charge, order), str)
     assert_type(await ctx.options(name="n", timeout=1).step("label", add_tax, order, 1.2), float)
     assert_type(await asyncio.gather(ctx.step(ship, order), ctx.step(reserve, order)), tuple[UUID, int])
+    assert_type(
+        await asyncio.create_task(ctx.gather(ctx.step(ship, order), ctx.step(reserve, order))), tuple[UUID, int]
+    )
     assert_type(ctx.run_id, str)
     assert_type(ctx.attempt, int)
     assert_type(ctx.uuid(), UUID)

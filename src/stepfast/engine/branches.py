@@ -447,6 +447,11 @@ def check_runners(runners: dict[str, Any]) -> None:
     if not runners:
         raise ContextMisuse("ctx.first needs at least one call, by name: ctx.first(paid=ctx.wait_signal('paid'), …)")
     for name, call in runners.items():
+        if isinstance(call, UnplacedCall):
+            raise ContextMisuse(
+                f"ctx.first takes calls that leave a record; {name} is {call.name}, which leaves none. Await it within "
+                "an async def of its own, and let ctx.branch run that"
+            )
         if not isinstance(call, DurableCall):
             raise ContextMisuse(f"ctx.first takes calls of the context; {name} is a {type(call).__name__}")
     names: dict[DurableCall[Any], str] = {}

@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ..errors import ContextMisuse, NonDeterminismError, RecordedError
 from ..model import status
 from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
 from ..settings import FORMAT
+from .as_coroutine import AsCoroutine
 from .failure import decode_error
 from .history import recorded_as
 from .line import Line
@@ -50,18 +51,15 @@ class Race:
         return self.winner is call
 
 
-class DurableCall(Generic[T]):
+class DurableCall(AsCoroutine[T]):
     """An awaitable of the context. Await it once; where and in which order is up to you."""
 
     __slots__ = (
-        "_awaited", "_began", "_execution", "_iterator", "_line", "_record", "branch", "kind", "line", "name",
-        "position", "race",
+        "_began", "_execution", "_line", "_record", "branch", "kind", "line", "name", "position", "race",
     )  # fmt: skip
 
     _is_held = True
     """Whether it has to wait until the code has asked for all that is recorded."""
-    _iterator: Generator[Any, None, T]
-    """Where a task that goes through it stands; made when it is needed, because most calls are awaited instead."""
 
     def __init__(self, execution: Execution, line: Line, kind: str, name: str, where: str) -> None:
         self._execution = execution
@@ -94,31 +92,6 @@ class DurableCall(Generic[T]):
         if record is None or record.status == status.WAITING:
             return self._perform().__await__()
         return self._replay(record).__await__()
-
-    # -- as a coroutine: whatever takes only these, a TaskGroup say, takes a call too -------------------------------
-
-    def send(self, value: Any, /) -> Any:
-        """Go on, as a task does it."""
-        try:
-            iterator = self._iterator
-        except AttributeError:
-            iterator = self._iterator = self.__await__()
-        return iterator.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        """The task that goes through it is cancelled."""
-        try:
-            iterator = self._iterator
-        except AttributeError:
-            iterator = self._iterator = self.__await__()
-        return iterator.throw(*error)
-
-    def close(self) -> None:
-        """The task ended before the call did."""
-        if not self._awaited:
-            self.give_up()
-        elif hasattr(self, "_iterator"):
-            self._iterator.close()
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"

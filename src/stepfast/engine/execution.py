@@ -132,7 +132,7 @@ class Execution:
         self.live: list[tuple[StepDone, int]] | None = []
         """New records, kept for the cache while they are few."""
         self.active: dict[Any, float] = {}
-        """Steps under way, and when their function was called."""
+        """Calls under way; of a step, when its function was called, and 0 while it is not, or once it was listed."""
 
     @cached_property
     def patches(self) -> set[str]:

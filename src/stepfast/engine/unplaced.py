@@ -6,9 +6,10 @@ They know whether they were awaited, as all calls do: one that was forgotten is 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ContextMisuse
+from .as_coroutine import AsCoroutine
 from .line import Line
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", covariant=True)
 
 
-class UnplacedCall(Generic[T]):
+class UnplacedCall(AsCoroutine[T]):
     """Begins when it is awaited."""
 
-    __slots__ = ("_awaited", "_execution", "_work", "branch", "name", "position")
+    __slots__ = ("_execution", "_work", "branch", "name", "position")
 
     def __init__(self, execution: Execution, line: Line, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._execution = execution
@@ -34,7 +35,7 @@ class UnplacedCall(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._awaited:
-            raise ContextMisuse(f"{self.name} was awaited twice")
+            raise ContextMisuse(f"{self.name} was awaited twice; keep its result in a variable instead")
         self.give_up()
         if self._execution.closed is not None:
             raise self._execution.closed
