@@ -73,7 +73,7 @@ def input_type(function: Callable[..., Any], parameter: inspect.Parameter, scope
     found = annotation_of(function, parameter.annotation, scope)
     if found is UNRESOLVED:
         raise ConfigurationError(
-            f"{name_of(function)} ({source_line(function)}): the annotation {parameter.annotation!r} of its input "
+            f"{name_of(function)!r} ({source_line(function)}): the annotation {parameter.annotation!r} of its input "
             "cannot be resolved; import the type where the function is defined, not only for type checking"
         )
     return meant(found)
