@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, Stepfast
 from stepfast.engine.inbox import Inbox
-from stepfast.model.records import Mail, Mailbox
+from stepfast.model.records import Look, Mail, Mailbox
+from stepfast.worker.mailman import Mailman
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, reached
@@ -107,7 +110,32 @@ async def test_any_wake_is_told_to_those_who_watch_and_no_other() -> None:
     assert watcher.done() and inbox.wakes == 4
 
 
+async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() -> None:
+    """Or a run that waits for the other would look, and read, until all mail of the first is in its memory."""
+    inbox = Inbox(0, 0)
+    for name in ("much", "none"):
+        inbox.want("signal", name)
+    inbox.put(box(signal("much", "1", "x" * 1000), wakes=2), inbox.look("run"), 1000)
+    assert (inbox.knows("signal", "none"), inbox.knows("signal", "much")) == (True, False)
+
+
 # -- looking ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None:
+    """Somebody else asked while it was under way. A run that went to sleep between the two would wait for ends of
+    children that lie in its mailbox."""
+    mailman = Mailman(None, Settings(), logging.getLogger())  # type: ignore[arg-type]  # nobody gets to ask
+    execution: Any = SimpleNamespace(run_id="run", inbox=Inbox(0, 0), closed=None)
+    first = asyncio.get_running_loop().create_future()
+    second = mailman.look(execution)
+    mailman._bring(Look("run"), Mailbox(1, 2, [child("c1")], more=True), execution, first, 0.0)
+    assert not first.done()
+    mailman._wanted.clear()
+    second.set_result(None)
+    async with asyncio.timeout(PATIENCE):
+        await first
+    await mailman.close()
 
 
 @pytest.mark.parametrize("moment", [0, 3600])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import sys
+from collections import deque
 from collections.abc import Collection
 
 from ..model import status
 from ..model.records import Look, Mail, Mailbox
+from ..store.protocol import holds_all
 
 Waiter = asyncio.Future[Mail | None]
 
@@ -62,15 +64,20 @@ class Inbox:
     def _waiting_for(self, name: str) -> int:
         return sum(not waiter.done() for waiter, _ in self._waiters.get((status.MAIL_SIGNAL, name), ()))
 
-    def put(self, box: Mailbox, look: Look | None = None, holds_all: bool = True) -> None:
-        """Take in what a look brought."""
+    def put(self, box: Mailbox, look: Look | None = None, most_bytes: int = sys.maxsize) -> None:
+        """Take in what a look brought, which may be so many bytes of each name: that there is more of one name says
+        nothing of the others."""
         moved = box.wakes != self.wakes
         self.wakes, self.ends = box.wakes, box.ends
         self.known_empty = self.known_empty and not (box.wakes or box.ends or box.mail)
-        came = Counter(mail.name for mail in box.mail if mail.kind == status.MAIL_SIGNAL)
+        came: dict[str, list[Mail]] = {}
+        for mail in box.mail:
+            if mail.kind == status.MAIL_SIGNAL:
+                came.setdefault(mail.name, []).append(mail)
         for name, most in ((look and look.names) or {}).items():
             if name in self._names:
-                self._names[name] = holds_all and came[name] < most
+                pile = came.get(name, ())
+                self._names[name] = len(pile) < most and holds_all(pile, most_bytes)
         for mail in box.mail:
             if mail.id not in self._seen:
                 self._seen.add(mail.id)

@@ -10,7 +10,6 @@ from ..engine.execution import Execution
 from ..model.records import Look, Mailbox
 from ..settings import Settings
 from ..store import Store
-from ..store.protocol import holds_all
 from .patience import dutifully
 
 _MARGIN = 1.0
@@ -89,16 +88,22 @@ class Mailman:
         inbox = execution.inbox
         box = box or Mailbox(inbox.wakes, inbox.ends)  # the run is gone
         inbox.looked_at = began
-        inbox.put(box, look, holds_all(box.mail, self._settings.mail_bytes))
+        inbox.put(box, look, self._settings.mail_bytes)
         if box.more and execution.closed is None:
-            self._wanted.setdefault(look.run_id, (execution, future))
-            if self._wanted[look.run_id][1] is future:
+            holder, next_look = self._wanted.setdefault(look.run_id, (execution, future))
+            if holder is execution:
+                if next_look is not future:  # somebody has asked meanwhile, and brings the rest
+                    next_look.add_done_callback(lambda _: _settle(future))
                 return
-        if not future.done():
-            future.set_result(None)
+        _settle(future)
 
     async def close(self) -> None:
         """Nobody asks any more."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

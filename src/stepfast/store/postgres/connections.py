@@ -251,9 +251,7 @@ def connect_error(error: Exception, url: str) -> Exception:
         return ConfigurationError(
             f"the database URL {where} cannot be used: the driver cannot make sense of its hosts, ports or parameters"
         )
-    if isinstance(
-        error, (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    ):
+    if isinstance(error, _NOT_MADE):
         return DatabaseUnavailable(f"the database at {where} cannot be reached{_because(error, url)}")
     return error
 
