@@ -606,6 +606,17 @@ async def test_children_that_a_worker_holds_are_marked(scene: Scene) -> None:
     assert (await scene.flush(step(child))).asked == {child.id: "cancel"}
 
 
+@pytest.mark.parametrize(("reason", "ends"), [("non_determinism", "cancelled"), ("code", "failed")])
+async def test_a_child_that_fails_before_it_hears_of_its_cancellation(scene: Scene, reason: str, ends: str) -> None:
+    """What may still be cancelled then is, as if the word had come in time; on each database alike."""
+    parent, [child] = await scene.family()
+    await scene.flush(waiting(parent, None, awaits=1))
+    await scene.store.cancel(parent.id)
+    await scene.flush(failed(child, reason=reason))
+    await scene.deliver()
+    assert (await scene.info(child.id)).status == ends
+
+
 async def test_an_owner_that_ends_a_cancelled_run_cancels_its_children_too(scene: Scene) -> None:
     parent, child, grandchild = await generations(scene)
     await scene.flush(waiting(child), waiting(grandchild))

@@ -133,7 +133,7 @@ WITH mail AS MATERIALIZED (
     FROM counted c WHERE r.id = c.run_id
     RETURNING r.id, r.queue, r.workflow, r.priority, c.rises
 )
-SELECT run_id, count(*) AS moved, bool_or(held) AS held, bool_or(kind = 'cancel' AND NOT over) AS cancel,
+SELECT run_id, count(*) AS moved, bool_or(held) AS held, bool_or(kind = 'cancel') AS cancel,
        NULL AS queue, NULL AS workflow, NULL AS priority
 FROM mail GROUP BY run_id
 UNION ALL
