@@ -445,3 +445,18 @@ async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) 
     await app.start(measure, "y" * 10_000)
     await app.drain()
     assert [found.verdict for found in await app.check()] == ["fits"]
+
+
+async def test_the_log_of_a_run_with_very_many_calls_is_whole(app: Stepfast) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    run = await app.start(nothing)
+    rows = Rows(await app.store(), app.namespace, app.url.text)
+    await rows.fetch(
+        "INSERT INTO [tries] (run_id, branch, position, attempt, number, claim, name, error, format, started_at, "
+        "completed_at) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10500) "
+        "SELECT r.id, '', 0, 1, n.i, 1, 'a', '{}', 1, n.i, n.i FROM [runs] r CROSS JOIN n"
+    )
+    await rows.close()
+    assert [call.attempt for call in await run.activity()] == list(range(1, 10_501))

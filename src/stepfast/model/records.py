@@ -555,6 +555,12 @@ class DagOutputs(Struct):
     """(step, output, its format, when it was completed)"""
 
 
+CallKey = tuple[str, int, int, int]
+"""Which call of a run: branch, position, attempt and number of the try."""
+NO_CALL: CallKey = ("", RUN_ITSELF - 1, -1, -1)
+"""Sorts before every call."""
+
+
 class ActivityRow(Struct):
     """One call, successful or not, in the activity log."""
 
@@ -570,6 +576,11 @@ class ActivityRow(Struct):
     started_at: int
     completed_at: int
     format: int = FORMAT
+
+    @property
+    def key(self) -> CallKey:
+        """Which call it is."""
+        return self.branch, self.position, self.attempt, self.number
 
 
 class ProgressRow(Struct):

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidState
 from ..model.records import (
+    NO_CALL,
     NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
     Beat,
     BeatAnswer,
+    CallKey,
     Claimed,
     DagOutputs,
     Definition,
@@ -254,8 +256,8 @@ class Store(Protocol):
         """What is under way."""
         ...
 
-    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
-        """Every call, in start order."""
+    async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
+        """A page of the calls of one run, by place and try; ``after`` is the last of the page before."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:

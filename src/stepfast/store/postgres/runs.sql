@@ -194,9 +194,10 @@ SELECT key, value, format FROM {schema}.run_values WHERE run_id = $1 ORDER BY ke
 SELECT seed FROM {schema}.runs WHERE id = $1;
 
 -- name: activity
--- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.
+-- A page of the calls of one run, by place and try.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
-FROM {schema}.activity WHERE run_id = $1 ORDER BY started_at, completed_at, position, number LIMIT $2;
+FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
+ORDER BY branch, position, attempt, number LIMIT $6;
 
 -- name: untake
 -- Signals that records took which are about to be forgotten go back into the box, before all others.

@@ -12,11 +12,13 @@ import msgspec
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
 from ...model.records import (
+    NO_CALL,
     NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
     Beat,
+    CallKey,
     Claimed,
     DagOutputs,
     Definition,
@@ -289,9 +291,9 @@ class PostgresStore:
         """What is under way."""
         return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
 
-    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
-        """Every call, in start order."""
-        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+    async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
+        """A page of calls."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, *after, limit)]
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker."""

@@ -165,9 +165,10 @@ WHERE run_id = ? AND NOT EXISTS (
 ORDER BY branch, position;
 
 -- name: activity
--- Every call of one run, in start order; quick ones that share a millisecond in the order of the code.
+-- A page of the calls of one run, by place and try.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
-FROM {prefix}activity WHERE run_id = ? ORDER BY started_at, completed_at, position, number LIMIT ?;
+FROM {prefix}activity WHERE run_id = ? AND (branch, position, attempt, number) > (?, ?, ?, ?)
+ORDER BY branch, position, attempt, number LIMIT ?;
 
 -- name: value
 -- A value that a run lets others read.

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from ...model.records import (
+    NO_CALL,
     NO_DOUBTS,
     ActivityRow,
     Asked,
     Batch,
     Beat,
+    CallKey,
     Claimed,
     DagOutputs,
     Definition,
@@ -278,9 +280,9 @@ class SqliteStore:
         """What is under way."""
         return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
 
-    async def activity(self, run_id: str, limit: int = 10_000) -> list[ActivityRow]:
-        """Every call, in start order."""
-        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, limit)]
+    async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
+        """A page of calls."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, *after, limit)]
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker."""
