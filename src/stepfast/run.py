@@ -105,7 +105,10 @@ class Run(Generic[O]):
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
-            heir = await connected.store.heir(run_id)
+            heir = await patiently(
+                lambda: connected.store.heir(run_id),  # noqa: B023
+                "run", connected.logger, 1.0, lambda: until is not None and time.monotonic() > until,
+            )  # fmt: skip
             if heir == run_id:
                 raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
             run_id = heir
@@ -270,7 +273,10 @@ class Run(Generic[O]):
         go on meanwhile, and is then asked for again."""
         if asked.done or asked.reason != status.REASON_CONTINUED:
             return None
-        heir = await (await self._connect()).store.heir(run_id)
+        connected, until = await self._connect(), time.monotonic() + _PATIENCE
+        heir = await patiently(
+            lambda: connected.store.heir(run_id), "run", connected.logger, 1.0, lambda: time.monotonic() > until
+        )
         return None if heir == run_id else heir
 
     async def _ask(self, call: Callable[[], Awaitable[Asked]]) -> Asked:

@@ -49,8 +49,9 @@ class Settings:
     """±20 %, so that a thousand runs which failed together do not come back together."""
     moment: float = 2.0
     """A wait up to this long is kept in memory while slots are free; a longer one gives the slot back."""
-    drain: float = 2.0
-    """``app.drain()`` stays for what is due within this long, whatever ``moment`` says: a retry, a short sleep."""
+    drain: float = 2.5
+    """``app.drain()`` stays for what is due within this long, whatever ``moment`` says: a short sleep, or the last of
+    three attempts, which comes two seconds after the second, give or take a fifth."""
 
     # -- leases
     lease: float = 30.0

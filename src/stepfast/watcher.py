@@ -69,11 +69,13 @@ class Watcher:
             self._task.add_done_callback(self._stopped)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Nobody may wait for a watcher that does not watch, whatever has ended it."""
+        """Nobody may wait for a watcher that does not watch, if something has ended it. One that ended because nobody
+        waited any more is no concern of those who have come since: they have started another."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._logger.error("watching results: unexpected error", exc_info=error)
-        self._fail(_closed if error is None else lambda _: error)
+        if task is self._task and (error is not None or task.cancelled()):
+            self._fail(_closed if error is None else lambda _: error)
 
     def _fail(self, error: Callable[[str], BaseException]) -> None:
         for run_id, waiters in self._waiting.items():

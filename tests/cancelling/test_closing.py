@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 
@@ -105,3 +106,26 @@ sys.exit(status)
 def test_the_child_of_a_fork_connects_anew_or_says_why_it_cannot(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, url], timeout=PATIENCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+async def test_a_watcher_that_had_nobody_to_watch_for_leaves_those_alone_who_came_since() -> None:
+    """Its end is told a turn later; by then others may wait, for whom another watches."""
+    async with Stepfast("sqlite://") as app:
+
+        @app.task
+        async def quick() -> int:
+            return 1
+
+        async with app.worker():
+            assert await (await app.start(quick)).result(timeout=PATIENCE) == 1
+            watcher = (await app._connect()).watcher
+            old = watcher._task
+            assert old is not None
+            watcher._look.set()
+            await asyncio.wait((old,), timeout=PATIENCE)
+            waiting = asyncio.ensure_future(watcher.wait(str(uuid4()), PATIENCE))
+            await asyncio.sleep(0)
+            watcher._stopped(old)
+            assert await (await app.start(quick)).result(timeout=PATIENCE) == 1
+            assert not waiting.done()
+            waiting.cancel()

@@ -19,6 +19,7 @@ from stepfast import (
     RunFailed,
     RunNotFound,
     SchemaError,
+    Settings,
     Stepfast,
     SyncContext,
     UnknownWorkflow,
@@ -421,9 +422,9 @@ def collector() -> Iterator[tuple[logging.Logger, Collector]]:
 async def test_the_log_names_runs_and_holds_no_payloads(
     make_app: MakeApp, collector: tuple[logging.Logger, Collector]
 ) -> None:
-    """Design: run ids on every record about a run; no input, result, argument or error message."""
+    """Run ids on every record about a run; no input, result or argument, and on request no message of an error."""
     logger, handler = collector
-    app = make_app(logger=logger)
+    app = make_app(logger=logger, settings=Settings(log_errors=False))
 
     @app.workflow(max_attempts=2, backoff=AT_ONCE)
     async def order(ctx: Context, secret: str) -> str:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.faults.cases import SLACK, TERMINAL, Case, Violation, load
-from tests.faults.evidence import DELETED, UNDO, Evidence, Place, Run, Signal, Step, Wish
+from tests.faults.evidence import DELETED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish
 
 Cases = Mapping[str, Case]
 
@@ -155,11 +155,11 @@ def _wishes_of(cases: Cases, row: Run) -> list[Wish]:
 
 
 def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
-    """Whoever holds a run that is to be cancelled may finish what is in flight; the next owner only ends it. What is
-    held up is not handed out."""
+    """Whoever holds a run that is to be cancelled may finish what is in flight; the next owner only ends it, unless a
+    worker died with it: then it goes on to its next record first. What is held up is not handed out."""
     marked = next((move.claim for move in case.moves if move.asked == "cancel"), None)
     for act in case.acts:
-        if marked is not None and act.claim > marked and act.branch != UNDO:
+        if marked is not None and act.claim > marked and act.branch != UNDO and not _to_know(case, act):
             text = f"step {act.name!r} was called under claim {act.claim}, cancelled since claim {marked}"
             yield Violation("acted after its cancel", case.id, text)
     for move in case.moves:
@@ -167,6 +167,12 @@ def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
             yield Violation("claimed while paused", case.id, f"claim {move.claim}")
         if move.status == "paused" != move.old_status and not _pause_stands(wishes, move.at):
             yield Violation("paused by nobody", case.id, f"claim {move.claim}, and no pause that was not resumed")
+
+
+def _to_know(case: Case, act: Act) -> bool:
+    """Whether it was called to learn what a worker that died may have done: once, before the claim's first record."""
+    lost = any(move.claim == act.claim and move.status == "running" and move.losses == 1 for move in case.moves)
+    return lost and all(act.at <= step.at + SLACK for step in case.steps if step.claim == act.claim)
 
 
 def _pause_stands(wishes: list[Wish], at: int) -> bool:

@@ -98,6 +98,7 @@ class Storm:
         self.change = change
         self.settings = {
             "lease": lease, "poll": 0.2, "sweep": 0.3, "moment": MOMENT, "max_losses": 1000, "outage_backoff_max": 1.0,
+            "log_errors": False,  # a traceback in the log is then one of the engine's own
             **settings,
         }  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
