@@ -12,6 +12,7 @@ from stepfast import (
     Backoff,
     ConfigurationError,
     Context,
+    NonRetryableError,
     PayloadError,
     RunFailed,
     RunNotFound,
@@ -383,3 +384,25 @@ async def test_the_keys_of_checks_are_not_for_others(app: Stepfast) -> None:
     await app.drain()
     with pytest.raises(RunFailed, match="must not begin with '~until/'"):
         await run.result(timeout=20)
+
+
+async def test_the_undo_of_a_dag_step_can_say_so_and_other_values_stay(app: Stepfast) -> None:
+    """A value that a step has set is what was so then; only an undo that has a context can add to it."""
+    graph = app.dag("order")
+
+    async def refund(ctx: Any) -> None:
+        await ctx.set("state", "refunded")
+
+    @graph.step(compensate=refund)
+    async def charge(ctx: Any) -> None:
+        await ctx.set("state", "charged")
+
+    @graph.step(after=[charge], retries=0)
+    async def ship(ctx: Any) -> None:
+        raise NonRetryableError("sold out")
+
+    run = await app.start(graph, None)
+    await app.drain()
+    assert await run.status() == "compensated"
+    [charged] = [info.child for info in await run.steps() if info.name == "charge" and info.child is not None]
+    assert (await run.get("state"), await app.get(charged).get("state")) == ("refunded", "charged")

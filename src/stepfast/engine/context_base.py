@@ -27,7 +27,7 @@ from .checking import UntilCall
 from .children import ChildCall, StartCall
 from .declaring import check_called, check_undo_call
 from .execution import Execution
-from .history import PATCH
+from .history import PATCH, UNDO
 from .line import Line
 from .scope import current_call
 from .signals import SignalCall
@@ -202,6 +202,8 @@ class ContextBase:
         """A call belongs to the workflow: to the line it is made in, and to no step."""
         call = current_call.get()
         if call is not None and call._execution is self._execution and self._execution.closed is None:
+            if call.kind == UNDO and what == "ctx.set":
+                return  # to set a value again is harmless, and nobody else can say that a step was undone
             raise ContextMisuse(
                 f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
                 f"Call {what} from the workflow, one step after the other"
