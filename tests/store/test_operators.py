@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Entry, Held, Lane, RunRow
+from stepfast.model.records import RUN_ITSELF, Claimed, Entry, Held, Lane, RunRow
 from stepfast.store import Store
 from tests.store.scene import (
     DAY,
@@ -17,6 +17,7 @@ from tests.store.scene import (
     Scene,
     completed,
     failed,
+    failed_try,
     move,
     opened,
     retried,
@@ -610,3 +611,14 @@ async def test_a_run_retried_after_a_pause_has_nothing_left_of_it(scene: Scene) 
     assert await scene.store.retry(run_id) == {LANE}
     assert await scene.rows.get(run_id, "held_due") is None
     assert [run.id for run in await scene.claim()] == [run_id]
+
+
+async def test_a_run_cancelled_between_two_attempts_counts_only_those_it_had(scene: Scene) -> None:
+    run = await scene.running()
+    await scene.flush(failed_try(run, RUN_ITSELF, attempt=1), retried(run, MINUTE))
+    assert (await scene.info(run.id)).attempt == 2
+    await scene.store.cancel(run.id)
+    row = await scene.info(run.id)
+    assert (row.status, row.attempt) == ("cancelled", 1)
+    await scene.store.retry(run.id)
+    assert (await scene.info(run.id)).attempt == 2

@@ -25,7 +25,7 @@ WHERE r.losses > 0 AND r.worker IS NULL AND NOT r.undoing AND (r.graph IS NULL O
 -- because its code does not fit or its workers died, also a dag run. One that is being undone goes on, and a dag run
 -- that goes on and that nobody holds is not ended like this. Those of $2 have lost a worker since their last record: they
 -- are marked like one that is held, and stand in line to come to a record first. $3 and $4 are errors that say of others
--- which of their steps may have acted.
+-- which of their steps may have acted. An attempt that a run only waited for is not counted.
 WITH told AS MATERIALIZED (
     SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now, r.worker IS NOT NULL AS held,
            r.id = ANY($2::uuid[]) AS first, r.status = 'failed' AS ended,
@@ -33,7 +33,10 @@ WITH told AS MATERIALIZED (
            AND (r.graph IS NOT NULL
                 OR COALESCE((SELECT true FROM {schema}.steps s
                              WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false))
-               AS undoes
+               AS undoes,
+           COALESCE((SELECT true FROM {schema}.tries t
+                     WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
+                       AND t.claim = r.claim LIMIT 1), false) AS between
     FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
     WHERE NOT r.undoing AND CASE WHEN r.status = 'failed' THEN r.reason IN ('non_determinism', 'workers_lost')
                                  WHEN r.status IN ('completed', 'cancelled', 'compensated', 'skipped') THEN false
@@ -45,6 +48,7 @@ SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
     status = CASE WHEN t.held THEN r.status WHEN t.first THEN 'queued' WHEN t.undoes THEN 'compensating' ELSE 'cancelled' END,
     reason = CASE WHEN t.held OR t.first THEN r.reason ELSE 'cancelled' END,
     undoing = t.undoes,
+    attempt = CASE WHEN t.between AND NOT (t.held OR t.first OR t.undoes) THEN r.attempt - 1 ELSE r.attempt END,
     error = COALESCE((SELECT e.error FROM unnest($3::uuid[], $4::text[]) AS e(id, error) WHERE e.id = r.id), r.error),
     place = CASE WHEN t.first THEN COALESCE(r.place, t.now * 1000 + t.n) WHEN t.undoes THEN t.now * 1000 + t.n END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,

@@ -148,9 +148,12 @@ SET status = 'compensating', undoing = 1, reason = 'cancelled', place = {now} * 
 WHERE id = ?;
 
 -- name: end_cancelled
--- A run that nobody holds was cancelled, and that was it.
-UPDATE {prefix}runs
-SET status = 'cancelled', reason = 'cancelled', completed_at = {now}, place = NULL, visible_at = NULL, waiting_for = NULL,
+-- A run that nobody holds was cancelled, and that was it. An attempt that it only waited for is not counted.
+UPDATE {prefix}runs AS r
+SET attempt = attempt - EXISTS (
+        SELECT 1 FROM {prefix}tries t
+        WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1 AND t.claim = r.claim),
+    status = 'cancelled', reason = 'cancelled', completed_at = {now}, place = NULL, visible_at = NULL, waiting_for = NULL,
     awaits = NULL, held_due = NULL, asked = NULL
 WHERE id = ?;
 
