@@ -930,8 +930,9 @@ async def test_a_start_in_a_queue_of_its_own_takes_its_steps_along(app: Stepfast
     assert await run.status() == "completed"
 
 
-async def test_start_options_that_speak_of_attempts_do_not_touch_the_steps(app: Stepfast, calls: Calls) -> None:
+async def test_the_setting_that_speaks_of_attempts_does_not_touch_the_steps(make_app: MakeApp, calls: Calls) -> None:
     """Retries are each step's own."""
+    app = make_app(settings=Settings(max_attempts=1))
     dag = app.dag("dag")
 
     @dag.step(retries=1, backoff=QUICK)
@@ -940,9 +941,10 @@ async def test_start_options_that_speak_of_attempts_do_not_touch_the_steps(app: 
             raise ValueError("once")
         return 1
 
-    run = await app.start(dag, max_attempts=1)
+    run = await app.start(dag)
     await app.drain()
     assert await run.result() == {"shaky": 1}
+    assert calls["shaky"] == 2
 
 
 async def test_several_runs_of_one_dag_do_not_meet(app: Stepfast) -> None:
