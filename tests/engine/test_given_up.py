@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, Stepfast
-from tests.support.engine import Calls, Gate, interrupt
+from stepfast import Backoff, Context, StepFailed, Stepfast
+from tests.support.engine import Calls, Gate, eventually, interrupt
 
 SOON = Backoff(base=0.01, factor=1, max=0.01, jitter=False)
 
@@ -232,3 +232,63 @@ async def test_code_that_does_not_give_up_again_is_not_waited_for_for_ever(
     info = await run.info()
     assert (info.status, info.reason) == ("failed", "non_determinism")
     assert info.error is not None and "ctx.first" in info.error.message
+
+
+@pytest.mark.parametrize("winner", ["branch", "step"])
+async def test_what_lost_a_race_stays_lost_when_the_error_of_the_winner_ends_the_attempt(
+    memory: Stepfast, calls: Calls, winner: str
+) -> None:
+    """The race ended it, not the attempt: its record is kept as long as the verdict, whoever works on the run."""
+
+    def fails_once() -> str:
+        if calls.hit("fails once") == 1:
+            raise ValueError("once")
+        return "well"
+
+    async def line(ctx: Context) -> str:
+        return await ctx.step(fails_once)
+
+    @memory.workflow(backoff=SOON)
+    async def order(ctx: Context) -> str:
+        runner = ctx.branch(line) if winner == "branch" else ctx.step(fails_once)
+        _, outcome = await ctx.first(runner=runner, never=ctx.wait_signal("never"))
+        return str(outcome)
+
+    run = await memory.start(order)
+    await memory.drain()
+    assert await run.result(timeout=1) == "well"
+    steps = {step.name: step.status for step in await run.steps()}
+    assert steps == {"fails_once": "completed", "never": "cancelled", "first": "completed"}
+
+
+async def test_what_lost_a_race_runs_again_in_an_attempt_that_has_to_run_the_race_again(
+    memory: Stepfast, calls: Calls
+) -> None:
+    """The verdict came of an error that the code had caught and raised later, so it is forgotten; and what lost is
+    forgotten with it, though it was called before."""
+
+    def fails_once() -> None:
+        if calls.hit("fails once") == 1:
+            raise ValueError("once")
+
+    async def quick_once() -> None:
+        if calls.hit("quick once") > 1:
+            await never()
+
+    @memory.workflow(backoff=SOON)
+    async def order(ctx: Context) -> str:
+        word, caught = ctx.wait_signal("word"), None
+        try:
+            await ctx.step(fails_once)
+        except StepFailed as error:
+            caught = error
+        winner, _ = await ctx.first(word=word, quick=ctx.step(quick_once))
+        if caught is not None:
+            raise caught
+        return winner
+
+    run = await memory.start(order)
+    async with memory.worker():
+        await eventually(lambda: calls["quick once"] == 2)
+        await run.signal("word")
+        assert await run.result(timeout=5) == "word"

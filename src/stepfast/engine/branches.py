@@ -188,6 +188,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         if isinstance(error := tasks[winner].exception(), Released):
             raise error
         self._give_up_all_but(winner)
+        if self._execution.given_up:
+            lost = frozenset((call.branch, call.position) for name, call in self._runners.items() if name != winner)
+            self._execution.lost_race((self.branch, self.position), lost)
         await self._record_winner(winner)
         if error is not None:
             self._execution.surfaced(error, self._line)

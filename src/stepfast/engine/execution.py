@@ -50,6 +50,8 @@ class GivenUp(NamedTuple):
     """The branch whose code has to go on: that of the call, or one around it, if that ended by an error."""
     taken: int
     """How many positions had been taken by then."""
+    lost: tuple[str, int] | None = None
+    """The place of the race that it lost: as long as that is on record, so is this."""
 
 
 class Execution:
@@ -396,6 +398,13 @@ class Execution:
         before it goes on."""
         self.given_up += (GivenUp((call.branch, call.position), call.branch, len(self.taken)),)
 
+    def lost_race(self, race: tuple[str, int], losers: frozenset[tuple[str, int]]) -> None:
+        """A race is decided: what ended the calls that lost it, and all within them, is its verdict."""
+        self.given_up = tuple(
+            each._replace(lost=race) if not losers.isdisjoint((*places_above(each.place[0]), each.place)) else each
+            for each in self.given_up
+        )
+
     def branch_ended(self, branch: str, failed: bool) -> None:
         """What was given up within a branch that returned is settled; if the branch raised, the line around it has to
         live with it."""
@@ -419,12 +428,13 @@ class Execution:
         """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
         for several; and what was recorded after each was raised, in the lines that saw it. What other branches did
         meanwhile stays. So does what the code gave up by a timeout of its own, if it went on from there; if not, that
-        ended the attempt, and is made anew."""
-        places = dict.fromkeys(each.place for each in self.given_up if not self._went_on(each))
+        ended the attempt, and is made anew. What lost a race goes the way of the race's record."""
+        places = dict.fromkeys(each.place for each in self.given_up if not each.lost and not self._went_on(each))
         failed = [error] if error is not None else []
         for each in failed:
             places |= dict.fromkeys(self._made_after(each))
             failed += each.beside
+        places |= dict.fromkeys(each.place for each in self.given_up if each.lost in places)
         return list(places)
 
     def _made_after(self, error: RecordedError) -> list[tuple[str, int]]:
