@@ -198,14 +198,14 @@ async def test_each_backoff_of_a_run_is_longer_than_the_last(app: Stepfast) -> N
 
 async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: MakeApp) -> None:
     """Semantics, defaults: many runs do not come back together."""
-    app = make_app(settings=Settings(moment=0))
+    app = make_app(settings=Settings(moment=0, drain=0))
 
     @app.task
     async def mail(number: int) -> None:
         raise ValueError("always")
 
     runs = await app.start_many(mail, range(30))
-    await app.drain()  # which does not wait for the retries, because the moment is none
+    await app.drain()  # which does not wait for the retries, because the settings say so
     infos = [await run.info() for run in runs]
     waits = [wait_of(info, await last_failure(app, info.id)) for info in infos if info.attempt == 2]
     assert len(waits) > 20
