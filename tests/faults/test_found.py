@@ -34,8 +34,8 @@ async def test_mail_that_comes_in_the_turn_in_which_the_run_would_be_released(
 
     put = Inbox.put
 
-    def put_and_look(self: Inbox, box: Any) -> None:
-        put(self, box)
+    def put_and_look(self: Inbox, box: Any, *how: Any) -> None:
+        put(self, box, *how)
         if box.mail:
             executions[-1].waits.release()  # the moment was over just now
 

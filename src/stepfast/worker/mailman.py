@@ -71,15 +71,22 @@ class Mailman:
                     lambda: self._store.mail(looks),  # noqa: B023
                     "mail", self._logger, self._settings.outage_backoff_max,
                 )  # fmt: skip
-            except Exception as error:  # a bug: those who wait for this look must not wait for ever
-                self._logger.exception("mail: unexpected error")
-                for _, future in wanted.values():
-                    if not future.done():
-                        future.set_exception(error)
-                        future.exception()  # seen: not everybody waits for it
+            except Exception as error:
+                self._fail(error, [future for _, future in wanted.values()])
                 continue
             for look, (run_id, asked) in zip(looks, wanted.items(), strict=True):
-                self._bring(look, found.get(run_id), *asked, began)
+                try:
+                    self._bring(look, found.get(run_id), *asked, began)
+                except Exception as error:
+                    self._fail(error, [asked[1]])
+
+    def _fail(self, error: Exception, futures: list[asyncio.Future[None]]) -> None:
+        """A bug: those who wait for this look must not wait for ever, nor the others with them."""
+        self._logger.error("mail: unexpected error", exc_info=error)
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: not everybody waits for it
 
     def _bring(
         self, look: Look, box: Mailbox | None, execution: Execution, future: asyncio.Future[None], began: float
