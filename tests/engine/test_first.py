@@ -19,7 +19,7 @@ from tests.support.crashing import crash_at, dying_worker, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 from tests.worker.spying import HeldReply
 
-WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
+WAITS = pytest.mark.parametrize("moment", [0.0, 0.2], ids=["released", "in memory"])
 HOUR = timedelta(hours=1)
 
 Body = Callable[[Context], Awaitable[Any]]
