@@ -260,3 +260,26 @@ async def test_a_long_history_is_counted_though_it_is_not_kept(app: Stepfast, se
         gate.open()
         assert await run.result(timeout=PATIENCE) == 2
     assert calls["98"] == 1
+
+
+async def test_a_cancelled_call_is_no_break(url: str) -> None:
+    """Its connection is dropped by us. A process whose callers are often cancelled must not doubt all it remembers."""
+    async with Stepfast(url) as app:
+        store = await app.store()
+        told: list[None] = []
+        store.breaks.subscribe(lambda: told.append(None))
+
+        @app.task
+        async def quick() -> None: ...
+
+        await app.start(quick)
+        async with store._lines["start"].use() as connection:  # type: ignore[attr-defined]
+            call = asyncio.create_task(store._lines["start"].fetch("SELECT pg_catalog.pg_sleep(60)"))  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+            assert not connection.is_closed()
+        await eventually(lambda: store._lines["start"]._lock.locked())  # type: ignore[attr-defined]
+        call.cancel()
+        await asyncio.wait((call,), timeout=PATIENCE)
+        await app.start(quick)
+        assert call.cancelled()
+        assert not told

@@ -184,6 +184,7 @@ class Line:
                 insist(before)
                 raise known from None
             except BaseException:
+                self._was_open = False  # we leave, because our caller was cancelled: the server has not
                 self.drop()  # the statement may still be under way
                 raise
 
@@ -206,7 +207,8 @@ class Line:
         """Disconnect at once. A pool that the connection came from knows of it by itself."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._tell_of_break()
+            if self._was_open:
+                self._tell_of_break()
             drop(connection)
 
     async def _open(self) -> Any:
