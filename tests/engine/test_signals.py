@@ -47,6 +47,12 @@ class Order:
     cents: int
 
 
+@pytest.fixture
+def app(make_app: MakeApp) -> Stepfast:
+    """A run that waits for a signal stays in memory for a moment; a short one, because most tests wait for its end."""
+    return make_app(settings=Settings(moment=0.1))
+
+
 # -- sent and taken -----------------------------------------------------------------------------------------------
 
 
