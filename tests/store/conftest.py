@@ -15,6 +15,17 @@ from tests.store.scene import Rows, Scene
 
 Opener = Callable[..., Store]
 
+ON_POSTGRES = ("postgres", "postgres12")
+ON_SQLITE = ("sqlite", "memory")
+SHARED = (*ON_POSTGRES, "sqlite")
+"""Those that others can connect to: a database in memory is its store's alone."""
+
+
+def only_on(*databases: str) -> pytest.MarkDecorator:
+    """The test is made for these databases alone."""
+    return pytest.mark.parametrize("store_url", databases, indirect=True)
+
+
 SHARE = 10
 """Of the tests on the oldest server and in memory, whose code is that of the newest and of the file, `make test` runs
 one in so many, always the same; `make test-all` runs them all."""

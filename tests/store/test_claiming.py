@@ -9,7 +9,7 @@ import pytest
 from stepfast.model.records import Lane, StepRecord
 from stepfast.settings import Settings
 from stepfast.store import Store
-from tests.store.conftest import Stores
+from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retried, step, waiting
 
 
@@ -342,21 +342,19 @@ async def test_a_claim_tells_which_code_had_the_run_last(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
+@only_on(*SHARED)
 async def test_a_claim_brings_no_more_than_so_many_bytes_at_once(stores: Stores, bare: Store, lanes: int) -> None:
     await bare.migrate()
-    scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=2500)) if stores.shared else bare)
-    if not stores.shared:
-        pytest.skip("the same code as for a file")
+    scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=2500)))
     large = '"' + 998 * "x" + '"'
     for n in range(8):
         await scene.start("order" if n % lanes == 0 else "mail", input=large)
     assert [len(await scene.claim(100)) for _ in range(4)] == [3, 3, 2, 0]
 
 
+@only_on(*SHARED)
 async def test_a_run_that_is_larger_than_a_claim_may_be_is_claimed_alone(stores: Stores, bare: Store) -> None:
     await bare.migrate()
-    if not stores.shared:
-        pytest.skip("the same code as for a file")
     scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=10)))
     for _ in range(2):
         await scene.start(input='"' + 100 * "x" + '"')

@@ -14,7 +14,7 @@ from stepfast.model.records import Lane, Look
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.store.protocol import Delivery
-from tests.store.conftest import Stores
+from tests.store.conftest import ON_POSTGRES, SHARED, Stores, only_on
 from tests.store.scene import (
     DAY,
     MINUTE,
@@ -277,9 +277,8 @@ async def test_a_look_brings_only_what_is_asked_for_and_is_new(scene: Scene) -> 
     assert await look({"word": 2, "none": 1}, child.id, *(mail.id for mail in letters)) == set()
 
 
+@only_on(*SHARED)
 async def test_a_look_brings_so_many_bytes_at_most_but_of_each_name_the_first(stores: Stores, bare: Store) -> None:
-    if not stores.shared:
-        pytest.skip("the same code as for a file")
     await bare.migrate()
     scene = await stores.scene(await stores.open(settings=Settings(mail_bytes=100_000)))
     run_id, large = await scene.start(), '"' + 80_000 * "x" + '"'
@@ -297,9 +296,8 @@ async def test_a_look_brings_so_many_bytes_at_most_but_of_each_name_the_first(st
     assert [mail.kind for mail in box.mail] == ["child"]
 
 
+@only_on(*SHARED)
 async def test_a_run_keeps_so_many_signals_and_no_more(stores: Stores, bare: Store) -> None:
-    if not stores.shared:
-        pytest.skip("the same code as for a file")
     await bare.migrate()
     scene = await stores.scene(await stores.open(settings=Settings(max_signals=3)))
     run = await scene.running()
@@ -508,10 +506,9 @@ async def test_mail_taken_before_its_delivery_wakes_nobody(scene: Scene) -> None
     assert (await scene.info(run.id)).status == "waiting"
 
 
+@only_on(*ON_POSTGRES)
 async def test_delivery_does_not_wait_for_a_run_that_somebody_holds_locked(scene: Scene, stores: Stores) -> None:
     """Rule 8. What could not be delivered is delivered later."""
-    if scene.store.dialect == "sqlite":
-        pytest.skip("SQLite locks no rows")
     locked, free = await scene.start_many(2)
     await scene.post(signal(locked))
     await scene.post(signal(free))

@@ -12,6 +12,7 @@ import pytest
 
 from stepfast.errors import ContextMisuse, LeaseLost
 from stepfast.model.records import Claimed, StepDone, StepRecord
+from tests.store.conftest import ON_POSTGRES, ON_SQLITE, only_on
 from tests.store.scene import Scene, completed, joint, opened, step
 from tests.support.engine import eventually
 
@@ -357,11 +358,11 @@ async def test_what_was_refused_harms_nobody_who_comes_after(bank: Bank) -> None
 
 @pytest.fixture
 def on_postgres(bank: Bank) -> Bank:
-    if bank.sqlite:
-        pytest.skip("for a function that has a connection of asyncpg")
+    """For a function that has a connection of asyncpg."""
     return bank
 
 
+@only_on(*ON_POSTGRES)
 async def test_a_function_may_have_savepoints_of_its_own(on_postgres: Bank) -> None:
     run = await on_postgres.scene.running()
 
@@ -378,6 +379,7 @@ async def test_a_function_may_have_savepoints_of_its_own(on_postgres: Bank) -> N
     assert await on_postgres.booked() == [5]
 
 
+@only_on(*ON_POSTGRES)
 async def test_a_long_transaction_does_not_stop_the_journal(on_postgres: Bank) -> None:
     """The function has not touched the run: its row is locked only at the end."""
     run = await on_postgres.scene.running()
@@ -392,6 +394,7 @@ async def test_a_long_transaction_does_not_stop_the_journal(on_postgres: Bank) -
     assert [record.position for record in await on_postgres.scene.store.steps(run.id)] == [0, 1]
 
 
+@only_on(*ON_POSTGRES)
 async def test_a_wish_that_is_being_written_when_the_function_returns_is_waited_for(on_postgres: Bank) -> None:
     run = await on_postgres.scene.running()
     somebody = await asyncpg.connect(on_postgres.scene.rows._url)
@@ -407,6 +410,7 @@ async def test_a_wish_that_is_being_written_when_the_function_returns_is_waited_
     assert on_postgres.asked == "cancel"
 
 
+@only_on(*ON_POSTGRES)
 async def test_a_function_that_is_cancelled_leaves_nothing_behind(on_postgres: Bank) -> None:
     run = await on_postgres.scene.running()
     begun = asyncio.Event()
@@ -430,11 +434,11 @@ async def test_a_function_that_is_cancelled_leaves_nothing_behind(on_postgres: B
 
 @pytest.fixture
 def on_sqlite(bank: Bank) -> Bank:
-    if not bank.sqlite:
-        pytest.skip("for a function that runs in the writer's thread")
+    """For a function that runs in the writer's thread."""
     return bank
 
 
+@only_on(*ON_SQLITE)
 async def test_a_coroutine_function_is_refused_on_sqlite(on_sqlite: Bank) -> None:
     run = await on_sqlite.scene.running()
 
@@ -448,6 +452,7 @@ async def test_a_coroutine_function_is_refused_on_sqlite(on_sqlite: Bank) -> Non
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback", "with", "savepoint"])
+@only_on(*ON_SQLITE)
 async def test_the_connection_s_own_words_for_ending_it_are_refused_too(on_sqlite: Bank, how: str) -> None:
     run = await on_sqlite.scene.running()
 
@@ -467,6 +472,7 @@ async def test_the_connection_s_own_words_for_ending_it_are_refused_too(on_sqlit
     await nothing_happened(on_sqlite, run)
 
 
+@only_on(*ON_SQLITE)
 async def test_a_refusal_that_the_function_swallows_is_a_refusal_still(on_sqlite: Bank) -> None:
     """Either it is refused all the same, or it has had no effect: the record and the rows are never parted."""
     run = await on_sqlite.scene.running()
@@ -486,6 +492,7 @@ async def test_a_refusal_that_the_function_swallows_is_a_refusal_still(on_sqlite
         assert await on_sqlite.booked() == [5]
 
 
+@only_on(*ON_SQLITE)
 async def test_the_writer_s_connection_is_as_it_was_afterwards(on_sqlite: Bank) -> None:
     run = await on_sqlite.scene.running()
 
@@ -502,6 +509,7 @@ async def test_the_writer_s_connection_is_as_it_was_afterwards(on_sqlite: Bank) 
     assert (await on_sqlite.scene.info(run.id)).status == "completed"
 
 
+@only_on(*ON_SQLITE)
 async def test_jobs_beside_a_function_that_fails_are_not_hurt(on_sqlite: Bank) -> None:
     await on_sqlite.scene.start_many(5)
     runs = await on_sqlite.scene.claim(5)

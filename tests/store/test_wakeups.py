@@ -6,19 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from stepfast.model.records import Lane
 from stepfast.store import Store
 from stepfast.store.protocol import Wakeups
-from tests.store.conftest import Stores
+from tests.store.conftest import SHARED, only_on
 from tests.store.scene import new_run
 
-
-@pytest.fixture(autouse=True)
-def shared(stores: Stores) -> None:
-    if not stores.shared:
-        pytest.skip("a database in memory is its process's alone")
+pytestmark = only_on(*SHARED)
+"""A database in memory is its process's alone."""
 
 
 @asynccontextmanager

@@ -17,11 +17,16 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from stepfast.errors import ConfigurationError
 from stepfast.model.ids import new_id
 from stepfast.model.records import Lane
-from tests.store.conftest import Stores
+from tests.store.conftest import ON_POSTGRES, SHARED, Stores, only_on
 from tests.store.scene import DAY, Scene, child_of, completed, move, new_run, signal, step, waiting
 
 LANE = Lane("order", "order", 0)
 KINDS = ("connection", "pooled", "alchemy connection", "alchemy session")
+_ROW_LOCKS = [(database, kind) for database in ON_POSTGRES for kind in KINDS]
+WHERE_ROWS_ARE_LOCKED = pytest.mark.parametrize(("store_url", "caller"), _ROW_LOCKS, indirect=True)
+"""SQLite has one lock for all that write."""
+EACH_CALLER = pytest.mark.parametrize(("store_url", "caller"), [*_ROW_LOCKS, ("sqlite", "connection")], indirect=True)
+"""On the databases that it can connect to; SQLite has connections of its own alone."""
 
 
 class Caller:
@@ -88,13 +93,9 @@ class Caller:
             await close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 async def caller(request: pytest.FixtureRequest, scene: Scene, stores: Stores) -> AsyncIterator[Caller]:
     """With a table of notes. A transaction is open, or (SQLite, SQLAlchemy) opens with the first statement."""
-    if not stores.shared:
-        pytest.skip("nobody else can connect to a database in memory")
-    if stores.url.kind == "sqlite" and request.param != "connection":
-        pytest.skip("not on SQLite")
     await scene.rows.fetch("CREATE TABLE notes (text text)")
     caller = Caller(request.param, stores)
     await caller.open()
@@ -109,6 +110,7 @@ async def notes(scene: Scene) -> list[str]:
 # -- starting -----------------------------------------------------------------------------------------------
 
 
+@EACH_CALLER
 async def test_a_start_is_committed_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
     run = new_run(input='{"a":1}', tags=("red",), priority=3)
     await caller.note("order 1")
@@ -122,6 +124,7 @@ async def test_a_start_is_committed_with_the_caller_s_rows(scene: Scene, caller:
     assert [claimed.id for claimed in await scene.claim()] == [run.id]
 
 
+@EACH_CALLER
 async def test_a_start_is_rolled_back_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
     before = await scene.rows.dump()
     await caller.note("order 1")
@@ -131,6 +134,7 @@ async def test_a_start_is_rolled_back_with_the_caller_s_rows(scene: Scene, calle
     assert await scene.rows.dump() == before
 
 
+@EACH_CALLER
 async def test_rows_written_after_the_start_belong_to_the_same_transaction(scene: Scene, caller: Caller) -> None:
     await scene.store.start_within(caller.connection, [new_run()])
     await caller.note("order 1")
@@ -139,6 +143,7 @@ async def test_rows_written_after_the_start_belong_to_the_same_transaction(scene
     assert await scene.store.runs() == []
 
 
+@EACH_CALLER
 async def test_many_are_started_in_their_order(scene: Scene, caller: Caller) -> None:
     runs = [new_run() for _ in range(30)]
     assert await scene.store.start_within(caller.connection, runs) == [run.id for run in runs]
@@ -146,6 +151,7 @@ async def test_many_are_started_in_their_order(scene: Scene, caller: Caller) -> 
     assert [run.id for run in await scene.claim(50)] == [run.id for run in runs]
 
 
+@EACH_CALLER
 async def test_one_call_may_start_runs_of_many_kinds(scene: Scene, caller: Caller) -> None:
     parent = await scene.running()
     child, later, mail = child_of(parent, 0, "report"), new_run(delay_ms=DAY), new_run("mail")
@@ -158,6 +164,7 @@ async def test_one_call_may_start_runs_of_many_kinds(scene: Scene, caller: Calle
     assert (await scene.info(mail.id)).ready
 
 
+@EACH_CALLER
 async def test_a_key_that_is_taken_names_the_run_that_has_it(scene: Scene, caller: Caller) -> None:
     """Rule 35."""
     taken = await scene.start(key="a")
@@ -168,6 +175,7 @@ async def test_a_key_that_is_taken_names_the_run_that_has_it(scene: Scene, calle
     assert len(await scene.store.runs()) == 3
 
 
+@EACH_CALLER
 async def test_a_key_may_be_taken_in_the_same_transaction(scene: Scene, caller: Caller) -> None:
     [first] = await scene.store.start_within(caller.connection, [new_run(key="a")])
     assert await scene.store.start_within(caller.connection, [new_run(key="a")]) == [first]
@@ -175,6 +183,7 @@ async def test_a_key_may_be_taken_in_the_same_transaction(scene: Scene, caller: 
     assert len(await scene.store.runs()) == 1
 
 
+@EACH_CALLER
 async def test_starting_nothing_within_is_nothing(scene: Scene, caller: Caller) -> None:
     assert await scene.store.start_within(caller.connection, []) == []
     await caller.commit()
@@ -184,6 +193,7 @@ async def test_starting_nothing_within_is_nothing(scene: Scene, caller: Caller) 
 # -- sending ------------------------------------------------------------------------------------------------
 
 
+@EACH_CALLER
 async def test_a_signal_is_delivered_after_the_commit(scene: Scene, caller: Caller) -> None:
     run = await scene.running()
     await scene.flush(waiting(run, None, waiting_for="signal"))
@@ -202,6 +212,7 @@ async def test_a_signal_is_delivered_after_the_commit(scene: Scene, caller: Call
     assert (await scene.info(run.id)).ready
 
 
+@EACH_CALLER
 async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, caller: Caller) -> None:
     run = await scene.running()
     before = await scene.rows.dump()
@@ -212,6 +223,7 @@ async def test_a_signal_is_rolled_back_with_the_caller_s_rows(scene: Scene, call
     assert await scene.rows.dump() == before
 
 
+@EACH_CALLER
 async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, caller: Caller) -> None:
     run_id = await scene.start()
     mail = signal(run_id)
@@ -223,6 +235,7 @@ async def test_a_signal_within_sent_twice_is_one_signal(scene: Scene, caller: Ca
     assert (await scene.mailbox(run_id)).wakes == 1
 
 
+@EACH_CALLER
 async def test_a_signal_within_to_a_run_that_has_ended_is_refused(scene: Scene, caller: Caller) -> None:
     run = await scene.running()
     await scene.flush(completed(run))
@@ -232,6 +245,7 @@ async def test_a_signal_within_to_a_run_that_has_ended_is_refused(scene: Scene, 
     assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
 
 
+@EACH_CALLER
 async def test_a_signal_within_to_a_run_that_does_not_exist_is_refused(scene: Scene, caller: Caller) -> None:
     asked = await scene.store.send_within(caller.connection, signal(new_id()))
     assert (asked.status, asked.done) == (None, False)
@@ -239,6 +253,7 @@ async def test_a_signal_within_to_a_run_that_does_not_exist_is_refused(scene: Sc
     assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
 
 
+@EACH_CALLER
 async def test_a_run_may_be_started_and_sent_to_in_one_transaction(scene: Scene, caller: Caller) -> None:
     run = new_run()
     await scene.store.start_within(caller.connection, [run])
@@ -249,6 +264,7 @@ async def test_a_run_may_be_started_and_sent_to_in_one_transaction(scene: Scene,
     assert (claimed.id, claimed.wakes) == (run.id, 1)
 
 
+@EACH_CALLER
 async def test_a_signal_committed_while_its_run_goes_to_sleep_is_not_slept_over(scene: Scene, caller: Caller) -> None:
     """It was in nobody's mailbox when the run looked, and its delivery finds the run asleep."""
     run = await scene.running()
@@ -267,13 +283,7 @@ async def test_a_signal_committed_while_its_run_goes_to_sleep_is_not_slept_over(
 # -- locking nothing ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rows_are_locked_one_by_one(scene: Scene) -> None:
-    if scene.store.dialect == "sqlite":
-        pytest.skip("SQLite has one lock for all that write")
-
-
-@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+@WHERE_ROWS_ARE_LOCKED
 async def test_an_open_transaction_stands_in_nobody_s_way(scene: Scene, caller: Caller) -> None:
     """A handler that waits for the journal while its own transaction holds its run's row would freeze the worker."""
     run = await scene.running()
@@ -291,7 +301,7 @@ async def test_an_open_transaction_stands_in_nobody_s_way(scene: Scene, caller: 
     assert (await scene.info(run.id)).status == "completed"
 
 
-@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+@WHERE_ROWS_ARE_LOCKED
 async def test_a_signal_committed_after_its_run_has_ended_is_thrown_away(scene: Scene, caller: Caller) -> None:
     run = await scene.running()
     assert (await scene.store.send_within(caller.connection, signal(run.id))).done
@@ -301,7 +311,7 @@ async def test_a_signal_committed_after_its_run_has_ended_is_thrown_away(scene: 
     assert await scene.rows.fetch("SELECT * FROM [mailbox]") == []
 
 
-@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+@WHERE_ROWS_ARE_LOCKED
 async def test_a_signal_committed_after_its_run_went_on_as_another_is_for_that_one(
     scene: Scene, caller: Caller
 ) -> None:
@@ -315,7 +325,7 @@ async def test_a_signal_committed_after_its_run_went_on_as_another_is_for_that_o
     assert (box.wakes, [mail.name for mail in box.mail]) == (1, ["approved"])
 
 
-@pytest.mark.usefixtures("rows_are_locked_one_by_one")
+@WHERE_ROWS_ARE_LOCKED
 async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Caller, stores: Stores) -> None:
     run_id = await scene.start(key="a")
     other = await asyncpg.connect(stores.url.text)
@@ -329,11 +339,10 @@ async def test_nobody_stands_in_the_way_of_the_caller(scene: Scene, caller: Call
         await other.close()
 
 
+@only_on("sqlite")
 @pytest.mark.parametrize("begin", ["", "BEGIN"], ids=["none", "deferred"])
 async def test_a_caller_waits_for_the_lock_of_whoever_writes(scene: Scene, stores: Stores, begin: str) -> None:
     """SQLite waits for it only where nothing was read before in the same transaction; after that it refuses at once."""
-    if not stores.shared or stores.url.kind != "sqlite":
-        pytest.skip("for connections to a file")
     writes = threading.Event()
 
     def write_until_somebody_waits(other: sqlite3.Connection) -> None:
@@ -382,9 +391,8 @@ async def test_a_connection_of_another_database_is_refused_by_name(scene: Scene,
         connection.close()
 
 
+@only_on(*SHARED)
 async def test_a_connection_without_a_transaction_commits_at_once(scene: Scene, stores: Stores) -> None:
-    if not stores.shared:
-        pytest.skip("nobody else can connect to a database in memory")
     if stores.url.kind == "sqlite":
         assert stores.url.path is not None
         connection: Any = sqlite3.connect(stores.url.path, isolation_level=None)
@@ -401,10 +409,9 @@ async def test_a_connection_without_a_transaction_commits_at_once(scene: Scene, 
         await closing
 
 
+@only_on("sqlite")
 async def test_the_settings_of_the_caller_s_connection_do_not_matter_and_stay(scene: Scene, stores: Stores) -> None:
     """Rows as dictionaries, text as bytes: the caller's own business."""
-    if not stores.shared or stores.url.kind != "sqlite":
-        pytest.skip("for connections to a file")
     assert stores.url.path is not None
     taken = await scene.start(key="a")
     connection = sqlite3.connect(stores.url.path)
