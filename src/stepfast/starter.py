@@ -11,6 +11,7 @@ from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.records import NewRun
 from .settings import Settings
 from .store import Store
+from .store.protocol import KeysHeld
 from .worker.patience import patiently
 from .worker.wakeups import Switchboard, started_lanes
 
@@ -31,6 +32,8 @@ class Starter:
         # Starts with a key may have to wait for somebody else's commit; those without must not wait with them.
         self._queues: dict[bool, list[Item]] = {False: [], True: []}
         self._senders: dict[bool, asyncio.Task[None] | None] = {False: None, True: None}
+        self._waiting: dict[asyncio.Task[None], tuple[str, str]] = {}
+        """Starts that wait for somebody's commit, each by itself, and the workflow and key of each."""
         self._over = False
 
     async def start(self, run: NewRun) -> str:
@@ -39,6 +42,9 @@ class Starter:
             raise AppClosed
         keyed = run.key is not None
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if keyed and self._waiting and _place(run) in self._waiting.values():
+            self._wait_apart((run, future))  # together with others it would only hold them up
+            return await future
         self._queues[keyed].append((run, future))
         sender = self._senders[keyed]
         if sender is None or sender.done():
@@ -47,14 +53,17 @@ class Starter:
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[str]:
         """All of them or none."""
-        ids = await self._insert(runs)
+        try:
+            ids = await self._insert(runs, at_once=True)
+        except KeysHeld:
+            ids = await self._insert(runs, at_once=False)
         self._wake(runs)
         return ids
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""
         self._over = True
-        return [task for task in self._senders.values() if task is not None]
+        return [*(task for task in self._senders.values() if task is not None), *self._waiting]
 
     async def _send(self, keyed: bool) -> None:
         try:
@@ -66,10 +75,30 @@ class Starter:
             _fail(self._queues[keyed], AppClosed())
             raise
 
-    async def _send_batch(self, items: list[Item]) -> None:
+    def _wait_apart(self, item: Item) -> None:
+        """Start it by itself, however long somebody holds its key, unless its caller is cancelled."""
+        if self._over:
+            _fail([item], AppClosed())
+            return
+        run, future = item
+        task = asyncio.create_task(self._send_batch([item], at_once=False), name="stepfast-start")
+        self._waiting[task] = _place(run)
+
+        def over(_: object) -> None:
+            del self._waiting[task]
+            _fail([item], AppClosed())  # if it was cancelled before it had begun
+
+        task.add_done_callback(over)
+        future.add_done_callback(lambda future: task.cancel() if future.cancelled() else None)
+
+    async def _send_batch(self, items: list[Item], at_once: bool = True) -> None:
         runs = [run for run, _ in items]
         try:
-            ids = await self._insert(runs)
+            ids = await self._insert(runs, at_once)
+        except KeysHeld:
+            for item in sorted(items, key=lambda item: _place(item[0])):
+                if not item[1].done():
+                    self._wait_apart(item)
         except DatabaseRefused as error:
             if len(items) > 1:  # one bad start must not fail its neighbours
                 for item in items:
@@ -90,10 +119,10 @@ class Starter:
                     future.set_result(run_id)
             self._wake(runs)
 
-    async def _insert(self, runs: Sequence[NewRun]) -> list[str]:
+    async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
         until = time.monotonic() + _PATIENCE
         return await patiently(
-            lambda: self._store.start(runs), "start", self._logger, 1.0, lambda: time.monotonic() > until
+            lambda: self._store.start(runs, at_once), "start", self._logger, 1.0, lambda: time.monotonic() > until
         )
 
     def _wake(self, runs: Sequence[NewRun]) -> None:
@@ -102,6 +131,11 @@ class Starter:
             self._switchboard.ready(ready)
         if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
             self._switchboard.look()
+
+
+def _place(run: NewRun) -> tuple[str, str]:
+    """What a key is unique in, and the key."""
+    return run.shape.workflow, run.key or ""
 
 
 def _fail(items: list[Item], error: BaseException) -> None:

@@ -14,7 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Mail, NewRun, RunShape
+from stepfast.settings import Settings
 from stepfast.store import Store
+from stepfast.store.protocol import KeysHeld
 from tests.store.conftest import Stores
 from tests.store.scene import DAY, Scene, completed, joint, move, new_run, signal, step, waiting
 
@@ -159,6 +161,21 @@ async def test_a_signal_sent_again_after_it_was_taken_is_not_sent_twice(scene: S
     assert (await scene.store.send(mail, again=True)).done
     assert (await scene.mailbox(run.id)).mail == []
     assert await scene.rows.get(run.id, "wakes") == 1
+
+
+# -- keys -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_wait_for_a_held_key_has_a_bound_and_says_what_it_was_for(scene: Scene, stores: Stores) -> None:
+    store = await stores.open(settings=Settings(command_timeout=0.5))
+    async with somebody(stores) as connection, connection.transaction():
+        [theirs] = await scene.store.start_within(connection, [new_run(key="k")])
+        with pytest.raises(KeysHeld):
+            await store.start([new_run(key="k"), new_run(key="free")], at_once=True)
+        with pytest.raises(DatabaseUnavailable, match=r"open transaction .* within 0\.5 s"):
+            await store.start([new_run(key="k"), new_run(key="free")])
+        assert await scene.store.runs() == []
+    assert await store.start([new_run(key="k")], at_once=True) == [theirs]
 
 
 # -- operators and owners ---------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ from .breaks import Breaks
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
+class KeysHeld(Exception):
+    """Somebody's open transaction holds a key: whether the key is taken is known when that transaction has ended."""
+
+
 class Delivery(NamedTuple):
     """What became of mail that was to be delivered."""
 
@@ -191,8 +195,9 @@ class Store(Protocol):
         """The current definition of each workflow."""
         ...
 
-    async def start(self, runs: Sequence[NewRun]) -> list[str]:
-        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it."""
+    async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
+        """Insert runs, all or none; their ids, or for a key already taken the id of the run that has it. While
+        somebody's open transaction holds a key this waits; ``at_once`` it raises ``KeysHeld`` and has done nothing."""
         ...
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 import msgspec
 
 from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
+from ..protocol import KeysHeld
 from .callers import Callers
 from .connections import Line
+from .held_keys import GLANCE_MS, HeldKeys
 from .transactions import transaction
 
 _PLAIN, _LINKED, _DAG = "plain", "linked", "dag"
@@ -21,24 +24,43 @@ Group = tuple[RunShape, str, list[NewRun]]
 class Starts:
     """Inserts runs."""
 
-    def __init__(self, line: Line, keyed_line: Line, statements: dict[str, str], batch: int, callers: Callers) -> None:
+    def __init__(
+        self, lines: dict[str, Line], held: HeldKeys, statements: dict[str, str], batch: int, callers: Callers
+    ) -> None:
         self._callers = callers
-        self._line = line
-        self._keyed_line = keyed_line
+        self._held = held
+        self._line = lines["start"]
+        self._keyed_line = lines["keyed"]
         self._sql = statements
         self._batch = batch
 
-    async def start(self, runs: Sequence[NewRun]) -> list[str]:
-        """All or none. Starts with keys go over a line of their own: they may have to wait for somebody's commit."""
-        keyed = any(run.key is not None for run in runs)
-        async with (self._keyed_line if keyed else self._line).use() as connection:
+    async def start(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
+        """All or none. Starts with keys go over a line of their own, as long as they have not to wait for somebody's
+        commit; those that have wait apart."""
+        if all(run.key is None for run in runs):
+            return await self._start_without_keys(runs)
+        if not at_once:
+            return await self._held.start(lambda connection, longest: self._start_keys(connection, runs, longest))
+        async with self._keyed_line.use() as connection:
+            return await self._start_keys(connection, runs, GLANCE_MS)
+
+    async def _start_without_keys(self, runs: Sequence[NewRun]) -> list[str]:
+        async with self._line.use() as connection:
             groups, nodes = _groups(runs)
-            if len(groups) == 1 and not (keyed or nodes or groups[0][0].tags) and len(runs) <= self._batch:
+            if len(groups) == 1 and not (nodes or groups[0][0].tags) and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])
-                return [run.id for run in runs]
-            async with transaction(connection):
-                await self._insert_all(connection, groups, nodes)
-            return await self._resolve_keys(connection, runs) if keyed else [run.id for run in runs]
+            else:
+                async with transaction(connection):
+                    await self._insert_all(connection, groups, nodes)
+            return [run.id for run in runs]
+
+    async def _start_keys(self, connection: Any, runs: Sequence[NewRun], longest_ms: int) -> list[str]:
+        try:
+            async with transaction(connection, longest_ms):
+                await self.insert(connection, runs)
+        except asyncpg.LockNotAvailableError:
+            raise KeysHeld from None
+        return await self._resolve_keys(connection, runs)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same in the caller's transaction, or if there is none, in one of its own."""

@@ -53,6 +53,7 @@ from .continuity import Continuity
 from .flushing import Flusher
 from .graph_reading import GraphReader
 from .graphs import Dags
+from .held_keys import HeldKeys
 from .listening import Listener, encode_wakeups
 from .mailing import Mailroom
 from .operating import Operators
@@ -100,7 +101,8 @@ class PostgresStore:
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         lines = self._lines = {duty: Line(self._connector, continuity) for duty in _DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
-        self._starts = Starts(lines["start"], lines["keyed"], self._sql, settings.start_batch, callers)
+        held = HeldKeys(self._with_connection, settings)
+        self._starts = Starts(lines, held, self._sql, settings.start_batch, callers)
         dags = Dags(self._sql)
         self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags, continuity)
         self._claims = Claims(lines["claim"], self._sql, settings)
@@ -223,9 +225,9 @@ class PostgresStore:
         """The current definition of each workflow."""
         return [Definition(*row) for row in await self._fetch("definitions")]
 
-    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+    async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """All or none."""
-        return await self._starts.start(runs)
+        return await self._starts.start(runs, at_once)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same in the caller's transaction."""

@@ -195,7 +195,7 @@ class SqliteStore:
         """The current definition of each workflow."""
         return [Definition(*row) for row in await self._fetch("definitions")]
 
-    async def start(self, runs: Sequence[NewRun]) -> list[str]:
+    async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """All or none: a job that fails is rolled back to its savepoint."""
         return await self._write(lambda database: start(database, self._sql, runs))
 
