@@ -72,6 +72,8 @@ class RunInfo:
     """The run that this one continues (``ctx.continue_as``) or repeats (``retry(from_start=True)``)."""
     read_at: datetime
     """When this was read, by the database's clock, as all times here."""
+    paused_at: datetime | None = None
+    """Since when it is paused; None: it is not."""
     left_out: tuple[str, ...] = ()
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
 
@@ -153,6 +155,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         asked=row.asked,
         origin=row.origin_id,
         read_at=_required_time(row.now_ms),
+        paused_at=_time(row.paused_at),
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
     )
 

@@ -127,6 +127,17 @@ def test_paused_runs_are_found_by_their_status(stepfast: Verbs, shop: Shop) -> N
     assert [run["id"] for run in stepfast.json("runs", "--status", "paused")] == [run_id]
 
 
+def test_show_tells_since_when_a_run_is_paused(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.started("approval")
+    assert stepfast.json("show", run_id)["paused_at"] is None
+    stepfast("pause", run_id)
+    run = stepfast.json("show", run_id)
+    assert run["created_at"] < run["paused_at"] <= run["read_at"]
+    assert any(line.split()[:1] == ["paused"] for line in stepfast("show", run_id).stdout.splitlines())
+    stepfast("resume", run_id)
+    assert stepfast.json("show", run_id)["paused_at"] is None
+
+
 # -- retry --from-start
 
 

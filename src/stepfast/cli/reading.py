@@ -165,6 +165,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("worker", run.worker or ""),
         ("created", _when(run.created_at, run)),
         ("started", _when(run.started_at, run)),
+        ("paused", _when(run.paused_at, run)),
         ("ended", _ended(run)),
         ("deadline", _when(run.deadline, run)),
         ("input", brief(run.input)),

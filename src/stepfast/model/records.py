@@ -510,6 +510,7 @@ class RunRow(Struct):
     timeout_ms: int | None = None
     deadline_ms: int | None = None
     """The length of its deadline, which a retry has anew."""
+    paused_at: int | None = None
     dag_id: str | None = None
     """For a step of a dag run: that run. Lists have no steps."""
     large_output: bool = False

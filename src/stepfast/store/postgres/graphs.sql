@@ -71,6 +71,7 @@ UPDATE {schema}.runs r
 SET pending = u.pending, met = u.met,
     status = CASE u.decision WHEN 'ready' THEN 'queued' WHEN 'hold' THEN 'paused' WHEN 'skip' THEN 'skipped'
                              ELSE r.status END,
+    paused_at = CASE WHEN u.decision = 'hold' THEN $5::bigint END,
     waiting_for = CASE WHEN u.decision = 'wait' THEN r.waiting_for END,
     place = CASE WHEN u.decision = 'ready' THEN $5::bigint * 1000 + u.n END,
     visible_at = CASE WHEN u.decision IN ('ready', 'hold') THEN r.deadline_at END,
@@ -91,6 +92,7 @@ SET pending = r.pending - u.settled, released_at = GREATEST(r.released_at, $6::b
     error = CASE WHEN u.fails THEN COALESCE(u.error, r.error) ELSE r.error END,
     status = CASE WHEN u.fails AND r.status = 'paused' THEN 'running' ELSE r.status END,
     held_due = CASE WHEN NOT u.fails THEN r.held_due END,
+    paused_at = CASE WHEN NOT u.fails THEN r.paused_at END,
     place = CASE WHEN r.pending = u.settled AND (u.fails OR u.settled > 0 AND r.status <> 'paused')
                  THEN COALESCE(r.place, $6::bigint * 1000 + u.n) ELSE r.place END,
     waiting_for = CASE WHEN NOT u.fails THEN r.waiting_for END,
@@ -148,7 +150,7 @@ SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
                  WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
     completed_at = CASE WHEN NOT (t.held OR t.first OR t.undoes) THEN $2::bigint END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL
+    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL
 FROM told t WHERE r.id = t.id
 RETURNING r.id, r.dag_id, r.worker, t.first, r.undoing, r.reason, r.queue, r.workflow, r.priority;
 
@@ -162,7 +164,8 @@ WITH told AS MATERIALIZED (
       AND (SELECT true FROM {schema}.runs o WHERE o.dag_id = r.dag_id AND o.started_at IS NOT NULL LIMIT 1)
 )
 UPDATE {schema}.runs r
-SET expires_at = NULL, visible_at = r.deadline_at, status = 'queued', place = COALESCE(r.place, t.now * 1000 + t.n)
+SET expires_at = NULL, visible_at = r.deadline_at, status = 'queued', paused_at = NULL,
+    place = COALESCE(r.place, t.now * 1000 + t.n)
 FROM told t WHERE r.id = t.id
 RETURNING r.queue, r.workflow, r.priority;
 

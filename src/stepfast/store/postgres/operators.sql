@@ -54,7 +54,7 @@ SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
     completed_at = CASE WHEN NOT (t.held OR t.first OR t.undoes) THEN t.now END,
     losses = CASE WHEN t.ended THEN 0 ELSE r.losses END,
-    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL
+    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL
 FROM told t WHERE r.id = t.id
 RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.first, t.undoes,
           r.parent_id IS NOT NULL AND NOT t.ended AS child;
@@ -65,6 +65,7 @@ RETURNING r.id, r.queue, r.workflow, r.priority, t.held, t.first, t.undoes,
 -- A step of a dag run that waits for others stays so: it is held when it is released.
 UPDATE {schema}.runs r
 SET status = CASE WHEN r.worker IS NULL THEN 'paused' ELSE r.status END,
+    paused_at = CASE WHEN r.worker IS NULL THEN {now} END,
     asked = CASE WHEN r.worker IS NOT NULL THEN 'pause' END,
     held_due = CASE WHEN r.place IS NULL AND (r.status = 'queued' OR r.visible_at IS DISTINCT FROM r.deadline_at)
                     THEN r.visible_at END,
@@ -103,7 +104,7 @@ SET status = CASE t.goes WHEN 'on' THEN r.status WHEN 'steps' THEN 'running' WHE
                       ELSE r.deadline_at END,
     waiting_for = CASE WHEN t.goes IN ('on', 'waiting') THEN r.waiting_for END,
     awaits = CASE WHEN t.goes IN ('on', 'waiting') THEN r.awaits END,
-    held_due = NULL,
+    held_due = NULL, paused_at = NULL,
     wakes = CASE WHEN t.goes = 'on' THEN r.wakes ELSE r.wakes + 1 END
 FROM told t WHERE r.id = t.id
 RETURNING r.worker, r.queue, r.workflow, r.priority, t.goes = 'ready' AS ready;

@@ -42,6 +42,7 @@ UPDATE {schema}.runs s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
     reply_to = r.reply_to, tags = r.tags, wakes = r.wakes,
     status = CASE WHEN u.asked = 'pause' THEN 'paused' ELSE s.status END,
+    paused_at = CASE WHEN u.asked = 'pause' THEN {now} END,
     place = CASE WHEN u.asked IS DISTINCT FROM 'pause' THEN s.place END
 FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) JOIN {schema}.runs r ON r.id = u.ended
 WHERE s.id = u.successor;
@@ -93,7 +94,7 @@ WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'c
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
-       timeout_ms, deadline_ms, dag_id
+       timeout_ms, deadline_ms, paused_at, dag_id
 FROM {schema}.runs WHERE id = $1;
 
 -- name: heir
@@ -118,7 +119,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
-       timeout_ms, deadline_ms,
+       timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
 FROM {schema}.runs
 WHERE dag_id IS NULL
@@ -140,7 +141,7 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
-       NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
+       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)

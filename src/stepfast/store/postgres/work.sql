@@ -309,6 +309,7 @@ SET status = CASE WHEN s.goes = 'ended' THEN s.status
                       ELSE r.deadline_at END,
     held_due = CASE WHEN s.goes = 'held' AND NOT s.woken AND (s.status = 'waiting' OR s.due > $19::bigint)
                     THEN s.due END,
+    paused_at = CASE WHEN s.goes = 'held' THEN $19::bigint END,
     deadline_at = CASE WHEN s.status <> 'compensating' THEN r.deadline_at END,
     worker = NULL, token = NULL,
     asked = CASE WHEN s.goes NOT IN ('ended', 'held') AND s.status <> 'compensating' THEN r.asked END,
@@ -467,7 +468,7 @@ SET status = CASE WHEN t.undoes THEN 'compensating' ELSE 'failed' END,
     completed_at = CASE WHEN NOT t.undoes THEN t.now END,
     place = CASE WHEN t.undoes THEN t.now * 1000 + t.n END,
     deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL
+    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL, asked = NULL
 FROM told t WHERE r.id = t.id
 RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child, r.dag_id;
 

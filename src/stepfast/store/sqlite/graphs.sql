@@ -46,6 +46,7 @@ WITH s(row, pending, met, goes, n, now) AS (VALUES (?, ?, ?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET pending = s.pending, met = s.met, waiting_for = NULL,
     status = CASE s.goes WHEN 'ready' THEN 'queued' WHEN 'hold' THEN 'paused' ELSE 'skipped' END,
+    paused_at = CASE WHEN s.goes = 'hold' THEN s.now END,
     place = CASE WHEN s.goes = 'ready' THEN s.now * 1000 + s.n END,
     visible_at = CASE WHEN s.goes <> 'skip' THEN r.deadline_at END,
     released_at = CASE WHEN s.goes <> 'skip' THEN s.now END,
@@ -60,6 +61,7 @@ UPDATE {prefix}runs AS r
 SET pending = r.pending - s.settled, released_at = s.now,
     failing = r.failing OR s.fails,
     status = CASE WHEN s.fails AND r.status = 'paused' THEN 'running' ELSE r.status END,
+    paused_at = CASE WHEN NOT s.fails THEN r.paused_at END,
     place = CASE WHEN r.pending = s.settled AND (s.fails OR r.status <> 'paused') THEN s.now * 1000 + s.n ELSE r.place END,
     visible_at = CASE WHEN NOT s.fails THEN r.visible_at END,
     deadline_at = CASE WHEN NOT s.fails THEN r.deadline_at END
@@ -87,7 +89,8 @@ SET attempt = attempt - EXISTS (
         WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1 AND t.claim = r.claim),
     status = CASE WHEN started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
     reason = CASE WHEN started_at IS NOT NULL THEN 'cancelled' END,
-    place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, completed_at = ?
+    place = NULL, visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL, asked = NULL,
+    completed_at = ?
 WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT undoing AND worker IS NULL
   AND asked IS NOT 'cancel' AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
@@ -101,13 +104,13 @@ WHERE dag_id IN (SELECT value FROM json_each(?)) AND dag_id IS NOT NULL AND NOT 
 -- already it is in line, or goes there.
 UPDATE {prefix}runs
 SET failing = 1, reason = 'cancelled', visible_at = NULL, deadline_at = NULL, waiting_for = NULL, awaits = NULL,
-    held_due = NULL, status = CASE WHEN status = 'paused' THEN 'running' ELSE status END,
+    held_due = NULL, paused_at = NULL, status = CASE WHEN status = 'paused' THEN 'running' ELSE status END,
     place = CASE WHEN pending = 0 THEN COALESCE(place, {now} * 1000) END
 WHERE id = ?;
 
 -- name: let_dag_go
 -- A dag run that an operator held goes on with its steps.
-UPDATE {prefix}runs SET status = 'running', held_due = NULL WHERE id = ?;
+UPDATE {prefix}runs SET status = 'running', held_due = NULL, paused_at = NULL WHERE id = ?;
 
 -- name: ended_steps
 -- How the steps of an ended dag run came to their ends, and what a retry has to make anew.

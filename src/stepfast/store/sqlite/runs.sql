@@ -34,7 +34,7 @@ WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated', '
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms, dag_id
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at, dag_id
 FROM {prefix}runs WHERE id = ?;
 
 -- name: heir
@@ -57,7 +57,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs
 WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, or before
@@ -78,7 +78,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs
 WHERE workflow = :workflow
@@ -99,7 +99,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms,
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
@@ -122,7 +122,7 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
-       NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output
+       r.paused_at, NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{edge}')

@@ -52,7 +52,7 @@ SELECT (SELECT p.name FROM {prefix}progress p
 -- A run that lost a worker since its last record is to be cancelled: it stands in line, marked, to come to a record first.
 UPDATE {prefix}runs
 SET asked = 'cancel', wakes = wakes + 1, status = 'queued', place = COALESCE(place, {now} * 1000), visible_at = deadline_at,
-    waiting_for = NULL, awaits = NULL, held_due = NULL
+    waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL
 WHERE id = ?;
 
 -- name: say_error
@@ -127,7 +127,7 @@ UPDATE {prefix}runs SET waiting_for = NULL, awaits = NULL, held_due = NULL WHERE
 -- A run that nobody holds stands in line at once.
 UPDATE {prefix}runs
 SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, place = {now} * 1000, waiting_for = NULL, awaits = NULL,
-    held_due = NULL,
+    held_due = NULL, paused_at = NULL,
     visible_at = CASE WHEN started_at IS NOT NULL THEN deadline_at
                       ELSE min(COALESCE(expires_at, deadline_at), COALESCE(deadline_at, expires_at)) END
 WHERE id = ?;
@@ -144,7 +144,8 @@ SELECT 1 FROM {prefix}steps WHERE run_id = ? AND undo IS NOT NULL AND status = '
 -- A run that nobody holds was cancelled, and has something to undo.
 UPDATE {prefix}runs
 SET status = 'compensating', undoing = 1, reason = 'cancelled', place = {now} * 1000, visible_at = NULL, deadline_at = NULL,
-    completed_at = NULL, losses = CASE WHEN status = 'failed' THEN 0 ELSE losses END, waiting_for = NULL, awaits = NULL, held_due = NULL, asked = NULL, wakes = wakes + 1
+    completed_at = NULL, losses = CASE WHEN status = 'failed' THEN 0 ELSE losses END, waiting_for = NULL, awaits = NULL,
+    held_due = NULL, paused_at = NULL, asked = NULL, wakes = wakes + 1
 WHERE id = ?;
 
 -- name: end_cancelled
@@ -154,13 +155,13 @@ SET attempt = attempt - EXISTS (
         SELECT 1 FROM {prefix}tries t
         WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1 AND t.claim = r.claim),
     status = 'cancelled', reason = 'cancelled', completed_at = {now}, place = NULL, visible_at = NULL, waiting_for = NULL,
-    awaits = NULL, held_due = NULL, asked = NULL
+    awaits = NULL, held_due = NULL, paused_at = NULL, asked = NULL
 WHERE id = ?;
 
 -- name: hold
 -- An operator holds a run that nobody executes. The time it would be due is kept aside; that at which it ends goes on.
 UPDATE {prefix}runs
-SET status = 'paused', place = NULL, asked = NULL,
+SET status = 'paused', paused_at = {now}, place = NULL, asked = NULL,
     held_due = CASE WHEN place IS NULL AND (status = 'queued' OR visible_at IS NOT deadline_at) THEN visible_at END,
     waiting_for = CASE WHEN status = 'waiting' THEN waiting_for END,
     visible_at = deadline_at
@@ -169,7 +170,8 @@ WHERE id = ?;
 -- name: sleep_on
 -- A run is let go before it is due: it sleeps on, and its deadline is in view again.
 UPDATE {prefix}runs
-SET status = CASE WHEN waiting_for IS NULL THEN 'queued' ELSE 'waiting' END, wakes = wakes + 1, held_due = NULL,
+SET status = CASE WHEN waiting_for IS NULL THEN 'queued' ELSE 'waiting' END, wakes = wakes + 1,
+    held_due = NULL, paused_at = NULL,
     visible_at = min(COALESCE(held_due, deadline_at), COALESCE(deadline_at, held_due))
 WHERE id = ?;
 

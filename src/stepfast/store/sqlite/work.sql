@@ -165,6 +165,7 @@ SET status = CASE WHEN b.goes = 'ended' THEN b.status
     visible_at = CASE WHEN b.goes IN ('ready', 'held') THEN b.deadline
                       WHEN b.goes = 'later' THEN min(COALESCE(b.due, b.deadline), COALESCE(b.deadline, b.due)) END,
     held_due = CASE WHEN b.goes = 'held' AND NOT b.woken AND (b.aim = 'waiting' OR b.due > b.now) THEN b.due END,
+    paused_at = CASE WHEN b.goes = 'held' THEN b.now END,
     waiting_for = CASE WHEN b.goes = 'later' OR b.goes = 'held' AND b.aim = 'waiting' AND NOT b.woken THEN b.waiting_for END,
     awaits = CASE WHEN b.goes = 'later' OR b.goes = 'held' AND NOT b.woken THEN b.awaits END,
     linger_ms = b.linger,
@@ -280,7 +281,8 @@ SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
     asked = CASE WHEN due.goes IN ('ready', 'held') THEN r.asked END,
     waiting_for = CASE WHEN due.goes = 'held' THEN r.waiting_for END,
     awaits = CASE WHEN due.goes = 'held' THEN r.awaits END,
-    held_due = CASE WHEN due.goes = 'held' THEN r.held_due END
+    held_due = CASE WHEN due.goes = 'held' THEN r.held_due END,
+    paused_at = CASE WHEN due.goes = 'held' THEN r.paused_at END
 FROM due WHERE r.rowid = due.row
 RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
 

@@ -104,7 +104,8 @@ CREATE TABLE {schema}.runs (
     node            text,
     created_at      bigint NOT NULL,
     started_at      bigint,
-    completed_at    bigint
+    completed_at    bigint,
+    paused_at       bigint                -- since when it is paused; null: it is not
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
 -- A lane is (queue, workflow, priority); within it the oldest first. The rows of a workflow that nobody here knows are
@@ -209,7 +210,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        to_timestamp(started_at::numeric / 1000.0) AS started_at,
        to_timestamp(completed_at::numeric / 1000.0) AS completed_at,
        to_timestamp(visible_at::numeric / 1000.0) AS visible_at,
-       to_timestamp(deadline_at::numeric / 1000.0) AS deadline_at
+       to_timestamp(deadline_at::numeric / 1000.0) AS deadline_at,
+       to_timestamp(paused_at::numeric / 1000.0) AS paused_at
 FROM {schema}.runs WHERE dag_id IS NULL;
 
 CREATE VIEW {schema}.steps_readable AS

@@ -103,7 +103,8 @@ CREATE TABLE {prefix}runs (
     node            TEXT,
     created_at      INTEGER NOT NULL,
     started_at      INTEGER,
-    completed_at    INTEGER
+    completed_at    INTEGER,
+    paused_at       INTEGER
 );
 
 CREATE INDEX {prefix}runs_ready ON {prefix}runs (queue, workflow, priority, place) WHERE place IS NOT NULL AND losses < 2;
@@ -193,7 +194,8 @@ SELECT id, workflow, version, queue, status, reason, waiting_for, priority, atte
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%d %H:%M:%f', completed_at / 1000.0, 'unixepoch') AS completed_at,
        strftime('%Y-%m-%d %H:%M:%f', visible_at / 1000.0, 'unixepoch') AS visible_at,
-       strftime('%Y-%m-%d %H:%M:%f', deadline_at / 1000.0, 'unixepoch') AS deadline_at
+       strftime('%Y-%m-%d %H:%M:%f', deadline_at / 1000.0, 'unixepoch') AS deadline_at,
+       strftime('%Y-%m-%d %H:%M:%f', paused_at / 1000.0, 'unixepoch') AS paused_at
 FROM {prefix}runs WHERE dag_id IS NULL;
 
 CREATE VIEW {prefix}steps_readable AS

@@ -1,0 +1,253 @@
+"""``info.paused_at``: since when a run is paused, and nothing once it is not, however it came in or out."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stepfast import Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
+from tests.engine.conftest import MakeApp
+from tests.support.engine import PATIENCE, Gate, ThreadGate, eventually
+from tests.support.waiting import let_pass, reached, rows_of
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Stepfast:
+    """Whoever waits gives its slot back at once."""
+    return make_app(settings=Settings(moment=0))
+
+
+async def paused_since(app: Stepfast, run: Run[Any]) -> datetime | None:
+    """Since when it is paused. All rows are looked at on the way: those that are paused have a time, no others do."""
+    async with rows_of(app) as rows:
+        wrong = "SELECT node, status, paused_at FROM [runs] WHERE (status = 'paused') <> (paused_at IS NOT NULL)"
+        assert await rows.fetch(wrong) == []
+    info = await run.info()
+    if info.paused_at is not None:
+        assert info.created_at <= info.paused_at <= info.read_at
+    return info.paused_at
+
+
+def waiting(app: Stepfast) -> Any:
+    """A workflow that waits for a signal."""
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_signal("go")
+
+    return order
+
+
+async def test_a_queued_run(app: Stepfast) -> None:
+    """A second pause is none; a resume clears it, and the next pause has a time of its own."""
+    run = await app.start(waiting(app))
+    assert await paused_since(app, run) is None
+    await run.pause()
+    since = await paused_since(app, run)
+    assert since is not None
+    await run.pause()
+    assert await paused_since(app, run) == since
+    [listed] = await app.runs(status="paused")
+    assert listed.paused_at == since
+    await run.resume()
+    assert await paused_since(app, run) is None
+    await run.pause()
+    again = await paused_since(app, run)
+    assert again is not None and again >= since
+
+
+async def test_lists_by_tag_and_workflow_tell_it_too(app: Stepfast) -> None:
+    run = await app.start(waiting(app), tags=["x"])
+    await run.pause()
+    since = await paused_since(app, run)
+    for filters in ({}, {"tag": "x"}, {"workflow": "order"}):
+        [listed] = await app.runs(**filters)
+        assert (listed.paused_at, listed.left_out) == (since, ())
+
+
+async def test_a_delayed_run_that_is_resumed_before_its_time(app: Stepfast) -> None:
+    run = await app.start(waiting(app), delay=3600)
+    await run.pause()
+    assert await paused_since(app, run) is not None
+    await run.resume()
+    assert await paused_since(app, run) is None
+
+
+async def test_a_waiting_run(app: Stepfast) -> None:
+    """A signal that comes meanwhile lets nobody go on, and does not touch the time."""
+    run = await app.start(waiting(app))
+    await app.drain()
+    await run.pause()
+    since = await paused_since(app, run)
+    assert since is not None
+    await run.resume()
+    assert (await run.status(), await paused_since(app, run)) == ("waiting", None)
+    await run.pause()
+    since = await paused_since(app, run)
+    await run.signal("go", 1)
+    await app.drain()
+    assert await paused_since(app, run) == since
+    await run.resume()
+    await app.drain()
+    assert (await run.result(timeout=PATIENCE), await paused_since(app, run)) == (1, None)
+
+
+async def test_a_running_run_is_paused_when_its_owner_lets_go_of_it(app: Stepfast) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        await ctx.step("first", gate.passing)
+        return await ctx.step("second", lambda: 2)
+
+    run = await app.start(order)
+    async with app.worker():
+        await gate.reached()
+        await run.pause()
+        assert ((await run.info()).asked, await paused_since(app, run)) == ("pause", None)
+        gate.open()
+        await reached(run, "paused")
+        assert await paused_since(app, run) is not None
+        await run.resume()
+        assert await run.result(timeout=PATIENCE) == 2
+    assert await paused_since(app, run) is None
+
+
+async def test_a_cancelled_run_and_its_retry(app: Stepfast) -> None:
+    run = await app.start(waiting(app))
+    await run.pause()
+    await run.cancel()
+    assert (await run.status(), await paused_since(app, run)) == ("cancelled", None)
+    await run.retry()
+    assert (await run.status(), await paused_since(app, run)) == ("queued", None)
+    await run.pause()
+    assert await paused_since(app, run) is not None
+
+
+async def test_a_cancelled_run_that_is_undone(app: Stepfast) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=lambda _: None).step("charge", lambda: 1)
+        await ctx.wait_signal("go")
+
+    run = await app.start(order)
+    await app.drain()
+    await run.pause()
+    await run.cancel()
+    assert (await run.status(), await paused_since(app, run)) == ("compensating", None)
+    await app.drain()
+    assert (await run.status(), await paused_since(app, run)) == ("compensated", None)
+
+
+async def test_a_deadline_that_ends_a_paused_run(app: Stepfast) -> None:
+    run = await app.start(waiting(app), deadline=3600)
+    await run.pause()
+    await let_pass(app, run, 7200)
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.reason, await paused_since(app, run)) == ("failed", "deadline", None)
+
+
+async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast) -> None:
+    gate = ThreadGate()
+
+    @app.workflow
+    def counter(ctx: SyncContext, number: int) -> int:
+        if number == 0:
+            gate.passing()
+            ctx.continue_as(1)
+        return number
+
+    run = await app.start(counter, 0)
+    async with app.worker():
+        await gate.reached()
+        await run.pause()
+        gate.open()
+        await reached(run, "completed")
+    [heir] = await app.runs(status="paused")
+    assert await paused_since(app, app.get(heir.id)) is not None
+    await app.get(heir.id).resume()
+    assert await paused_since(app, app.get(heir.id)) is None
+
+
+async def test_a_dag_with_its_steps(app: Stepfast) -> None:
+    """Those in line are held at once, those that are released meanwhile as they are."""
+    gate, dag = Gate(), app.dag("dag")
+
+    @dag.step
+    async def a(ctx: Any) -> None:
+        await gate.passing()
+
+    dag.declare(lambda ctx: 1, name="b", after=["a"])
+    dag.approval("ok")
+    run = await app.start(dag)
+    async with app.worker():
+        await gate.reached()
+        await run.pause()
+        since = await paused_since(app, run)
+        assert since is not None
+        gate.open()
+
+        async def held() -> bool:
+            return {step.name: step.status for step in await run.steps()}["b"] == "paused"
+
+        await eventually(held)
+        assert await paused_since(app, run) == since
+        await run.resume()
+        assert await paused_since(app, run) is None
+        await run.signal("ok", 2)
+        assert (await run.result(timeout=PATIENCE))["ok"] == 2
+    assert await paused_since(app, run) is None
+
+
+async def test_a_paused_dag_that_is_cancelled_or_late_and_its_retry(app: Stepfast) -> None:
+    dag = app.dag("dag", deadline=timedelta(hours=1))
+    dag.approval("ok")
+    dag.declare(lambda ctx: 1, name="b", after=["ok"])
+    cancelled, late = await app.start(dag), await app.start(dag)
+    await app.drain()
+    for run in (cancelled, late):
+        await run.pause()
+        assert await paused_since(app, run) is not None
+    await cancelled.cancel()
+    assert await paused_since(app, cancelled) is None
+    await let_pass(app, late, 7200)
+    await app.drain()
+    assert [await run.status() for run in (cancelled, late)] == ["cancelled", "failed"]
+    for run in (cancelled, late):
+        assert await paused_since(app, run) is None
+        await run.retry()
+        await run.pause()
+        assert await paused_since(app, run) is not None
+
+
+async def test_a_paused_dag_whose_step_under_way_fails(app: Stepfast) -> None:
+    """Nobody holds a run that fails."""
+    gate, dag = Gate(), app.dag("dag")
+
+    @dag.step
+    async def a(ctx: Any) -> None:
+        await gate.passing()
+        raise NonRetryableError("no")
+
+    dag.approval("ok")
+    run = await app.start(dag)
+    async with app.worker():
+        await gate.reached()
+        await run.pause()
+        assert await paused_since(app, run) is not None
+        gate.open()
+        await reached(run, "failed")
+    assert await paused_since(app, run) is None
+
+
+async def test_the_view_for_people(app: Stepfast) -> None:
+    run = await app.start(waiting(app))
+    await run.pause()
+    async with rows_of(app) as rows:
+        [(at,)] = await rows.fetch("SELECT paused_at FROM [runs_readable]")
+        assert at is not None
+        await run.resume()
+        assert await rows.fetch("SELECT paused_at FROM [runs_readable]") == [(None,)]
