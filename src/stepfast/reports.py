@@ -250,11 +250,12 @@ def _kind_under_way(branch: str) -> str:
     return UNDO if branch == UNDO_BRANCH else "step"
 
 
-def told_once(found: list[StepInfo], under_way: list[StepInfo], waits: bool) -> list[StepInfo]:
+def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: bool) -> list[StepInfo]:
     """What is recorded, and what is under way. A step that had to wait has both: an open record, and the last word on
-    its progress; which of them holds is seen from the run."""
+    its progress. While a worker executes the run it is under way; in a run that waits, is paused or stands in line it
+    waits."""
     opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
-    if waits:
+    if not executed:
         said = {(step.branch, step.position): step.detail for step in under_way}
         found = [replace(step, detail=step.detail or said.get((step.branch, step.position))) for step in found]
         return found + [step for step in under_way if (step.branch, step.position) not in opened]

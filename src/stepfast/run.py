@@ -139,7 +139,7 @@ class Run(Generic[O]):
         if row.status in status.TERMINAL:
             return found
         under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
-        found = told_once(found, under_way, row.status == status.WAITING)
+        found = told_once(found, under_way, executed=row.worker is not None)
         if status.WAITING_RETRY in (row.waiting_for or "").split(", "):
             tries = [call for call in await _calls(store, self.id) if call.attempt == row.attempt]
             found += waiting_steps(tries, found, self._payloads)

@@ -568,3 +568,42 @@ async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> No
         await run.resume()
     await app.drain(concurrency=2)
     assert [await run.result(timeout=PATIENCE) for run in runs] == [2] * 100
+
+
+async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app: MakeApp) -> None:
+    """A check that takes long is listed as running while it is made. Between two checks, and while the run is paused or
+    in line, it is a wait, and still one."""
+    app = make_app(settings=Settings(moment=0, running_after=0.05, poll=0.05))
+    first, second = gates = [Gate(), Gate()]
+
+    async def check() -> bool:
+        await gates[first.arrivals].passing()
+        return False
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_until(check, every=3600)
+
+    async def listed() -> list[tuple[str, str]]:
+        return [(step.name, step.status) for step in await run.steps()]
+
+    async def runs() -> bool:
+        return await listed() == [("check", "running")]
+
+    run = await app.start(order)
+    async with app.worker():
+        await first.reached()
+        await eventually(runs)
+        first.open()
+        await reached(run, "waiting")
+        assert await listed() == [("check", "waiting")]
+        await run.resume()
+        await second.reached()
+        await eventually(runs)
+        await run.pause()
+        assert await listed() == [("check", "running")]
+        second.open()
+        await reached(run, "paused")
+    assert [(step.name, step.kind, step.status) for step in await run.steps()] == [("check", "wait_until", "waiting")]
+    await run.resume()
+    assert (await run.status(), await listed()) == ("queued", [("check", "waiting")])
