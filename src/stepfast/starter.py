@@ -63,6 +63,9 @@ class Starter:
     def drop(self) -> list[asyncio.Task[None]]:
         """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""
         self._over = True
+        for items in self._queues.values():  # a sender that is cancelled before its first step cannot tell them
+            _fail(items, AppClosed())
+            items.clear()
         return [*(task for task in self._senders.values() if task is not None), *self._waiting]
 
     async def _send(self, keyed: bool) -> None:

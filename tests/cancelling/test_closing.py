@@ -129,3 +129,17 @@ async def test_a_watcher_that_had_nobody_to_watch_for_leaves_those_alone_who_cam
             assert await (await app.start(quick)).result(timeout=PATIENCE) == 1
             assert not waiting.done()
             waiting.cancel()
+
+
+async def test_a_start_whose_sender_had_not_begun_is_told_that_the_application_is_closed(app: Stepfast) -> None:
+    await app.start("wait")
+    starting = asyncio.ensure_future(app.start("wait"))
+    starter = (await app._connect()).starter
+    while not any(starter._queues.values()):
+        await asyncio.sleep(0)  # each turn of the loop is looked at, so that the sender has not begun
+    for task in starter.drop():
+        task.cancel()
+    done, _ = await asyncio.wait((starting,), timeout=PATIENCE)
+    assert done
+    assert isinstance(starting.exception(), AppClosed)
+    await app.close()

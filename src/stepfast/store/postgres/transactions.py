@@ -144,10 +144,12 @@ async def roll_back(connection: Any, block: Any, patience: float) -> None:
 
 async def give_back(pool: Any, connection: Any) -> None:
     """Give a connection back to its pool, which may have something to tell the server first."""
+    before = requests()
     try:
         await pool.release(connection, timeout=PATIENCE)
     except Exception:
         drop(connection)
+        insist(before)
     except BaseException:
         drop(connection)
         raise
@@ -155,11 +157,13 @@ async def give_back(pool: Any, connection: Any) -> None:
 
 async def close_pool(pool: Any) -> None:
     """Close a pool; connections that are not given back in time are dropped."""
+    before = requests()
     try:
         async with asyncio.timeout(PATIENCE):
             await pool.close()
     except Exception:
         pool.terminate()
+        insist(before)
     except BaseException:
         pool.terminate()
         raise
@@ -167,10 +171,12 @@ async def close_pool(pool: Any) -> None:
 
 async def close_quietly(connection: Any) -> None:
     """Close without a word: the server may be gone already."""
+    before = requests()
     try:
         await connection.close(timeout=2)
     except Exception:
         drop(connection)
+        insist(before)
     except BaseException:
         drop(connection)
         raise
