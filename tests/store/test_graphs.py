@@ -23,7 +23,7 @@ from tests.store.scene import (
     signal,
     waiting,
 )
-from tests.store.test_within import Caller, caller
+from tests.store.test_within import EACH_CALLER, Caller, caller
 
 __all__ = ["caller"]  # a fixture
 
@@ -170,6 +170,7 @@ async def test_a_dag_run_can_be_started_as_a_child(scene: Scene) -> None:
     assert [mail.value for mail in (await scene.mailbox(parent.id)).mail] == ['{"a":1}']
 
 
+@EACH_CALLER
 async def test_a_dag_run_starts_with_the_caller_s_commit(scene: Scene, caller: Caller) -> None:
     dag = Dag(scene, graph_of(CHAIN))
     rows = rows_of(dag.graph)
@@ -1044,6 +1045,7 @@ async def test_a_signal_to_a_dag_run_that_ended_is_refused(scene: Scene) -> None
     assert (asked.status, asked.done) == ("completed", False)
 
 
+@EACH_CALLER
 async def test_a_signal_reaches_its_step_after_the_caller_s_commit(scene: Scene, caller: Caller) -> None:
     dag, step = await at_the_gate(scene)
     assert (await scene.store.send_within(caller.connection, signal(dag.id, "gate"))).done is True
