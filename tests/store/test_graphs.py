@@ -1054,6 +1054,7 @@ async def test_a_signal_reaches_its_step_after_the_caller_s_commit(scene: Scene,
     assert (await dag.claim())["gate"].wakes == step.wakes + 1
 
 
+@EACH_CALLER
 async def test_a_signal_in_the_caller_s_transaction_waits_for_a_blocked_step(scene: Scene, caller: Caller) -> None:
     dag = await started(scene, GATE)
     await scene.store.send_within(caller.connection, signal(dag.id, "gate"))
@@ -1064,6 +1065,7 @@ async def test_a_signal_in_the_caller_s_transaction_waits_for_a_blocked_step(sce
     assert (await dag.claim())["gate"].wakes == 1
 
 
+@EACH_CALLER
 async def test_a_signal_to_no_step_is_refused_in_the_caller_s_transaction_too(scene: Scene, caller: Caller) -> None:
     dag = await started(scene, GATE)
     asked = await scene.store.send_within(caller.connection, signal(dag.id, "nobody"))
