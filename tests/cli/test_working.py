@@ -160,11 +160,12 @@ def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Pro
     crew.hear("was killed by SIGKILL; starting another")
     crew.hear(" started: ", 3)
     newcomer = pids(crew, 3)[-1]
-    assert {w["pid"] for w in stepfast.json("workers")} == {victim, other, newcomer}
+    listed = {w["pid"] for w in stepfast.json("workers")} - {victim}  # which a neighbour may have buried already
+    assert listed == {other, newcomer}
     crew.send(TERM)
     assert crew.ended() == 0
     assert not is_alive(other) and not is_alive(newcomer)
-    assert {w["pid"] for w in stepfast.json("workers")} == {victim}
+    assert not {w["pid"] for w in stepfast.json("workers")} - {victim}
 
 
 def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:

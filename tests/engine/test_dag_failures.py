@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -536,12 +537,14 @@ async def test_an_undo_that_only_another_worker_has_is_left_to_it(make_app: Make
     await interrupt(old, gate)
     gate.open()
     saga.log.clear()
-    async with new.worker():
-        async with old.worker(queues=["elsewhere"]):  # it lives, but is not the first to come
+    async with AsyncExitStack() as elsewhere:
+        await elsewhere.enter_async_context(old.worker(queues=["elsewhere"]))  # it lives, but does not take the run
+        async with new.worker():
             await eventually(lambda: given_back(new, run.id))
             assert await run.status() == "compensating"
-        async with old.worker():
-            await eventually(lambda: ended(run))
+            await elsewhere.aclose()
+            async with old.worker():
+                await eventually(lambda: ended(run))
     assert saga.undone == ["a"]
     assert await run.status() == "compensated"
 
