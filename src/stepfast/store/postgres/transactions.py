@@ -145,14 +145,21 @@ async def roll_back(connection: Any, block: Any, patience: float) -> None:
 async def give_back(pool: Any, connection: Any) -> None:
     """Give a connection back to its pool, which may have something to tell the server first."""
     before = requests()
+    release = asyncio.ensure_future(pool.release(connection, timeout=PATIENCE))
     try:
-        await pool.release(connection, timeout=PATIENCE)
+        await asyncio.shield(release)  # the driver shields it too, and nobody would see how it ended
     except Exception:
         drop(connection)
         insist(before)
     except BaseException:
+        release.add_done_callback(_seen)
         drop(connection)
         raise
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def close_pool(pool: Any) -> None:
