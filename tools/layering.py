@@ -41,7 +41,7 @@ ROOM = {
     "connected": "app",
     "connecting": "app",
     "planning": "app",
-    "rehearsal": "app",
+    "checking": "app",
     "reports": "app",
     "run": "app",
     "starter": "app",

@@ -1,15 +1,16 @@
 """Stepfast: durable execution for Python on the database you already run."""
 
 from .app import Stepfast
+from .checking import Rehearsal
 from .engine.branches import BranchCall, FirstCall, MapCall
-from .engine.call import DurableCall
-from .engine.calls import StepCall
 from .engine.children import ChildRun
 from .engine.context import Context
 from .engine.dag import Dag
 from .engine.dag_context import DagContext, DagSyncContext
+from .engine.durable_call import DurableCall
 from .engine.scope import cancelled
 from .engine.step import step
+from .engine.step_call import StepCall
 from .engine.sync_context import SyncContext
 from .engine.workflow import Workflow
 from .errors import (
@@ -46,7 +47,6 @@ from .errors import (
 )
 from .model.backoff import Backoff
 from .model.payload import Codec
-from .rehearsal import Rehearsal
 from .reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .run import Run
 from .settings import Settings

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .announcing import announce_database, announce_namesakes
+from .checking import Rehearsal, Rehearsals
 from .connected import Connected
 from .connecting import Connections
 from .engine.context import Context
@@ -29,7 +30,6 @@ from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
-from .rehearsal import Rehearsal, Rehearsals
 from .reports import RunInfo, listed_info
 from .run import Run
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings

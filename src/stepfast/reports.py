@@ -10,7 +10,7 @@ import msgspec
 
 from .engine.children import STARTS
 from .engine.failure import decode_error
-from .engine.history import UNDO
+from .engine.matching import UNDO
 from .engine.races import Winners, lost_to
 from .engine.sleeping import SLEEP, wakes_at
 from .engine.undo import UNDO_BRANCH

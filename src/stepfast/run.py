@@ -12,7 +12,7 @@ import msgspec
 
 from . import lookout
 from .engine.failure import decode_error
-from .engine.history import PATCH
+from .engine.matching import PATCH
 from .engine.races import winners_of
 from .engine.scope import refuse_in_workflow
 from .engine.signals import misfit

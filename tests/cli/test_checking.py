@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stepfast import Stepfast
+from stepfast.checking import Rehearsals
 from stepfast.cli import checking
-from stepfast.rehearsal import Rehearsals
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
 from tests.store.scene import Scene

@@ -8,7 +8,7 @@ from stepfast.cli.tracebacks import own_code_only
 
 MIXED = """\
 Traceback (most recent call last):
-  File "/app/.venv/lib/python3.11/site-packages/stepfast/engine/calls.py", line 132, in _try_until_done
+  File "/app/.venv/lib/python3.11/site-packages/stepfast/engine/step_call.py", line 132, in _try_until_done
     result = await self._call()
              ^^^^^^^^^^^^^^^^^^
   File "/srv/stepfast/orders.py", line 7, in charge

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunFailed, Settings, StepFailed, Stepfast
-from stepfast.engine.call import Race
+from stepfast.engine.durable_call import Race
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, dying_worker, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..rehearsal import DIVERGES, FITS, TOO_LONG, UNKNOWN, Rehearsal
+from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, Rehearsal
 from .exits import FAILED, OK, TIMEOUT
 from .options import option, time_option
 from .output import say, write_json, write_table, write_text

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from ..engine.dag import Dag
-from ..engine.history import UNDO
+from ..engine.matching import UNDO
 from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
-from ..engine.history import UNDO
+from ..engine.matching import UNDO
 from ..engine.undo import UNDO_BRANCH
 from ..engine.workflow import DAG_STEP
 from ..model import status

@@ -14,15 +14,15 @@ from ..errors import ContextMisuse, HistoryEnded, NonDeterminismError, Released
 from ..model import status
 from ..model.records import StepRecord
 from ..settings import FORMAT
-from .call import DurableCall, Race, as_given_up
-from .calls import EXITS, being_cancelled, exited
 from .children import ResultCall
+from .durable_call import DurableCall, Race, as_given_up
 from .failure import ending_record
 from .line import Line, branches_around, sub_branch
 from .races import FIRST
 from .scope import current_line
 from .signals import SignalCall
 from .signature import name_of
+from .step_call import EXITS, being_cancelled, exited
 from .unplaced import UnplacedCall
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ..model import status
 from ..model.ids import child_id
 from ..model.records import Mail, NewRun, Outcome, Parent, StepRecord, StepWith
 from ..settings import FORMAT
-from .call import DurableCall, call_line
+from .durable_call import DurableCall, call_line
 from .line import Line
 from .scope import current_line
 from .workflow import Workflow

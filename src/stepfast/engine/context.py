@@ -17,16 +17,16 @@ from typing import (
 from ..errors import ContextMisuse
 from ..model.backoff import Backoff
 from .branches import BranchCall, FirstCall, MapCall, check_runners, gather, to_await
-from .call import DurableCall, call_line
-from .calls import StepCall
-from .checking import UntilCall
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
+from .durable_call import DurableCall, call_line
 from .options import StartOptions
+from .polling import UntilCall
 from .signals import SignalCall
 from .signature import name_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepOptions, step_options
+from .step_call import StepCall
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
 from .workflow import Workflow

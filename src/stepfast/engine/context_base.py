@@ -21,19 +21,19 @@ from ..model.ids import child_id
 from ..model.names import OWN_KEYS, check_name
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
-from .call import call_line, step_key
-from .calls import StepCall
-from .checking import UntilCall
 from .children import ChildCall, StartCall
 from .declaring import check_called, check_undo_call
+from .durable_call import call_line, step_key
 from .execution import Execution
-from .history import PATCH, UNDO
 from .line import Line
+from .matching import PATCH, UNDO
+from .polling import UntilCall
 from .scope import current_call
 from .signals import SignalCall
 from .signature import Shape, shape_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepFunction, StepOptions
+from .step_call import StepCall
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
 from .workflow import Workflow

@@ -23,20 +23,20 @@ from ..model.cancelling import goes_on_first, may_have_acted
 from ..model.graph import Settled
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from ..model.tally import Tally
-from .call import as_record
+from .durable_call import as_record
 from .failure import ending_record
-from .history import History
 from .holding import Holds
 from .inbox import Inbox
 from .line import Line, places_above
+from .matching import History
 from .recorder import Recorder
 from .unplaced import UnplacedCall
 from .waits import Waits
 from .workflow import DAG_STEP, WORKFLOW, Workflow
 
 if TYPE_CHECKING:
-    from .call import DurableCall
     from .dag_context import DagView
+    from .durable_call import DurableCall
     from .step import Undoable
 
 E = TypeVar("E", bound=RecordedError)

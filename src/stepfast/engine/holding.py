@@ -12,11 +12,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NonDeterminismError
-from .history import CAUSES, recorded_as
 from .line import Line
+from .matching import CAUSES, recorded_as
 
 if TYPE_CHECKING:
-    from .call import DurableCall
+    from .durable_call import DurableCall
     from .execution import Execution
 
 _CHANCE = 0.01

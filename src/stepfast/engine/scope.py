@@ -11,9 +11,9 @@ from ..errors import ContextMisuse
 from ..model.status import ASK_CANCEL
 
 if TYPE_CHECKING:
-    from .calls import StepCall
     from .execution import Execution
     from .line import Line
+    from .step_call import StepCall
 
 current_execution: ContextVar[Execution | None] = ContextVar("stepfast_execution", default=None)
 """The run whose handler is executing here; set once per attempt, carried into its tasks and threads."""

@@ -16,7 +16,7 @@ from ..model import status
 from ..model.payload import json_schema
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
 from ..model.schema import first_problem
-from .call import DurableCall, time_given
+from .durable_call import DurableCall, time_given
 from .failure import encode_error, step_failed
 from .line import Line
 

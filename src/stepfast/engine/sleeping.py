@@ -8,7 +8,7 @@ import msgspec
 
 from ..model import status
 from ..model.records import StepRecord
-from .call import DurableCall
+from .durable_call import DurableCall
 from .line import Line
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import (
 )  # fmt: skip
 
 from ..model.backoff import Backoff
-from .call import call_line
-from .calls import EXITS, exited
 from .children import ChildRun
 from .context_base import ContextBase
+from .durable_call import call_line
 from .execution import Execution
 from .options import StartOptions
 from .step import NO_OPTIONS, StepOptions, step_options
+from .step_call import EXITS, exited
 from .workflow import Workflow
 
 P = ParamSpec("P")

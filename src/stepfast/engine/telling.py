@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
 from .failure import ending_record, sentence_of, type_name
-from .history import UNDO
+from .matching import UNDO
 
 if TYPE_CHECKING:
-    from .call import DurableCall
+    from .durable_call import DurableCall
     from .execution import Execution
 
 

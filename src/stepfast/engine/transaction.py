@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..errors import LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
-from .calls import StepCall
+from .step_call import StepCall
 
 T = TypeVar("T")
 

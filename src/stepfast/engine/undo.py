@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
 from ..model import status
-from .calls import StepCall
-from .history import UNDO
 from .line import Line
+from .matching import UNDO
 from .signature import shape_of
 from .step import StepFunction, StepOptions, Undoable
+from .step_call import StepCall
 
 if TYPE_CHECKING:
     from .execution import Execution

@@ -16,8 +16,8 @@ import time
 from types import FrameType
 from typing import NamedTuple
 
-from ..engine.calls import StepCall
 from ..engine.execution import Execution
+from ..engine.step_call import StepCall
 
 _SAY_AGAIN = 60.0
 """Seconds between two warnings at least."""

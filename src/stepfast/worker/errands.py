@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
-from ..engine.calls import exited
 from ..engine.execution import Execution
+from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
 from ..settings import Settings

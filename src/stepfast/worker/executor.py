@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from ..engine.calls import being_cancelled, default_backoff, exited
 from ..engine.dag import SKIP, Dag, NodeWorkflow
 from ..engine.dag_run import (
     failed_within,
@@ -34,8 +33,9 @@ from ..engine.dag_run import (
 from ..engine.execution import Execution
 from ..engine.failure import decode_error, encode_error, ending_record, explain
 from ..engine.handler import call_handler
-from ..engine.replay import replay
+from ..engine.replay_only import replay
 from ..engine.scope import current_execution
+from ..engine.step_call import being_cancelled, default_backoff, exited
 from ..engine.suspect import Suspect
 from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.undo import undo_all

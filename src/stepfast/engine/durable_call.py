@@ -19,8 +19,8 @@ from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
 from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
 from .failure import decode_error
-from .history import recorded_as
 from .line import Line
+from .matching import recorded_as
 from .scope import alarm, wake
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from ..model import status
 from ..model.names import CHECKS
 from ..model.records import StepDone, ValueSet
 from ..settings import FORMAT
-from .call import time_given
-from .calls import StepCall, exited
+from .durable_call import time_given
 from .line import Line
 from .scope import current_call
 from .signature import Shape
 from .step import StepOptions
+from .step_call import StepCall, exited
 
 if TYPE_CHECKING:
     from .execution import Execution

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from .engine.execution import Execution
 from .engine.handler import decode_input
-from .engine.history import CAUSES, recorded_as
-from .engine.replay import replay
+from .engine.matching import CAUSES, recorded_as
+from .engine.replay_only import replay
 from .engine.undo import unreachable
 from .engine.workflow import DAG, TASK, Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence

@@ -17,7 +17,7 @@ from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
-from .call import DurableCall
+from .durable_call import DurableCall
 from .failure import encode_error, sentence_of, step_failed
 from .line import Line
 from .scope import BlockingTry, alarm, current_call, current_try, wake
