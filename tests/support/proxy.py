@@ -75,6 +75,8 @@ class Proxy:
         self._moving.set()
         self._refusing = False
         self._orders: list[Swallow] = []
+        self.transactions = 0
+        """How often the server said that it is idle: the transactions of all clients, ended one way or the other."""
         self.passing: Callable[[], None] | None = None
         """Called before anything is passed on, in either direction: a fault may begin at exactly that moment."""
 
@@ -221,6 +223,7 @@ class Proxy:
         link.unparsed += chunk
         visible = bytearray()
         for kind, message in wire.messages(link.unparsed):
+            self.transactions += kind == READY_FOR_QUERY and message[5:6] == IDLE
             if kind in (COMMAND_COMPLETE, PORTAL_SUSPENDED) and link.order is None:
                 link.tag = message[5:].rstrip(b"\0") or SUSPENDED_TAG
                 link.order = next((order for order in self._orders if order.match(link.tag)), None)

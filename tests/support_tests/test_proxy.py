@@ -48,6 +48,14 @@ async def test_it_forwards_whatever_the_size(proxied: Any) -> None:
     assert [row[0] for row in await proxied.fetch("SELECT generate_series(1, 20000)")] == list(range(1, 20001))
 
 
+async def test_it_counts_transactions(proxy: Proxy, proxied: Any) -> None:
+    """One that is open does not count; one that was rolled back does."""
+    before = proxy.transactions
+    for text in ("SELECT 1", "BEGIN", "SELECT 1", "ROLLBACK", "BEGIN"):
+        await proxied.execute(text)
+    assert proxy.transactions - before == 2
+
+
 async def test_an_orderly_end_passes_through(proxy: Proxy, direct: Any, postgres_url: str) -> None:
     connection = await asyncpg.connect(proxy.url(postgres_url))
     assert proxy.connections == 1
