@@ -33,7 +33,7 @@ from .worker.threads import Threads
 FITS = "fits"
 DIVERGES = "diverges"
 UNKNOWN = "unknown"
-TOO_LONG = "too long"
+TOO_LONG = "too_long"
 VERDICTS = (FITS, DIVERGES, TOO_LONG, UNKNOWN)
 
 _UNFINISHED = (status.QUEUED, status.RUNNING, status.WAITING, status.PAUSED, status.COMPENSATING)
@@ -53,7 +53,7 @@ class Rehearsal:
     workflow: str
     status: str
     verdict: str
-    """``fits``, ``diverges``, ``too long``, or ``unknown``: its code is not here."""
+    """``fits``, ``diverges``, ``too_long``, or ``unknown``: its code is not here."""
     detail: str
     """Where it goes on; or where it diverges, with what is recorded and what the code does now."""
 

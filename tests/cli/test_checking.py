@@ -247,7 +247,7 @@ def test_code_that_takes_too_long_is_left_behind(
     other = shop.started("landing", "Beagle", module="quay")
     slow = ('    await ctx.step("moor"', f'    if ship == "Beagle":\n        {wait}\n    await ctx.step("moor"')
     found = stepfast.json("check", deploy(slow), "--timeout", "100ms", code=4)
-    assert verdicts(found) == {other: "too long", landing: "fits"}
+    assert verdicts(found) == {other: "too_long", landing: "fits"}
     assert told in found[0]["detail"]
 
 

@@ -155,7 +155,7 @@ def test_a_failed_step_is_told_and_the_way_back(stepfast: Verbs, shop: Shop) -> 
     run = stepfast.json("show", run_id)
     assert (run["status"], run["reason"]) == ("compensated", "code")
     kinds = [(step["name"], step["kind"], step["status"]) for step in run["steps"]]
-    assert ("ship", "dag step", "failed") in kinds
+    assert ("ship", "dag_step", "failed") in kinds
     assert kinds[-2:] == [("refund", "undo", "compensated"), ("free", "undo", "compensated")]
     assert [step["undo"] for step in run["steps"]][:3] == ["free", None, "refund"]
     assert run["children"] == []

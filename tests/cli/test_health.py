@@ -86,7 +86,7 @@ def test_the_doctor_looks_at_everything(stepfast: Verbs, shop: Shop) -> None:
         "server",
         "clock",
         "durability",
-        "wake-ups",
+        "wake_ups",
         "schema",
         "workers",
         "workflows",

@@ -231,7 +231,8 @@ def test_show_what_a_race_waits_for_and_what_lost_it(stepfast: Verbs, shop: Shop
     assert (lost["status"], lost["lost_to"]) == ("cancelled", "paid")
     assert (steps["signal", 0]["lost_to"], steps["first", 2]["lost_to"]) == (None, None)
     lines = [line.split() for line in stepfast("show", run_id).stdout.splitlines()]
-    assert ["sleep", "sleep", "lost"] in [line[:3] for line in lines]
+    assert ["sleep", "sleep", "cancelled"] in [line[:3] for line in lines]
+    assert "lost the race to 'paid'" in stepfast("show", run_id).stdout
 
 
 def test_show_signals_that_nobody_has_read(stepfast: Verbs, shop: Shop) -> None:

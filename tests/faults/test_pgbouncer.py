@@ -57,7 +57,7 @@ async def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
         assert [await run.result(timeout=PATIENCE) for run in (*single, delayed)] == [808, 816, 808, 824]
         assert single[0].id == single[2].id
         assert not store.can_wake
-        assert "does not deliver" in {check.name: check.found for check in await store.doctor()}["wake-ups"]
+        assert "does not deliver" in {check.name: check.found for check in await store.doctor()}["wake_ups"]
 
 
 async def test_leases_hold_and_the_lost_is_found_behind_a_pooler(pooled_url: str, postgres_url: str) -> None:

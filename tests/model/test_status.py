@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 import re
 
+from stepfast import checking
+from stepfast.engine import workflow
 from stepfast.model import status
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "statuses.md"
@@ -16,6 +18,14 @@ def test_reasons_are_identifiers():
         "continued",
     )  # fmt: skip
     assert all(reason.isidentifier() for reason in status.REASONS)
+
+
+def test_every_word_that_is_stored_or_shown_is_an_identifier():
+    """Whoever filters by one, in a shell or in SQL, types it without quotes."""
+    words = [value for name, value in vars(status).items() if name.isupper() and isinstance(value, str)]
+    words += [*checking.VERDICTS, workflow.TASK, workflow.WORKFLOW, workflow.DAG, workflow.DAG_STEP]
+    assert {"undo_failed", "dag_step", "too_long"} <= set(words)
+    assert [word for word in words if not word.isidentifier()] == []
 
 
 def test_every_reason_is_in_the_reference():

@@ -12,7 +12,7 @@ from tests.support.engine import make_due
 
 async def steps_of(run: Run[Any]) -> dict[str, StepInfo]:
     """The steps of a dag run by name; its undos are not among them."""
-    return {info.name: info for info in await run.steps() if info.kind == "dag step"}
+    return {info.name: info for info in await run.steps() if info.kind == "dag_step"}
 
 
 async def how(run: Run[Any]) -> dict[str, str]:

@@ -22,7 +22,6 @@ _NEWS_EVERY = 5.0
 """Seconds between two words on how far it is."""
 _TOLD = 3
 """So many ids of runs that came out the same are listed."""
-_SHOWN = {DIVERGES: "would diverge", TOO_LONG: "took too long", UNKNOWN: "code unknown here"}
 
 
 async def check(
@@ -86,7 +85,7 @@ def _row(equal: Sequence[Rehearsal]) -> tuple[str, ...]:
     ids = [rehearsal.id for rehearsal in equal[:_TOLD]]
     if len(equal) > _TOLD:
         ids.append(f"{len(equal) - _TOLD} more (--json lists all)")
-    return str(len(equal)), first.workflow, _SHOWN.get(first.verdict, first.verdict), first.detail, ", ".join(ids)
+    return str(len(equal)), first.workflow, first.verdict, first.detail, ", ".join(ids)
 
 
 def _summary(found: Sequence[Rehearsal]) -> str:

@@ -117,7 +117,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
         _unserved_check(tick.lanes, suspects, found),
         *_namesakes_check(found),
         _suspects_check(suspects),
-        Check("dead letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
+        Check("dead_letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
     ]
 
 

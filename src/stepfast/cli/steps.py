@@ -88,17 +88,12 @@ def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")
-    return step.name, kind, branch, _status(step), tries, lasting(took), step.undo or "", _outcome(step, run)
-
-
-def _status(step: StepInfo) -> str:
-    """One that lost a race was not cancelled by anybody."""
-    return "lost" if step.lost_to is not None else step.status
+    return step.name, kind, branch, step.status, tries, lasting(took), step.undo or "", _outcome(step, run)
 
 
 def _outcome(step: StepInfo, run: RunInfo) -> str:
     if step.lost_to is not None:
-        return f"the race was won by {step.lost_to!r}"
+        return f"lost the race to {step.lost_to!r}"
     is_open = step.status == status.WAITING and step.error is None
     due = due_at(step) if is_open or step.kind == "sleep" else None
     if step.kind == "sleep" and due is not None:

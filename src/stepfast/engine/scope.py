@@ -58,7 +58,7 @@ def refuse_in_workflow(called: str, instead: str) -> None:
     workflow, again = execution.workflow, None
     if workflow.kind == "workflow":
         again = f"workflow {workflow.name!r}, where every replay would call it again"
-    elif workflow.kind == "dag step":
+    elif workflow.kind == "dag_step":
         again = f"dag step {workflow.name!r}, where every further try and every replay would call it again"
     if again is not None:
         raise ContextMisuse(f"{called} was called in the body of {again}. Use {instead}, or call it inside a ctx.step")

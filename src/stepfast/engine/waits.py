@@ -219,7 +219,7 @@ class Waits:
             return status.WAITING_CHECK
         order = sorted(waits, key=lambda wait: (not wait.mail, wait.due_at is None, wait.due_at or 0))
         named = list(dict.fromkeys(wait.what for wait in order))
-        return ", ".join(named if len(named) <= _NAMED else [*named[:_NAMED], "…"])
+        return ", ".join(named if len(named) <= _NAMED else [*named[:_NAMED], status.WAITING_MORE])
 
     def close(self) -> None:
         """Nothing is waited for any more."""

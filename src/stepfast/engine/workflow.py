@@ -23,7 +23,7 @@ O = TypeVar("O", covariant=True)  # noqa: E741
 TASK = "task"
 WORKFLOW = "workflow"
 DAG = "dag"
-DAG_STEP = "dag step"
+DAG_STEP = "dag_step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ def check_attempts(value: int | None) -> None:
         raise ConfigurationError(f"max_attempts must be a whole number of at least 1, not {value!r}")
 
 
+def spoken(kind: str) -> str:
+    """A kind of workflow as a sentence names it."""
+    return kind.replace("_", " ")
+
+
 class Workflow(Generic[I, O]):
     """One registered task or workflow. Calling it calls the plain function."""
 
@@ -78,14 +83,14 @@ class Workflow(Generic[I, O]):
     ) -> None:
         self.function = function
         self.kind = kind
-        self.name = check_name(name or name_of(function), f"the name of a {kind}", 200)
+        self.name = check_name(name or name_of(function), f"the name of a {spoken(kind)}", 200)
         self.options = options
         self.is_async = is_async(function)
         self.takes_input, self.input_type = self._input(scope)
         self.output_type = return_type(function, scope)
         self.version = code_version(function)
         self.module = module_of(function)
-        check_types({"the input": self.input_type, "the result": self.output_type}, kind, function)
+        check_types({"the input": self.input_type, "the result": self.output_type}, spoken(kind), function)
         self.__name__ = self.name
         self.__doc__ = function.__doc__
 
@@ -114,7 +119,7 @@ class Workflow(Generic[I, O]):
 
     def _input(self, scope: dict[str, Any] | None) -> tuple[bool, Any]:
         """Whether the function takes an input, and of which type."""
-        parameter = input_parameter(self.function, self.kind, self.kind != TASK, scope)
+        parameter = input_parameter(self.function, spoken(self.kind), self.kind != TASK, scope)
         if parameter is None:
             return False, type(None)
         return True, input_type(self.function, parameter, scope)

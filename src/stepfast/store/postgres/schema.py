@@ -130,7 +130,7 @@ class Schema:
                 "each worker takes about five: raise max_connections or put a pooler in between",
             ),
             Check(
-                "wake-ups",
+                "wake_ups",
                 wakes or behind_pooler,
                 "LISTEN/NOTIFY works" if wakes else "LISTEN does not deliver",
                 ("a pooler in transaction mode stands in between: " if behind_pooler else "")

@@ -18,7 +18,7 @@ def checks(database: sqlite3.Connection, path: str | None, clock: str) -> list[C
     if path is not None:
         found += [_journal(database), _writable(path)]
     wakes = "within the process at once" if path is None else "other processes are noticed within about 40 ms"
-    return [*found, Check("wake-ups", True, wakes)]
+    return [*found, Check("wake_ups", True, wakes)]
 
 
 def _version() -> Check:
