@@ -79,6 +79,15 @@ def test_a_run_is_named_by_the_beginning_of_its_id(stepfast: Verbs, shop: Shop) 
     assert stepfast.json("show", two)["status"] == "queued"
 
 
+def test_the_beginning_of_an_id_means_the_parent_rather_than_its_children(stepfast: Verbs, shop: Shop) -> None:
+    """The id of a child begins as its parent's does, so a short one would never name a run that has children."""
+    parent = shop.started("convoy")
+    [child] = stepfast.json("show", parent)["children"]
+    same = next(n for n in range(36) if parent[n] != child[n])
+    assert stepfast.json("show", parent[:same])["id"] == parent
+    assert stepfast.json("show", child[: same + 1])["id"] == child
+
+
 def test_runs_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("double", ORDER, key="k-1")
     shop.drain()

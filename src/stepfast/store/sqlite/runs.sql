@@ -138,7 +138,11 @@ ORDER BY t.run_id {direction} LIMIT :limit;
 
 -- name: ids_between
 -- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
-SELECT id FROM {prefix}runs WHERE id >= ? AND id <= ? AND dag_id IS NULL ORDER BY id LIMIT ?;
+-- Children of a run that is found itself are not meant either: their ids begin as its own does.
+SELECT r.id FROM {prefix}runs AS r
+WHERE r.id >= ?1 AND r.id <= ?2 AND r.dag_id IS NULL
+  AND NOT EXISTS (SELECT 1 FROM {prefix}runs AS p WHERE p.id = r.parent_id AND p.id >= ?1 AND p.id <= ?2)
+ORDER BY r.id LIMIT ?3;
 
 -- name: unread
 -- Signals that a run has not taken, by name.
