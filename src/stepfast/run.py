@@ -21,7 +21,7 @@ from .model import status
 from .model.backoff import seconds
 from .model.graph import Graph
 from .model.ids import new_id
-from .model.names import OWN_KEYS, check_name
+from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
 from .model.records import NO_CALL, ActivityRow, Asked, Mail, Outcome, RunRow, RunShape, StepRecord
 from .planning import Plan
@@ -193,7 +193,7 @@ class Run(Generic[O]):
     async def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send it a signal, kept until it takes it. With a ``connection`` of your own, as part of its transaction."""
         refuse_in_workflow("run.signal", "a child, or a value by ctx.set")
-        check_name(name, "the name of a signal", self._payloads.settings.max_name)
+        check_signal(name, self._payloads.settings.max_name)
         text = self._payloads.encode(value, f"the value of signal {name!r}")
         mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
         if connection is None:

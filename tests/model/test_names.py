@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepfast import ConfigurationError, Context, Settings, Stepfast
-from stepfast.model.names import check_name, check_namespace
+from stepfast.model.names import check_name, check_namespace, check_signal
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ def test_any_readable_name_will_do(name: str) -> None:
 def test_what_no_database_keeps_is_refused_by_name(name: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the name.*{why}"):
         check_name(name, "the name", 200)
+
+
+@pytest.mark.parametrize("name", ["approved", "paid: order 7", "a;b"])
+def test_the_name_of_a_signal_may_hold_anything_but_a_comma(name: str) -> None:
+    assert check_signal(name, 200) == name
+    with pytest.raises(ConfigurationError, match="comma"):
+        check_signal(f"{name}, time", 200)
 
 
 @pytest.mark.parametrize("name", ["stepfast", "_x", "Prod_2", "x" * 48])

@@ -18,7 +18,7 @@ from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.backoff import moment, seconds
 from ..model.ids import child_id
-from ..model.names import OWN_KEYS, check_name
+from ..model.names import OWN_KEYS, check_name, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .children import ChildCall, StartCall
@@ -272,7 +272,7 @@ class ContextBase:
 
     def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
         self._check("ctx.wait_signal")
-        check_name(name, "the name of a signal", self._execution.recorder.settings.max_name)
+        check_signal(name, self._execution.recorder.settings.max_name)
         check_type(type_, f"the value of signal {name!r}")
         return SignalCall(self._execution, self._line, name, type_, _span(timeout, "ctx.wait_signal"), where)
 

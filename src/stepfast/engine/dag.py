@@ -13,7 +13,7 @@ import msgspec
 from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
 from ..model.backoff import Backoff, seconds
 from ..model.graph import APPROVAL, STEP, Graph, Node, mermaid
-from ..model.names import check_name, refuse_unknown
+from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.records import Definition
 from .failure import type_name
 from .options import Seconds
@@ -179,6 +179,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
         check_name(name, f"the name of an approval of dag {self.name!r}", 100)
         with self._naming(name):
+            check_signal(name, 100)
             if on_timeout not in ("fail", "skip", "approve"):
                 raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
             limit = None if timeout is None else seconds(timeout, "the timeout of an approval")

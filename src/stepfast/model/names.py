@@ -46,6 +46,17 @@ def check_queue(value: object, limit: int) -> str:
     return name
 
 
+def check_signal(value: object, limit: int) -> str:
+    """A name that can stand in ``waiting_for`` among others: ``signal:paid, time``."""
+    name = check_name(value, "the name of a signal", limit)
+    if "," in name:
+        raise ConfigurationError(
+            f"the name of a signal must have no comma, which divides what a run waits for: {name!r}; "
+            "use another character"
+        )
+    return name
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What may have been meant by a name that is not known, as the end of a sentence."""
     found = difflib.get_close_matches(name, list(known), 1)

@@ -242,7 +242,7 @@ class Store(Protocol):
         ...
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
-        """Ids of runs from the one to the other. Steps of dag runs are left out, and children of runs that are found."""
+        """Ids of runs from the one to the other. Left out: steps of dag runs, children of runs that are found."""
         ...
 
     async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
