@@ -42,6 +42,7 @@ ROOM = {
     "connecting": "app",
     "planning": "app",
     "checking": "app",
+    "registering": "app",
     "reports": "app",
     "run": "app",
     "starter": "app",

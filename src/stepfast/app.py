@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -15,21 +14,20 @@ from .announcing import announce_database, announce_namesakes
 from .checking import Rehearsal, Rehearsals
 from .connected import Connected
 from .connecting import Connections
-from .engine.context import Context
 from .engine.dag import Dag, dag_from_spec, dag_options
-from .engine.options import Seconds, StartOptions
+from .engine.options import DagKeywords, Seconds, StartKeywords, StartManyKeywords
 from .engine.scope import refuse_in_workflow
-from .engine.sync_context import SyncContext
-from .engine.workflow import TASK, WORKFLOW, Workflow, WorkflowOptions, workflow_options
+from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, UnknownWorkflow
-from .model.backoff import Backoff, seconds
+from .model.backoff import seconds
 from .model.ids import is_id, new_id
-from .model.names import check_name, check_namespace, check_queue, refuse_unknown
+from .model.names import check_name, check_namespace, check_queue
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
+from .registering import Registry, TaskDecorator, WorkflowDecorator
 from .reports import RunInfo, listed_info
 from .run import Run
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
@@ -79,7 +77,8 @@ class Stepfast:
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
-        self.workflows: dict[str, Workflow[Any, Any]] = {}
+        self._registry = Registry(self.settings)
+        self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
         self._planner = Planner(self.workflows, self._payloads, self.settings)
         self._auto_migrate = auto_migrate
@@ -92,127 +91,36 @@ class Stepfast:
 
     # -- registering -------------------------------------------------------------------------------------------------
 
-    @overload
-    def task(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
-    @overload
-    def task(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
-    @overload
-    def task(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
-    @overload
-    def task(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        backoff: Backoff | None = None,
-    ) -> TaskDecorator: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
-        """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread)."""
-        return self._decorate(TASK, function, options, sys._getframe(1).f_locals)
+    @property
+    def task(self) -> TaskDecorator:
+        """Register a plain job: input in, result out, no context. ``async def`` or ``def`` (which runs in a thread).
+        ``@app.task``, or ``@app.task(max_attempts=5, timeout=60)``."""
+        return TaskDecorator(self._registry, TASK)
 
-    @overload
-    def workflow(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
-    @overload
-    def workflow(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
-    @overload
-    def workflow(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
-    @overload
-    def workflow(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
-    @overload
-    def workflow(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        max_attempts: int | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        backoff: Backoff | None = None,
-    ) -> WorkflowDecorator: ...
-    def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``)."""
-        return self._decorate(WORKFLOW, function, options, sys._getframe(1).f_locals)
+    @property
+    def workflow(self) -> WorkflowDecorator:
+        """Register a durable function: its first parameter is a context (``SyncContext`` for a plain ``def``).
+        ``@app.workflow``, or ``@app.workflow(deadline=timedelta(days=30))``."""
+        return WorkflowDecorator(self._registry, WORKFLOW)
 
-    def _decorate(self, kind: str, function: Any, options: dict[str, Any], scope: dict[str, Any]) -> Any:
-        refuse_unknown(f"@app.{kind}", options, ("name", *WorkflowOptions.__dataclass_fields__))
-        name = options.pop("name", None)
-        checked = workflow_options(**options)
-
-        def register(wrapped: Callable[..., Any]) -> Workflow[Any, Any]:
-            workflow: Workflow[Any, Any] = Workflow(wrapped, kind, name, checked, scope)
-            known = self.workflows.get(workflow.name)
-            if known is not None and known.version != workflow.version:
-                raise ConfigurationError(f"there is already a {known.kind} named {workflow.name!r}; names must differ")
-            self._check_names(workflow)
-            self.workflows[workflow.name] = workflow
-            return workflow
-
-        return register if function is None else register(function)
-
-    def dag(self, name: str, *, queue: str | None = None, deadline: Seconds | None = None) -> Dag:
+    def dag(self, name: str, **options: Unpack[DagKeywords]) -> Dag:
         """Declare a graph of steps: ``fulfil = app.dag("order-fulfillment")``, then ``@fulfil.step(after=[…])``."""
-        return self._add_dag(Dag(name, dag_options(queue, deadline), self.settings.retries))
+        return self._registry.add_dag(Dag(name, dag_options("app.dag", **options), self.settings))
 
     def dag_from_spec(
-        self,
-        name: str,
-        spec: Mapping[str, Any],
-        handlers: Mapping[str, Any],
-        *,
-        queue: str | None = None,
-        deadline: Seconds | None = None,
+        self, name: str, spec: Mapping[str, Any], handlers: Mapping[str, Any], **options: Unpack[DagKeywords]
     ) -> Dag:
         """A graph that comes as data, ``{"steps": {name: {"retries": 3}}, "dag": {name: [dependencies]}}``, with its
         functions by name. Everything wrong with it is reported together, as a GraphError."""
-        options = dag_options(queue, deadline)
-        return self._add_dag(dag_from_spec(name, spec, handlers, options, self.settings.retries))
-
-    def _add_dag(self, dag: Dag) -> Dag:
-        known = self.workflows.get(dag.name)
-        if known is not None:
-            raise ConfigurationError(f"there is already a {known.kind} named {dag.name!r}; names must differ")
-        self._check_names(dag)
-        self.workflows[dag.name] = dag
-        return dag
-
-    def _check_names(self, workflow: Workflow[Any, Any]) -> None:
-        """By the limit of this application, which the code that declared it did not know."""
-        limit = self.settings.max_name
-        check_name(workflow.name, f"the name of a {workflow.kind}", limit)
-        if workflow.options.queue is not None:
-            check_queue(workflow.options.queue, limit)
+        chosen = dag_options("app.dag_from_spec", **options)
+        return self._registry.add_dag(dag_from_spec(name, spec, handlers, chosen, self.settings))
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
     @overload
-    async def start(
-        self,
-        workflow: Workflow[I, O],
-        input: I = ...,
-        *,
-        key: str | None = None,
-        connection: Any = None,
-        **options: Unpack[StartOptions],
-    ) -> Run[O]: ...
+    async def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartKeywords]) -> Run[O]: ...
     @overload
-    async def start(
-        self,
-        workflow: str,
-        input: Any = None,
-        *,
-        key: str | None = None,
-        connection: Any = None,
-        **options: Unpack[StartOptions],
-    ) -> Run[Any]: ...
+    async def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> Run[Any]: ...
     async def start(
         self,
         workflow: Workflow[Any, Any] | str,
@@ -246,23 +154,11 @@ class Stepfast:
 
     @overload
     async def start_many(
-        self,
-        workflow: Workflow[I, O],
-        inputs: Sequence[I],
-        *,
-        keys: Sequence[str] | None = None,
-        connection: Any = None,
-        **options: Unpack[StartOptions],
+        self, workflow: Workflow[I, O], inputs: Sequence[I], **options: Unpack[StartManyKeywords]
     ) -> list[Run[O]]: ...
     @overload
     async def start_many(
-        self,
-        workflow: str,
-        inputs: Sequence[Any],
-        *,
-        keys: Sequence[str] | None = None,
-        connection: Any = None,
-        **options: Unpack[StartOptions],
+        self, workflow: str, inputs: Sequence[Any], **options: Unpack[StartManyKeywords]
     ) -> list[Run[Any]]: ...
     async def start_many(
         self,
@@ -430,16 +326,9 @@ class Stepfast:
         await connected.store_definitions(list(self.workflows.values()))
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
-        workflows = dict(self.workflows)
-        for dag in self.workflows.values():
-            for step in dag.steps.values() if isinstance(dag, Dag) else ():
-                if step.name in workflows:
-                    known = workflows[step.name]
-                    raise ConfigurationError(f"{known.kind} {step.name!r} has the name of a step of dag {dag.name!r}")
-                workflows[step.name] = step
         return Worker(
-            connected.store, settings, self._payloads, self.logger, workflows, connected.switchboard, queues,
-            self._new_child,
+            connected.store, settings, self._payloads, self.logger, self._registry.with_steps(), connected.switchboard,
+            queues, self._new_child,
         )  # fmt: skip
 
     # -- the database ------------------------------------------------------------------------------------------------
@@ -510,36 +399,6 @@ class Stepfast:
 
 async def _as_it_is(_: Store) -> None:
     """For whoever is about to migrate."""
-
-
-class TaskDecorator:
-    """The type of ``@app.task(…)``."""
-
-    @overload
-    def __call__(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
-    @overload
-    def __call__(self, function: Callable[[], Awaitable[O]], /) -> Workflow[None, O]: ...
-    @overload
-    def __call__(self, function: Callable[[I], O], /) -> Workflow[I, O]: ...
-    @overload
-    def __call__(self, function: Callable[[], O], /) -> Workflow[None, O]: ...
-    def __call__(self, function: Any, /) -> Any:
-        raise TypeError("only a type")
-
-
-class WorkflowDecorator:
-    """The type of ``@app.workflow(…)``."""
-
-    @overload
-    def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...
-    @overload
-    def __call__(self, function: Callable[[Context], Awaitable[O]], /) -> Workflow[None, O]: ...
-    @overload
-    def __call__(self, function: Callable[[SyncContext, I], O], /) -> Workflow[I, O]: ...
-    @overload
-    def __call__(self, function: Callable[[SyncContext], O], /) -> Workflow[None, O]: ...
-    def __call__(self, function: Any, /) -> Any:
-        raise TypeError("only a type")
 
 
 def _named_keys(keys: list[str]) -> str:

@@ -24,6 +24,10 @@ class ConfigurationError(StepfastError):
     """Something about the way Stepfast was set up cannot work: a URL, a name, an option."""
 
 
+class UnknownOption(ConfigurationError, TypeError):
+    """A decorator or call was given an option that it does not have. It is a TypeError too, as for any function."""
+
+
 class GraphError(ConfigurationError):
     """A declared graph cannot work. Lists everything that is wrong with it."""
 

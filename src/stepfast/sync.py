@@ -8,8 +8,9 @@ import os
 import threading
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
+from .engine.options import StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
@@ -45,17 +46,21 @@ class SyncApp:
         return os.getpid() != self._process
 
     @overload
-    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Any) -> SyncRun[O]: ...
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartKeywords]) -> SyncRun[O]: ...
     @overload
-    def start(self, workflow: str, input: Any = None, **options: Any) -> SyncRun[Any]: ...
+    def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> SyncRun[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncRun[Any]:
         """Start a run; the options are those of ``app.start``."""
         return SyncRun(self.call(self._app.start(workflow, input, **options)), self)
 
     @overload
-    def start_many(self, workflow: Workflow[I, O], inputs: Sequence[I], **options: Any) -> list[SyncRun[O]]: ...
+    def start_many(
+        self, workflow: Workflow[I, O], inputs: Sequence[I], **options: Unpack[StartManyKeywords]
+    ) -> list[SyncRun[O]]: ...
     @overload
-    def start_many(self, workflow: str, inputs: Sequence[Any], **options: Any) -> list[SyncRun[Any]]: ...
+    def start_many(
+        self, workflow: str, inputs: Sequence[Any], **options: Unpack[StartManyKeywords]
+    ) -> list[SyncRun[Any]]: ...
     def start_many(self, workflow: Any, inputs: Sequence[Any], **options: Any) -> list[SyncRun[Any]]:
         """Start many, all or none."""
         return [SyncRun(run, self) for run in self.call(self._app.start_many(workflow, inputs, **options))]

@@ -224,7 +224,7 @@ def test_the_undo_of_a_step_of_a_dag_takes_the_context() -> None:
     step(compensate=dag_undo)(dag_step)
 
 
-@pytest.mark.parametrize("way", ["options", "step", "transaction"])
+@pytest.mark.parametrize("way", ["options", "step", "transaction", "wait_until"])
 async def test_an_undo_that_cannot_be_called_with_these_arguments_stops_the_run_before_the_step(
     calls: Calls, way: str
 ) -> None:
@@ -239,8 +239,9 @@ async def test_an_undo_that_cannot_be_called_with_these_arguments_stops_the_run_
             if way == "options":
                 return await ctx.options(compensate=undo_output).step("act", act, "one")
             if way == "transaction":
-                done: str = await ctx.options(compensate=undo_output).transaction("act", act, "one")
-                return done
+                return await ctx.options(compensate=undo_output).transaction("act", act, "one")
+            if way == "wait_until":
+                return await ctx.options(compensate=undo_output).wait_until(act, "one")
             return await ctx.step(step(name="act", compensate=undo_output)(act), "one", note="x")
 
         run = await app.start(order)
@@ -357,6 +358,8 @@ async def test_an_option_that_there_is_none_of_is_refused_with_the_nearest() -> 
         app.workflow(time_out=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'afer'; did you mean 'after'"):
         app.dag("d").step(afer=["x"])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'queues'; did you mean 'queue'"):
+        app.dag("e", queues="x")  # type: ignore[call-arg]
     app.task(fetch)
     with pytest.raises(TypeError, match="'prioritty'; did you mean 'priority'"):
         await app.start("fetch", Order(), prioritty=3)  # type: ignore[call-overload]

@@ -155,6 +155,46 @@ async def test_a_branch_may_be_any_callable_that_gives_something_to_await(app: S
     assert await run.result() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda ctx: ctx.options(retry=3).step(work), "did you mean 'retries'"),
+        (lambda ctx: ctx.options(retries=-1).step(work), "zero or more"),
+        (lambda ctx: ctx.options(timeout="5").step(work), "the timeout of a step"),
+        (lambda ctx: ctx.step("", work), "must not be empty"),
+        (lambda ctx: ctx.first(ctx.sleep(0), ctx.sleep(5)), "ctx.first takes its calls by name"),
+        (lambda ctx: ctx.options(retries=3).sleep(0), "ctx.sleep takes no options of steps"),
+        (lambda ctx: ctx.options(retries=3).gather(ctx.step(work)), "ctx.gather takes no options of steps"),
+        (lambda ctx: ctx.sleep("soon"), "ctx.sleep"),
+        (lambda ctx: ctx.wait_signal("paid", timeout=-1), "ctx.wait_signal"),
+        (lambda ctx: ctx.start("order", prioritty=3), "did you mean 'priority'"),
+        (lambda ctx: ctx.start("order", priority="high"), "priority must be"),
+    ],
+)
+async def test_a_wrong_option_in_the_body_ends_the_run_at_once(wrong: Any, said: str) -> None:
+    """It would be as wrong at every further attempt."""
+    async with Stepfast("sqlite://", settings=Settings(max_attempts=3)) as app:
+
+        @app.workflow
+        async def order(ctx: Context) -> None:
+            await wrong(ctx)
+
+        error = await failure(app)
+    assert said in error.message
+    assert error.reason == "code"
+
+
+async def test_a_wrong_option_in_a_plain_def_ends_the_run_at_once() -> None:
+    async with Stepfast("sqlite://") as app:
+
+        @app.workflow
+        def order(ctx: SyncContext) -> None:
+            ctx.options(retry=3).step(work)  # type: ignore[call-arg]
+
+        error = await failure(app)
+    assert (error.error_type, error.reason) == ("UnknownOption", "code")
+
+
 async def test_a_step_inside_a_step_is_refused(app: Stepfast, calls: Calls) -> None:
     """A step is one piece of work with one record."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, RunFailed, Stepfast, SyncContext, step
+from stepfast import Backoff, ConfigurationError, Context, DagContext, RunFailed, Stepfast, SyncContext, step
 from tests.support.engine import Calls
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -35,6 +36,41 @@ async def test_options_hold_for_one_call_only(app: Stepfast, calls: Calls) -> No
         ("careful", "completed", 3),
         ("flaky", "failed", 1),
     ]
+
+
+async def test_a_context_with_options_is_a_context() -> None:
+    """It knows the run, may be kept for several calls, and given more options; what is said later wins."""
+    async with Stepfast("sqlite://") as app:
+
+        @app.workflow
+        async def order(ctx: Context) -> None:
+            careful = ctx.options(name="one", timeout=5)
+            assert type(careful) is Context
+            assert (careful.run_id, careful.step_key, careful.now()) == (ctx.run_id, ctx.step_key, ctx.now())
+            await careful.step("labelled", asyncio.sleep, 0)
+            await careful.step(asyncio.sleep, 0)
+            await careful.options(name="two").step(asyncio.sleep, 0)
+            await ctx.step("plain", asyncio.sleep, 0)
+
+        run = await app.start(order)
+        await app.drain()
+        await run.result()
+        assert [each.name for each in await run.steps()] == ["labelled", "one", "two", "plain"]
+
+
+async def test_a_context_of_a_dag_step_keeps_its_facts_with_options() -> None:
+    async with Stepfast("sqlite://") as app:
+        dag = app.dag("facts")
+
+        @dag.step
+        async def look(ctx: DagContext) -> list[Any]:
+            careful = ctx.options(retries=1)
+            await careful.step(asyncio.sleep, 0)
+            return [careful.input, careful.step_name, careful.run_id == ctx.run_id]
+
+        run = await app.start(dag, 7)
+        await app.drain()
+        assert await run.result() == {"look": [7, "look", True]}
 
 
 async def test_options_of_the_call_go_before_those_of_the_function(app: Stepfast, calls: Calls) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, Settings, Stepfast
+from stepfast import ConfigurationError, Context, Settings, Stepfast, step
 from stepfast.model.names import check_name, check_namespace, check_signal
 
 
@@ -60,17 +60,26 @@ async def test_the_limit_of_names_is_kept_wherever_one_comes_in() -> None:
 
     async def step_with_a_long_name() -> None: ...
 
+    declared = step(name=long)(step_with_a_long_name)
     async with Stepfast("sqlite://", settings=Settings(max_name=10)) as app:
 
         @app.workflow(name="steps", max_attempts=1)
         async def steps(ctx: Context) -> None:
             await ctx.step(step_with_a_long_name)
 
+        @app.workflow(name="declared", max_attempts=1)
+        async def uses_a_declared_step(ctx: Context) -> None:
+            await ctx.step(declared)
+
+        dag = app.dag("d")
+        dag.approval("ok")
         for declare in (
             lambda: app.workflow(name=long)(steps.function),
             lambda: app.workflow(name="x", queue=long)(steps.function),
             lambda: app.dag(long),
             lambda: app.dag("y", queue=long),
+            lambda: dag.step(name=long)(lambda ctx: None),
+            lambda: dag.approval(long),
         ):
             with pytest.raises(ConfigurationError, match="at most 10"):
                 declare()
@@ -83,6 +92,24 @@ async def test_the_limit_of_names_is_kept_wherever_one_comes_in() -> None:
         run = await app.start(steps)
         with pytest.raises(ConfigurationError, match="at most 10"):
             await run.signal(long)
+        other = await app.start(uses_a_declared_step)
         await app.drain()
-        error = (await run.info()).error
-        assert error is not None and "at most 10" in error.message
+        for each in (run, other):
+            error = (await each.info()).error
+            assert error is not None and "at most 10" in error.message
+
+
+async def test_the_limit_of_names_may_be_raised() -> None:
+    """What is declared before there is an application has no limit of its own."""
+    long = "x" * 300
+    async with Stepfast("sqlite://", settings=Settings(max_name=300)) as app:
+
+        @app.workflow(name=long, queue=long)
+        async def order(ctx: Context) -> int:
+            return await ctx.step(step(name=long)(lambda: 5))
+
+        run = await app.start(order)
+        await app.drain()
+        assert await run.result() == 5
+        assert [each.name for each in await run.steps()] == [long]
+        app.dag("d").step(name=long)(lambda ctx: None)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 WRONG = """
 from __future__ import annotations
 
-from stepfast import Backoff, Context, Stepfast, SyncContext, step
+from stepfast import Backoff, Context, DagContext, Stepfast, SyncContext, step
 
 app = Stepfast("sqlite://")
 
@@ -28,6 +28,14 @@ def add_tax(cents: int, rate: float) -> float:
     return cents * rate
 
 
+async def write(connection: object, cents: int) -> int:
+    return cents
+
+
+@step(retry=3)  # wrong
+def print_label() -> None: ...
+
+
 @app.workflow
 async def checkout(ctx: Context, cents: int) -> str:
     await ctx.step(charge, "5")  # wrong
@@ -37,6 +45,14 @@ async def checkout(ctx: Context, cents: int) -> str:
     await ctx.step("tax", add_tax, 5, "1.2")  # wrong
     await ctx.options(retries="3").step(charge, 5)  # wrong
     await ctx.options(retries=3).step(charge, "5")  # wrong
+    await ctx.options(retry=3).step(charge, 5)  # wrong
+    await ctx.options(retries=3).options(timeout="1").step(charge, 5)  # wrong
+    await ctx.transaction(write, "5")  # wrong
+    await ctx.transaction(write)  # wrong
+    await ctx.transaction("label", write, 5, 6)  # wrong
+    text: str = await ctx.options(retries=3).transaction(write, 5)  # wrong
+    await ctx.first(ctx.sleep(5))  # wrong
+    await ctx.start(checkout, 5, key="k")  # wrong
     number: int = await ctx.step(charge, 5)  # wrong
     await ctx.step(5)  # wrong
     fine: str = await ctx.step(charge, 5, note="x")
@@ -46,6 +62,7 @@ async def checkout(ctx: Context, cents: int) -> str:
 @app.workflow
 def in_a_thread(ctx: SyncContext, cents: int) -> float:
     ctx.step(charge, "5")  # wrong
+    ctx.transaction(write, "5")  # wrong
     number: int = ctx.step(charge, cents)  # wrong
     return ctx.step(add_tax, cents, 1.2)
 
@@ -53,6 +70,22 @@ def in_a_thread(ctx: SyncContext, cents: int) -> float:
 @app.task(max_attempts="3")  # wrong
 async def send(cents: int) -> str:
     return await charge(cents, note=5)  # wrong
+
+
+@app.workflow(retries=3)  # wrong
+async def with_a_wrong_option(ctx: Context) -> None: ...
+
+
+app.dag("hurried", priority=3)  # wrong
+fulfil = app.dag("fulfil", queue="dags", deadline=5)
+
+
+@fulfil.step(affter=["pack"])  # wrong
+async def send_off(ctx: DagContext) -> None: ...
+
+
+@fulfil.step(join="some")  # wrong
+async def pack(ctx: DagContext) -> None: ...
 
 
 async def trigger() -> None:
@@ -64,6 +97,9 @@ async def trigger() -> None:
     number: int = await run.result()  # wrong
     fine: str = await run.result(timeout=5)
     Backoff(base="1")  # wrong
+    await app.start_many(checkout, [5], key="k")  # wrong
+    app.sync.start(checkout, 5, colour="red")  # wrong
+    app.sync.start(checkout, "5")  # wrong
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
@@ -21,6 +22,7 @@ from stepfast import (
     Workflow,
     step,
 )
+from stepfast.engine.transaction import TransactionCall
 from stepfast.sync import SyncRun
 
 app = Stepfast("sqlite://")
@@ -52,6 +54,26 @@ def print_label(order: Order, copies: int = 1) -> bytes:
 
 async def ship(order: Order) -> UUID:
     return UUID(int=order.cents)
+
+
+async def write_rows(connection: sqlite3.Connection, order: Order, note: str = "") -> int:
+    return order.cents
+
+
+async def write_to_anything(connection: Any, order: Order) -> None: ...
+
+
+def write_plainly(connection: sqlite3.Connection, order: Order) -> bool:
+    return True
+
+
+@step(retries=2)
+async def declared_write(connection: object, order: Order) -> int:
+    return order.cents
+
+
+async def is_there(order: Order) -> UUID | None:
+    return None
 
 
 def add_tax(order: Order, rate: float) -> float:
@@ -90,6 +112,18 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(ctx.attempt, int)
     assert_type(ctx.uuid(), UUID)
     assert_type(ctx.random(), float)
+    assert_type(ctx.options(retries=3), Context)
+    assert_type(await ctx.options(retries=3).options(timeout=1).step(reserve, order), int)
+    assert_type(ctx.transaction(write_rows, order), TransactionCall[int])
+    assert_type(await ctx.transaction(write_rows, order), int)
+    assert_type(await ctx.transaction("write", write_rows, order, note="n"), int)
+    assert_type(await ctx.transaction(write_plainly, order), bool)
+    assert_type(await ctx.transaction("count", lambda connection: 5), int)
+    await ctx.transaction(write_to_anything, order)
+    assert_type(await ctx.transaction(declared_write, order), int)
+    assert_type(await ctx.options(retries=3).transaction(write_rows, order), int)
+    assert_type(await ctx.wait_until(is_there, order, every=60), UUID)
+    assert_type(await ctx.options(timeout=5).wait_until(is_there, order, timeout=timedelta(days=1)), UUID)
     ctx.progress("70 of 100", {"done": 70})
     await ctx.progress("80 of 100")
     return await ctx.step(charge, order)
@@ -105,7 +139,12 @@ def in_a_thread(ctx: SyncContext, order: Order) -> bytes:
     assert_type(ctx.step(charge, order), str)
     assert_type(ctx.step("add tax", add_tax, order, 1.2), float)
     assert_type(ctx.step(ship, order), UUID)
+    assert_type(ctx.options(retries=1), SyncContext)
     assert_type(ctx.options(retries=1).step(reserve, order), int)
+    assert_type(ctx.transaction(write_rows, order), int)
+    assert_type(ctx.transaction("write", write_plainly, order), bool)
+    assert_type(ctx.options(retries=1).transaction(write_rows, order), int)
+    assert_type(ctx.options(retries=1).wait_until(is_there, order), UUID)
     return ctx.step(print_label, order)
 
 

@@ -445,8 +445,10 @@ async def as_coroutine(call: Awaitable[T]) -> T:
         raise exited(error) from None
 
 
-def check_runners(runners: dict[str, Any]) -> None:
+def check_runners(unnamed: tuple[Any, ...], runners: dict[str, Any]) -> None:
     """A race needs runners, and only calls of the context can be given up and replayed."""
+    if unnamed:
+        raise ContextMisuse("ctx.first takes its calls by name, as in ctx.first(paid=ctx.wait_signal('paid'), …)")
     if not runners:
         raise ContextMisuse("ctx.first needs at least one call, by name: ctx.first(paid=ctx.wait_signal('paid'), …)")
     for name, call in runners.items():

@@ -8,6 +8,7 @@ from typing import (
     Any,
     Concatenate,
     Literal,
+    Never,
     ParamSpec,
     TypeVar,
     Unpack,
@@ -15,17 +16,15 @@ from typing import (
 )  # fmt: skip
 
 from ..errors import ContextMisuse
-from ..model.backoff import Backoff
 from .branches import BranchCall, FirstCall, MapCall, check_runners, gather, to_await
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
-from .options import StartOptions
+from .options import ChildKeywords
 from .polling import UntilCall
 from .signals import SignalCall
 from .signature import name_of
 from .sleeping import SleepCall
-from .step import NO_OPTIONS, StepOptions, step_options
 from .step_call import StepCall
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
@@ -62,21 +61,7 @@ class Context(ContextBase):
 
         ``await ctx.step(charge, order)``, or with a label: ``await ctx.step("add tax", add_tax, order, 1.2)``.
         """
-        return self._make_call(NO_OPTIONS, target, args, kwargs, call_line(2))
-
-    def options(
-        self,
-        *,
-        name: str | None = None,
-        retries: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        record_arguments: bool | None = None,
-        compensate: Callable[..., Any] | None = None,
-    ) -> OptionedContext:
-        """Options for one call, because every other argument belongs to the function:
-        ``await ctx.options(retries=3).step(charge, order)``."""
-        return OptionedContext(self, step_options(name, retries, backoff, timeout, record_arguments, compensate))
+        return self._make_call(target, args, kwargs, call_line(2))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -123,22 +108,22 @@ class Context(ContextBase):
     ) -> UntilCall[Any]:
         """Wait until ``check(*args)`` answers with something true, and get that answer. The slot is free between two
         checks; a resume or a signal makes the next check due at once. WaitTimeout after ``timeout``."""
-        return self._make_until(NO_OPTIONS, check, args, every, timeout, call_line(2))
+        return self._make_until(check, args, every, timeout, call_line(2))
 
     # -- children ------------------------------------------------------------------------------------------------
 
     @overload
-    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> StartCall[O]: ...
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> StartCall[O]: ...
     @overload
-    def start(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> StartCall[Any]: ...
+    def start(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> StartCall[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> StartCall[Any]:
         """Start a child run, exactly once whatever crashes; ``await child.result()`` waits for it."""
         return self._make_start(workflow, input, options, call_line(2))
 
     @overload
-    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> ChildCall[O]: ...
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> ChildCall[O]: ...
     @overload
-    def call(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> ChildCall[Any]: ...
+    def call(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> ChildCall[Any]: ...
     def call(self, workflow: Any, input: Any = None, **options: Any) -> ChildCall[Any]:
         """Start a child run and wait for its result. ChildFailed if it has none."""
         return self._make_child_call(workflow, input, options, call_line(2))
@@ -219,76 +204,41 @@ class Context(ContextBase):
     def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> UnplacedCall[Any]:
         """All of these at once, their results in the order given. Each is settled before an error surfaces;
         ``return_errors=True`` gives the errors among the results instead."""
+        self._refuse_options("ctx.gather")
         execution, line = self._execution, self._line
         execution.check_caller(line)
         return UnplacedCall(execution, line, "ctx.gather(…)", lambda: gather(execution, line, calls, return_errors))
 
-    def first(self, **calls: DurableCall[Any]) -> FirstCall:
+    def first(self, *unnamed: Never, **calls: DurableCall[Any]) -> FirstCall:
         """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is
         recorded; the others are given up, and a signal they waited for stays in the mailbox."""
         self._check("ctx.first")
-        check_runners(calls)
+        check_runners(unnamed, calls)
         return FirstCall(self._execution, self._line, calls, call_line(2))
 
     # -- data ----------------------------------------------------------------------------------------------------
 
+    @overload
+    def transaction(
+        self, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TransactionCall[T]: ...
+    @overload
+    def transaction(
+        self, function: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TransactionCall[T]: ...
+    @overload
+    def transaction(
+        self, label: str, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TransactionCall[T]: ...
+    @overload
+    def transaction(
+        self, label: str, function: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TransactionCall[T]: ...
     def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> TransactionCall[Any]:
         """``await ctx.transaction(write_rows, order)`` calls ``write_rows(connection, order)`` inside a transaction
         that also holds the record of its result: both happen, once, or neither."""
-        return self._make_transaction(NO_OPTIONS, target, args, kwargs, call_line(2))
+        return self._make_transaction(target, args, kwargs, call_line(2))
 
     def set(self, key: str, value: Any) -> UnplacedCall[None]:
         """Let others read a value: ``await run.get(key)``. Committed when it was awaited; the latest wins."""
         return self._make_set(key, value)
-
-
-class OptionedContext:
-    """``ctx.options(…)``: the same calls with options."""
-
-    def __init__(self, context: Context, options: StepOptions) -> None:
-        self._context = context
-        self._options = options
-
-    @overload
-    def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> StepCall[T]: ...
-    @overload
-    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> StepCall[T]: ...
-    @overload
-    def step(
-        self, label: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> StepCall[T]: ...
-    @overload
-    def step(self, label: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> StepCall[T]: ...
-    def step(self, target: Any, /, *args: Any, **kwargs: Any) -> StepCall[Any]:
-        """As ``ctx.step``, with the options given."""
-        return self._context._make_call(self._options, target, args, kwargs, call_line(2))
-
-    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> TransactionCall[Any]:
-        """As ``ctx.transaction``, with the options given."""
-        return self._context._make_transaction(self._options, target, args, kwargs, call_line(2))
-
-    @overload
-    def wait_until(
-        self,
-        check: Callable[..., Awaitable[T | None]],
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
-    ) -> UntilCall[T]: ...
-    @overload
-    def wait_until(
-        self,
-        check: Callable[..., T | None],
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
-    ) -> UntilCall[T]: ...
-    def wait_until(
-        self,
-        check: Callable[..., Any],
-        *args: Any,
-        every: float | timedelta = timedelta(minutes=1),
-        timeout: float | timedelta | None = None,
-    ) -> UntilCall[Any]:
-        """As ``ctx.wait_until``, with the options given (those of each check)."""
-        return self._context._make_until(self._options, check, args, every, timeout, call_line(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import uuid
 from collections.abc import Callable, Generator
@@ -10,8 +11,8 @@ from typing import (
     Any,
     ClassVar,
     NoReturn,
-    ParamSpec,
-    TypeVar,
+    Self,
+    Unpack,
 )  # fmt: skip
 
 from ..errors import AttemptEnded, ContextMisuse
@@ -27,26 +28,17 @@ from .durable_call import call_line, step_key
 from .execution import Execution
 from .line import Line
 from .matching import PATCH, UNDO
+from .options import StepKeywords
 from .polling import UntilCall
 from .scope import current_call
 from .signals import SignalCall
 from .signature import Shape, shape_of
 from .sleeping import SleepCall
-from .step import NO_OPTIONS, StepFunction, StepOptions
+from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .step_call import StepCall
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
 from .workflow import Workflow
-
-P = ParamSpec("P")
-T = TypeVar("T")
-T1 = TypeVar("T1")
-T2 = TypeVar("T2")
-T3 = TypeVar("T3")
-T4 = TypeVar("T4")
-A = TypeVar("A")
-I = TypeVar("I")  # noqa: E741
-O = TypeVar("O")  # noqa: E741
 
 
 class Noted:
@@ -65,10 +57,20 @@ class ContextBase:
 
     _written_with: ClassVar[str] = "any"
     """The kind of function that is given such a context."""
+    _options: StepOptions = NO_OPTIONS
+    """What ``ctx.options`` was given, in the context that it gave."""
 
     def __init__(self, execution: Execution, line: Line | None = None) -> None:
         self._execution = execution
         self._line = execution.main if line is None else line
+
+    def options(self, **options: Unpack[StepKeywords]) -> Self:
+        """This context with options for what is called by it, because every other argument belongs to the function:
+        ``await ctx.options(retries=3).step(charge, order)``. They are for steps: ``step``, ``transaction`` and
+        ``wait_until``, where they hold for each check."""
+        chosen = copy.copy(self)
+        chosen._options = step_options("ctx.options", **options).over(self._options)
+        return chosen
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
@@ -199,6 +201,18 @@ class ContextBase:
     # -- making calls ------------------------------------------------------------------------------------------
 
     def _check(self, what: str) -> None:
+        """A call that takes no options of steps, and belongs to the workflow."""
+        self._refuse_options(what)
+        self._check_caller(what)
+
+    def _refuse_options(self, what: str) -> None:
+        if self._options is not NO_OPTIONS:
+            raise ContextMisuse(
+                f"{what} takes no options of steps: ctx.options(…) is for ctx.step, ctx.transaction and "
+                f"ctx.wait_until. Call {what} by the context itself"
+            )
+
+    def _check_caller(self, what: str) -> None:
         """A call belongs to the workflow: to the line it is made in, and to no step."""
         call = current_call.get()
         if call is not None and call._execution is self._execution and self._execution.closed is None:
@@ -210,36 +224,39 @@ class ContextBase:
             )
         self._execution.check_caller(self._line)
 
-    def _make_call(
-        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
-    ) -> StepCall[Any]:
+    def _make_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> StepCall[Any]:
         execution, line = self._execution, self._line
-        if type(target) is StepFunction and options is NO_OPTIONS and current_call.get() is None:
+        if type(target) is StepFunction and self._options is NO_OPTIONS and current_call.get() is None:
             execution.check_caller(line)
             shape = target.shape
+            if len(shape.name) > execution.recorder.settings.max_name:
+                check_name(shape.name, "the name of a step", execution.recorder.settings.max_name)
             return StepCall(execution, line, shape.name, target.function, shape, target.options, where, args, kwargs)
-        name, function, shape, options, args = self._described("ctx.step", options, target, args)
-        if options.compensate is not None and not execution.replay_only:
-            check_undo_call(options.compensate, name, args, kwargs)
+        name, function, shape, options, args = self._described("ctx.step", target, args)
+        self._check_undo(options, name, args, kwargs)
         return StepCall(execution, line, name, function, shape, options, where, args, kwargs)
 
     def _make_transaction(
-        self, options: StepOptions, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> TransactionCall[Any]:
-        name, function, shape, options, args = self._described("ctx.transaction", options, target, args)
-        if options.compensate is not None and not self._execution.replay_only:
-            check_undo_call(options.compensate, name, args, kwargs)
+        name, function, shape, options, args = self._described("ctx.transaction", target, args)
+        self._check_undo(options, name, args, kwargs)
         return TransactionCall(
             self._execution, self._line, name, function, shape, options, where, args, kwargs, "transaction"
         )
 
+    def _check_undo(self, options: StepOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An undo that cannot take what it will be given is refused before the step is done. A replay only reads."""
+        if options.compensate is not None and not self._execution.replay_only:
+            check_undo_call(options.compensate, name, args, kwargs)
+
     def _described(
-        self, what: str, options: StepOptions, target: Any, args: tuple[Any, ...]
+        self, what: str, target: Any, args: tuple[Any, ...]
     ) -> tuple[str, Callable[..., Any], Shape, StepOptions, tuple[Any, ...]]:
         """What is to be called, under which name, and how."""
-        execution = self._execution
+        execution, options = self._execution, self._options
         if current_call.get() is not None:
-            self._check(what)
+            self._check_caller(what)
         execution.check_caller(self._line)
         label = options.name
         if isinstance(target, str):
@@ -278,14 +295,14 @@ class ContextBase:
 
     def _make_until(
         self,
-        options: StepOptions,
         check: Callable[..., Any],
         args: tuple[Any, ...],
         every: float | timedelta,
         timeout: float | timedelta | None,
         where: str,
     ) -> UntilCall[Any]:
-        name, function, shape, options, args = self._described("ctx.wait_until", options, check, args)
+        name, function, shape, options, args = self._described("ctx.wait_until", check, args)
+        self._check_undo(options, name, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
         limit = _span(timeout, "timeout of ctx.wait_until")
         return UntilCall(self._execution, self._line, name, function, shape, options, where, args, every_ms, limit)

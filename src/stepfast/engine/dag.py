@@ -6,29 +6,23 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
 from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
-from ..model.backoff import Backoff, seconds
+from ..model.backoff import seconds
 from ..model.graph import APPROVAL, STEP, Graph, Node, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.records import Definition
+from ..settings import Settings
 from .failure import type_name
-from .options import Seconds
+from .options import After, Catch, DagKeywords, DagStepKeywords, Seconds
 from .signature import name_of
-from .step import NO_OPTIONS, StepFunction, step_options
+from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
-After = Iterable["str | Callable[..., Any]"]
-Catch = Mapping["type[Exception] | tuple[type[Exception], ...]", "str | Callable[..., Any]"]
-
-
-_STEP_OPTIONS = (
-    "name", "after", "join", "at_least", "when", "retries", "backoff", "timeout", "compensate", "catch",
-)  # fmt: skip
 
 
 class Skip:
@@ -72,11 +66,11 @@ class NodeWorkflow(Workflow[Any, Any]):
 class Dag(Workflow[Any, dict[str, Any]]):
     """A declared graph. The result of a run is a mapping of step name to output; a skipped step is absent."""
 
-    def __init__(self, name: str, options: WorkflowOptions, default_retries: int) -> None:
+    def __init__(self, name: str, options: WorkflowOptions, settings: Settings) -> None:
         super().__init__(_finish, DAG, name, options)
         self.takes_input = True
         self.steps: dict[str, NodeWorkflow] = {}
-        self._default_retries = default_retries
+        self._settings = settings
         self._duplicates: list[str] = []
         self._named: dict[Callable[..., Any], str] = {}
         """Functions that were declared, by which others may name their step."""
@@ -90,22 +84,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
     @overload
     def step(self, function: F, /) -> F: ...
     @overload
-    def step(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        after: After = (),
-        join: Literal["all", "any"] = "all",
-        at_least: int | None = None,
-        when: Callable[[Any], Any] | None = None,
-        retries: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: Seconds | None = None,
-        compensate: Callable[[Any], Any] | None = None,
-        catch: Catch | None = None,
-    ) -> Callable[[F], F]: ...
+    def step(self, function: None = None, /, **options: Unpack[DagStepKeywords]) -> Callable[[F], F]: ...
     def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a step: ``@fulfil.step(after=["validate_stock"], retries=3, compensate=refund)``.
 
@@ -114,7 +93,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         maps error types to the step to go to instead of failing. A function declared with ``@step`` brings its options.
         """
         scope = sys._getframe(1).f_locals
-        refuse_unknown(f"a step of dag {self.name!r}", options, _STEP_OPTIONS)
+        refuse_unknown(f"a step of dag {self.name!r}", options, DagStepKeywords.__annotations__)
 
         def declare(wrapped: Callable[..., Any]) -> Callable[..., Any]:
             self.declare(wrapped, scope=scope, **options)
@@ -123,20 +102,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         return declare if function is None else declare(function)
 
     def declare(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        after: After = (),
-        join: str = "all",
-        at_least: int | None = None,
-        when: Callable[[Any], Any] | None = None,
-        retries: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: Seconds | None = None,
-        compensate: Callable[[Any], Any] | None = None,
-        catch: Catch | None = None,
-        scope: dict[str, Any] | None = None,
+        self, function: Callable[..., Any], scope: dict[str, Any] | None = None, **given: Unpack[DagStepKeywords]
     ) -> None:
         """Add a step."""
         if not callable(function):
@@ -144,29 +110,41 @@ class Dag(Workflow[Any, dict[str, Any]]):
         plain, own = function, NO_OPTIONS
         if isinstance(function, StepFunction):
             plain, own = function.function, function.options
+        name = given.get("name")
         called = (own.name or name_of(plain)) if name is None else name
-        check_name(called, f"the name of a step of dag {self.name!r}", 100)
-        with self._naming(called):
+        check_name(called, f"the name of a step of dag {self.name!r}", self._settings.max_name)
+        self._add(self._step(called, plain, own, scope, given))
+        self._named[function] = self._named[plain] = called
+
+    def _step(
+        self, name: str, function: Callable[..., Any], own: StepOptions, scope: dict[str, Any] | None,
+        given: DagStepKeywords,
+    ) -> NodeWorkflow:  # fmt: skip
+        """A step as workers know it, of checked options."""
+        join, at_least, when, catch = (
+            given.get("join", "all"),
+            given.get("at_least"),
+            given.get("when"),
+            given.get("catch"),
+        )
+        with self._naming(name):
             check_join(join, at_least)
-            said = step_options(None, retries, backoff, timeout, None, compensate).over(own)
+            said = step_options(
+                "@dag.step",
+                retries=given.get("retries"),
+                backoff=given.get("backoff"),
+                timeout=given.get("timeout"),
+                compensate=given.get("compensate"),
+            ).over(own)
             check_takes_context(when, "when")
             check_takes_context(said.compensate, "compensate")
-            before, caught = self._names(after), self._caught({} if catch is None else catch)
-        attempts = 1 + (self._default_retries if said.retries is None else said.retries)
-        node = Node(
-            called,
-            before,
-            1 if join == "any" else at_least,
-            STEP,
-            when is not None,
-            None if said.compensate is None else name_of(said.compensate),
-            caught,
-            attempts - 1,
-            said.timeout,
-        )
-        options = WorkflowOptions(self.queue, attempts, said.timeout, None, said.backoff)
-        self._add(NodeWorkflow(self.name, node, plain, options, when, said.compensate, scope))
-        self._named[function] = self._named[plain] = called
+            before, caught = self._names(given.get("after", ())), self._caught({} if catch is None else catch)
+        retries = self._settings.retries if said.retries is None else said.retries
+        undo = None if said.compensate is None else name_of(said.compensate)
+        needed = 1 if join == "any" else at_least
+        node = Node(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
+        options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)
+        return NodeWorkflow(self.name, node, function, options, when, said.compensate, scope)
 
     def approval(
         self,
@@ -177,7 +155,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         on_timeout: Literal["fail", "skip", "approve"] = "fail",
     ) -> None:
         """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
-        check_name(name, f"the name of an approval of dag {self.name!r}", 100)
+        check_name(name, f"the name of an approval of dag {self.name!r}", self._settings.max_name)
         with self._naming(name):
             check_signal(name, 100)
             if on_timeout not in ("fail", "skip", "approve"):
@@ -316,7 +294,7 @@ def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:
 
 
 def dag_from_spec(
-    name: str, spec: Mapping[str, Any], handlers: Mapping[str, Any], options: WorkflowOptions, default_retries: int
+    name: str, spec: Mapping[str, Any], handlers: Mapping[str, Any], options: WorkflowOptions, settings: Settings
 ) -> Dag:
     """A graph that comes as data: ``{"steps": {name: {"retries": 3, "timeout": 10}}, "dag": {name: [dependencies]}}``,
     and the functions by name (a function, or ``{"run": …, "compensate": …}``). Everything wrong with it is reported
@@ -329,7 +307,7 @@ def dag_from_spec(
     if not isinstance(handlers, Mapping):
         raise GraphError(name, [f"the handlers must be a mapping of step names to functions, not {handlers!r}"])
     problems = _spec_problems(steps, edges, handlers)
-    dag = Dag(name, options, default_retries)
+    dag = Dag(name, options, settings)
     for step, config in steps.items():
         try:
             _declare(dag, step, config, handlers.get(step), edges.get(step, ()))
@@ -394,9 +372,10 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
-def dag_options(queue: str | None, deadline: Seconds | None) -> WorkflowOptions:
+def dag_options(said_by: str, **given: Unpack[DagKeywords]) -> WorkflowOptions:
     """Checked options of a dag."""
-    return workflow_options(queue, None, None, deadline, None)
+    refuse_unknown(said_by, given, DagKeywords.__annotations__)
+    return workflow_options(said_by, queue=given.get("queue"), deadline=given.get("deadline"))
 
 
 async def _finish(ctx: Any, input: Any = None) -> dict[str, Any]:

@@ -1,23 +1,105 @@
-"""What can be said at the start of a run."""
+"""The options that people can give, each said once: type checkers and editors read them here.
+
+A decorator or call takes them as ``**options: Unpack[…]``; what is given is checked, and made into values that the
+engine works with, where it is used (``step_options``, ``workflow_options``, the planner of a start).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any, Literal, TypedDict
+
+from ..model.backoff import Backoff
 
 Seconds = float | timedelta
+After = Iterable[str | Callable[..., Any]]
+Catch = Mapping[type[Exception] | tuple[type[Exception], ...], str | Callable[..., Any]]
 
 
-class StartOptions(TypedDict, total=False):
-    """The options of a start, also of a child's."""
+class StepKeywords(TypedDict, total=False):
+    """The options of ``@step`` and ``ctx.options``."""
+
+    name: str | None
+    """Under which the step is recorded; by default the name of its function."""
+    retries: int | None
+    backoff: Backoff | None
+    timeout: Seconds | None
+    """For each try."""
+    record_arguments: bool | None
+    """Whether the arguments are kept for the activity log."""
+    compensate: Callable[..., Any] | None
+    """What undoes the step: called with its output and its arguments."""
+
+
+class WorkflowKeywords(TypedDict, total=False):
+    """The options of ``@app.task`` and ``@app.workflow``."""
+
+    name: str | None
+    queue: str | None
+    max_attempts: int | None
+    timeout: Seconds | None
+    """For each attempt."""
+    deadline: Seconds | None
+    """For the whole run, from its start."""
+    backoff: Backoff | None
+    """Between two attempts."""
+
+
+class DagKeywords(TypedDict, total=False):
+    """The options of ``app.dag`` and ``app.dag_from_spec``."""
+
+    queue: str | None
+    deadline: Seconds | None
+
+
+class DagStepKeywords(TypedDict, total=False):
+    """The options of ``@dag.step``."""
+
+    name: str | None
+    after: After
+    """The steps it comes after: their names, or their functions."""
+    join: Literal["all", "any"]
+    at_least: int | None
+    """How many of the steps before it have to complete, if not all."""
+    when: Callable[[Any], Any] | None
+    """Decides, given the context, whether the step is done or skipped."""
+    retries: int | None
+    backoff: Backoff | None
+    timeout: Seconds | None
+    compensate: Callable[[Any], Any] | None
+    """What undoes the step: called with the context."""
+    catch: Catch | None
+    """Which step to go to on an error, instead of failing the run."""
+
+
+class ChildKeywords(TypedDict, total=False):
+    """The options of ``ctx.start`` and ``ctx.call``; a start from outside has these too."""
 
     queue: str | None
     priority: int
     delay: Seconds | None
     at: datetime | None
     expires_in: Seconds | None
+    """The run fails if nobody has picked it up so long after it was due."""
     deadline: Seconds | None
     max_attempts: int | None
     timeout: Seconds | None
     tags: Sequence[str]
+
+
+class StartKeywords(ChildKeywords, total=False):
+    """The options of ``app.start``."""
+
+    key: str | None
+    """The same key of the same workflow: the same run, never a second one."""
+    connection: Any
+    """A connection of the caller's, whose transaction the start joins."""
+
+
+class StartManyKeywords(ChildKeywords, total=False):
+    """The options of ``app.start_many``."""
+
+    keys: Sequence[str] | None
+    """A key for each input."""
+    connection: Any

@@ -6,13 +6,13 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
 from ..errors import ConfigurationError
-from ..model.backoff import Backoff, seconds
+from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.names import check_name, refuse_unknown
 from .declaring import check_function, check_types, check_undo, warn_if_types_are_lost
+from .options import StepKeywords
 from .signature import Shape, is_async, name_of, return_type
 
 P = ParamSpec("P")
@@ -53,25 +53,20 @@ class Undoable(NamedTuple):
     line: str
 
 
-def step_options(
-    name: str | None = None,
-    retries: int | None = None,
-    backoff: Backoff | None = None,
-    timeout: float | timedelta | None = None,
-    record_arguments: bool | None = None,
-    compensate: Callable[..., Any] | None = None,
-) -> StepOptions:
-    """Checked options."""
+def step_options(said_by: str, **given: Unpack[StepKeywords]) -> StepOptions:
+    """Checked options, as given to ``@step`` or ``ctx.options``. How long a name may be is known where it is called."""
+    refuse_unknown(said_by, given, StepKeywords.__annotations__)
+    name, retries, compensate = given.get("name"), given.get("retries"), given.get("compensate")
     if name is not None:
-        check_name(name, "the name of a step", 200)
+        check_name(name, "the name of a step")
     if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries < 2**31):
         raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
-    if backoff is not None and not isinstance(backoff, Backoff):
-        raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")
-    limit = None if timeout is None else seconds(timeout, "the timeout of a step")
     if compensate is not None and not callable(compensate):
         raise ConfigurationError(f"compensate must be a function, not {compensate!r}")
-    return StepOptions(name, retries, backoff, limit, record_arguments, compensate)
+    timeout = given.get("timeout")
+    limit = None if timeout is None else seconds(timeout, "the timeout of a step")
+    backoff = check_backoff(given.get("backoff"))
+    return StepOptions(name, retries, backoff, limit, given.get("record_arguments"), compensate)
 
 
 class StepFunction(Generic[P, R]):
@@ -104,20 +99,11 @@ class UndoableStep(StepFunction[P, R]):
 @overload
 def step(function: Callable[P, R], /) -> StepFunction[P, R]: ...
 @overload
-def step(
-    *,
-    name: str | None = None,
-    retries: int | None = None,
-    backoff: Backoff | None = None,
-    timeout: float | timedelta | None = None,
-    record_arguments: bool | None = None,
-    compensate: Callable[..., Any] | None = None,
-) -> Callable[[Callable[P, R]], StepFunction[P, R]]: ...
+def step(**options: Unpack[StepKeywords]) -> Callable[[Callable[P, R]], StepFunction[P, R]]: ...
 def step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declare a function as a step: ``@step`` or ``@step(retries=5, timeout=10, backoff=Backoff(…))``."""
     scope = sys._getframe(1).f_locals
-    refuse_unknown("@step", options, StepOptions.__dataclass_fields__)
-    chosen = step_options(**options)
+    chosen = step_options("@step", **options)
     kind = StepFunction if chosen.compensate is None else UndoableStep
     if function is not None:
         return kind(function, chosen, scope)

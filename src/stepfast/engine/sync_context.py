@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import (
     Any,
+    Concatenate,
     Generic,
     ParamSpec,
     TypeVar,
@@ -14,13 +15,11 @@ from typing import (
     overload,
 )  # fmt: skip
 
-from ..model.backoff import Backoff
 from .children import ChildRun
 from .context_base import ContextBase
 from .durable_call import call_line
 from .execution import Execution
-from .options import StartOptions
-from .step import NO_OPTIONS, StepOptions, step_options
+from .options import ChildKeywords
 from .step_call import EXITS, exited
 from .workflow import Workflow
 
@@ -54,20 +53,7 @@ class SyncContext(ContextBase):
     def step(self, label: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     def step(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Do a piece of work once; see ``Context.step``."""
-        return self._wait(self._make_call(NO_OPTIONS, target, args, kwargs, call_line(2)))
-
-    def options(
-        self,
-        *,
-        name: str | None = None,
-        retries: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        record_arguments: bool | None = None,
-        compensate: Callable[..., Any] | None = None,
-    ) -> OptionedSyncContext:
-        """Options for one call: ``ctx.options(retries=3).step(charge, order)``."""
-        return OptionedSyncContext(self, step_options(name, retries, backoff, timeout, record_arguments, compensate))
+        return self._wait(self._make_call(target, args, kwargs, call_line(2)))
 
     def sleep(self, duration: float | timedelta) -> None:
         """Sleep for so many seconds, or a timedelta; see ``Context.sleep``."""
@@ -109,27 +95,41 @@ class SyncContext(ContextBase):
         timeout: float | timedelta | None = None,
     ) -> Any:
         """Wait until a check answers with something true; see ``Context.wait_until``."""
-        return self._wait(self._make_until(NO_OPTIONS, check, args, every, timeout, call_line(2)))
+        return self._wait(self._make_until(check, args, every, timeout, call_line(2)))
 
     @overload
-    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> SyncChildRun[O]: ...
+    def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> SyncChildRun[O]: ...
     @overload
-    def start(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> SyncChildRun[Any]: ...
+    def start(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> SyncChildRun[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncChildRun[Any]:
         """Start a child run; see ``Context.start``."""
         return SyncChildRun(self._wait(self._make_start(workflow, input, options, call_line(2))), self)
 
     @overload
-    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartOptions]) -> O: ...
+    def call(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> O: ...
     @overload
-    def call(self, workflow: str, input: Any = None, **options: Unpack[StartOptions]) -> Any: ...
+    def call(self, workflow: str, input: Any = None, **options: Unpack[ChildKeywords]) -> Any: ...
     def call(self, workflow: Any, input: Any = None, **options: Any) -> Any:
         """Start a child run and wait for its result; see ``Context.call``."""
         return self._wait(self._make_child_call(workflow, input, options, call_line(2)))
 
+    @overload
+    def transaction(
+        self, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    def transaction(self, function: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def transaction(
+        self, label: str, function: Callable[Concatenate[Any, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    def transaction(
+        self, label: str, function: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
     def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Rows and record in one commit; see ``Context.transaction``."""
-        return self._wait(self._make_transaction(NO_OPTIONS, target, args, kwargs, call_line(2)))
+        return self._wait(self._make_transaction(target, args, kwargs, call_line(2)))
 
     def set(self, key: str, value: Any) -> None:
         """Let others read a value; see ``Context.set``."""
@@ -165,54 +165,3 @@ class SyncChildRun(Generic[O]):
         """Its result; ChildFailed if it has none."""
         result: O = self._context._wait(self._child.result())
         return result
-
-
-class OptionedSyncContext:
-    """``ctx.options(…)`` of a plain ``def`` workflow."""
-
-    def __init__(self, context: SyncContext, options: StepOptions) -> None:
-        self._context = context
-        self._options = options
-
-    @overload
-    def step(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def step(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def step(self, label: str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def step(self, label: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    def step(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As ``ctx.step``, with the options given."""
-        return self._context._wait(self._context._make_call(self._options, target, args, kwargs, call_line(2)))
-
-    def transaction(self, target: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """As ``ctx.transaction``, with the options given."""
-        return self._context._wait(self._context._make_transaction(self._options, target, args, kwargs, call_line(2)))
-
-    @overload
-    def wait_until(
-        self,
-        check: Callable[..., Awaitable[T | None]],
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
-    ) -> T: ...
-    @overload
-    def wait_until(
-        self,
-        check: Callable[..., T | None],
-        *args: Any,
-        every: float | timedelta = ...,
-        timeout: float | timedelta | None = None,
-    ) -> T: ...
-    def wait_until(
-        self,
-        check: Callable[..., Any],
-        *args: Any,
-        every: float | timedelta = timedelta(minutes=1),
-        timeout: float | timedelta | None = None,
-    ) -> Any:
-        """As ``ctx.wait_until``, with the options given (those of each check)."""
-        context = self._context
-        return context._wait(context._make_until(self._options, check, args, every, timeout, call_line(2)))

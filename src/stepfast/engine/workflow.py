@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
 
 from ..errors import ConfigurationError
-from ..model.backoff import Backoff, seconds
-from ..model.names import check_name, check_queue
+from ..model.backoff import Backoff, check_backoff, seconds
+from ..model.names import check_name, check_queue, refuse_unknown
 from ..model.payload import json_schema
 from ..model.records import Definition
 from .declaring import check_types, input_parameter
+from .options import WorkflowKeywords
 from .signature import code_version, input_type, is_async, module_of, name_of, return_type
 
 I = TypeVar("I", contravariant=True)  # noqa: E741
@@ -37,25 +37,19 @@ class WorkflowOptions:
     backoff: Backoff | None = None
 
 
-def workflow_options(
-    queue: str | None = None,
-    max_attempts: int | None = None,
-    timeout: float | timedelta | None = None,
-    deadline: float | timedelta | None = None,
-    backoff: Backoff | None = None,
-) -> WorkflowOptions:
-    """Checked options."""
+def workflow_options(said_by: str, **given: Unpack[WorkflowKeywords]) -> WorkflowOptions:
+    """Checked options; the name is not among them. How long a name may be is known to the application."""
+    refuse_unknown(said_by, given, WorkflowKeywords.__annotations__)
+    queue, timeout, deadline = given.get("queue"), given.get("timeout"), given.get("deadline")
     if queue is not None:
-        check_queue(queue, 200)
-    check_attempts(max_attempts)
-    if backoff is not None and not isinstance(backoff, Backoff):
-        raise ConfigurationError(f"backoff must be a Backoff(…), not {backoff!r}")
+        check_queue(queue)
+    check_attempts(given.get("max_attempts"))
     return WorkflowOptions(
         queue,
-        max_attempts,
+        given.get("max_attempts"),
         None if timeout is None else seconds(timeout, "timeout"),
         None if deadline is None else seconds(deadline, "deadline"),
-        backoff,
+        check_backoff(given.get("backoff")),
     )
 
 
@@ -83,7 +77,7 @@ class Workflow(Generic[I, O]):
     ) -> None:
         self.function = function
         self.kind = kind
-        self.name = check_name(name or name_of(function), f"the name of a {spoken(kind)}", 200)
+        self.name = check_name(name or name_of(function), f"the name of a {spoken(kind)}")
         self.options = options
         self.is_async = is_async(function)
         self.takes_input, self.input_type = self._input(scope)

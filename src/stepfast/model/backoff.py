@@ -81,6 +81,13 @@ def moment(when: datetime, what: str) -> int:
     return int(when.timestamp() * 1000)
 
 
+def check_backoff(value: object) -> Backoff | None:
+    """An option that is a Backoff, if it is given."""
+    if value is not None and not isinstance(value, Backoff):
+        raise ConfigurationError(f"backoff must be a Backoff(…), not {value!r}")
+    return value
+
+
 def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Backoff) -> float | None:
     """Seconds until the next try after ``failures`` failed ones, or None if this was the last.
 
@@ -99,7 +106,7 @@ def own_delay(error: BaseException) -> float | None:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another try could help: not after NonRetryableError, nor when a value cannot be stored or does not fit,
-    nor when the code uses its context wrongly."""
+    nor when the code uses its context wrongly, or gives an option that cannot work."""
     if isinstance(error, RecordedError):
         return error.retryable
-    return not isinstance(error, (NonRetryableError, PayloadError, InvalidInput, ContextMisuse))
+    return not isinstance(error, (NonRetryableError, PayloadError, InvalidInput, ContextMisuse, ConfigurationError))

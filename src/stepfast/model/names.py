@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, UnknownOption
 
 CHECKS = "~until/"
 """How the keys begin under which a run keeps what it knows of its checks, among the values that others may read."""
@@ -19,13 +19,14 @@ OWN_KEYS = (CHECKS, GRAPH)
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
-def check_name(value: object, what: str, limit: int) -> str:
-    """A name every database can keep and compare exactly."""
+def check_name(value: object, what: str, limit: int | None = None) -> str:
+    """A name every database can keep and compare exactly. Without a limit any length will do: what is declared before
+    there is an application is measured by the application that meets it."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{what} must be a string, not {type(value).__name__}")
     if not value:
         raise ConfigurationError(f"{what} must not be empty")
-    if len(value) > limit:
+    if limit is not None and len(value) > limit:
         raise ConfigurationError(f"{what} has {len(value)} characters; at most {limit} are kept: {value[:40]!r}…")
     try:
         value.encode()
@@ -36,7 +37,7 @@ def check_name(value: object, what: str, limit: int) -> str:
     return value
 
 
-def check_queue(value: object, limit: int) -> str:
+def check_queue(value: object, limit: int | None = None) -> str:
     """A name that can also be given on the command line, among others: ``--queues a,b``."""
     name = check_name(value, "the queue", limit)
     if "," in name or name != name.strip():
@@ -64,11 +65,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """A TypeError, as for any function, if an option is given that there is none of."""
+    """An error, if an option is given that there is none of."""
     names = list(known)
     for name in given:
         if name not in names:
-            raise TypeError(f"{what} has no option {name!r}{nearest(name, names) or ';'} it has {', '.join(names)}")
+            raise UnknownOption(f"{what} has no option {name!r}{nearest(name, names) or ';'} it has {', '.join(names)}")
 
 
 def check_namespace(value: str) -> str:
