@@ -34,6 +34,8 @@ from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
+from .worker.identity import Identity
+from .worker.kit import Kit
 from .worker.stopping import work_until_told
 
 if TYPE_CHECKING:
@@ -326,10 +328,9 @@ class Stepfast:
         await connected.store_definitions(list(self.workflows.values()))
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
-        return Worker(
-            connected.store, settings, self._payloads, self.logger, self._registry.with_steps(), connected.switchboard,
-            queues, self._new_child,
-        )  # fmt: skip
+        me = Identity(self._registry.with_steps(), queues)
+        kit = Kit(connected.store, settings, self._payloads, self.logger, me)
+        return Worker(kit, connected.switchboard, self._new_child)
 
     # -- the database ------------------------------------------------------------------------------------------------
 

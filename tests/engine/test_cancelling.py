@@ -287,7 +287,7 @@ async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: Ma
         assert await run.status() == "running"
         await run.cancel()
         await is_cancelled(run)
-        await eventually(lambda: worker._executor.running == {})
+        await eventually(lambda: worker.duties.executor.running == {})
 
 
 async def test_a_completion_that_meets_the_wish_wins(app: Stepfast) -> None:

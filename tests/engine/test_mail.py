@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from stepfast.model.records import Look, Mail, Mailbox
 from stepfast.worker.mailman import Mailman
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.kit import make_kit
 from tests.support.waiting import HARDLY_EVER, count, deafen, reached
 from tests.worker.spying import Counted, HeldReply, wrap
 
@@ -125,7 +125,7 @@ async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() ->
 async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None:
     """Somebody else asked while it was under way. A run that went to sleep between the two would wait for ends of
     children that lie in its mailbox."""
-    mailman = Mailman(None, Settings(), logging.getLogger())  # type: ignore[arg-type]  # nobody gets to ask
+    mailman = Mailman(make_kit())
     execution: Any = SimpleNamespace(run_id="run", inbox=Inbox(0, 0), closed=None)
     first = asyncio.get_running_loop().create_future()
     second = mailman.look(execution)
@@ -150,7 +150,7 @@ async def test_a_mailbox_known_to_be_empty_is_not_looked_into(make_app: MakeApp,
         return await ctx.wait_signal("go", timeout=3600)
 
     async with app.worker(grace=0) as worker:
-        worker._mailman.look_again = lambda: None  # type: ignore[method-assign]  # each tick is a reason to look
+        worker.duties.mailman.look_again = lambda: None  # type: ignore[method-assign]  # each tick is a reason to look
         run = await app.start(order)
         await eventually(lambda: _opened(run))
         assert len(looks) == 0
@@ -170,8 +170,8 @@ async def test_one_question_serves_all_runs_that_wait_in_memory(make_app: MakeAp
 
     async with app.worker() as worker:
         runs = await app.start_many(order, list(range(50)))
-        await eventually(lambda: len(worker._executor.running) == 50)
-        await eventually(lambda: not any(execution.busy for execution in worker._executor.running.values()))
+        await eventually(lambda: len(worker.duties.executor.running) == 50)
+        await eventually(lambda: not any(execution.busy for execution in worker.duties.executor.running.values()))
         looks = Counted(await app.store(), "mail")
         await asyncio.gather(*(run.signal("go", 100) for run in runs))
         assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(100, 150))
@@ -279,7 +279,9 @@ async def test_a_sender_elsewhere_is_heard_by_a_run_in_memory(make_app: MakeApp)
     async with app.worker() as worker:
         await _hearing(app)
         run = await app.start(order)
-        await eventually(lambda: run.id in worker._executor.running and not worker._executor.running[run.id].busy)
+        await eventually(
+            lambda: run.id in worker.duties.executor.running and not worker.duties.executor.running[run.id].busy
+        )
         await sender.signal(run.id, "go", 5)
         assert await run.result(timeout=PATIENCE) == 5
 

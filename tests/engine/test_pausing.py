@@ -355,7 +355,7 @@ async def test_a_pause_that_was_taken_back_in_time_holds_nobody(app: Stepfast, c
         run = await app.start(order)
         await gate.reached()
         await run.pause()
-        await eventually(lambda: worker._executor.running[run.id].asked == "pause")
+        await eventually(lambda: worker.duties.executor.running[run.id].asked == "pause")
         await run.resume()
         gate.open()
         assert await run.result(timeout=PATIENCE) == 1
@@ -381,7 +381,7 @@ async def test_a_pause_that_was_taken_back_holds_nobody_who_looks_into_the_mailb
     async with app.worker() as worker:
         run = await app.start(order)
         await gate.reached()
-        execution = worker._executor.running[run.id]
+        execution = worker.duties.executor.running[run.id]
         await run.pause()
         await eventually(lambda: execution.asked == "pause")
         await run.resume()
@@ -527,8 +527,8 @@ async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None
 
     async with app.worker() as worker:
         run = await app.start(order)
-        await eventually(lambda: run.id in worker._executor.running)
-        await eventually(lambda: worker._executor.running[run.id].busy == 0)
+        await eventually(lambda: run.id in worker.duties.executor.running)
+        await eventually(lambda: worker.duties.executor.running[run.id].busy == 0)
         for _ in range(3):  # also when one wish follows upon the other
             await operator.signal(run.id, "other")
         await operator.get(run.id).pause()
@@ -547,8 +547,8 @@ async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp
 
     async with app.worker() as worker:
         run = await app.start(order)
-        await eventually(lambda: run.id in worker._executor.running)
-        await eventually(lambda: worker._executor.running[run.id].busy == 0)
+        await eventually(lambda: run.id in worker.duties.executor.running)
+        await eventually(lambda: worker.duties.executor.running[run.id].busy == 0)
         await operator.get(run.id).pause()
         await reached(run, "paused")
 

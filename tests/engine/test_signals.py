@@ -760,7 +760,7 @@ async def test_a_run_in_memory_hears_a_signal_while_a_branch_is_busy(make_app: M
     async with app.worker() as worker:
         run = await app.start(order)
         await gate.reached()
-        await eventually(lambda: worker._mailman._watched)  # the other branch waits
+        await eventually(lambda: worker.duties.mailman._watched)  # the other branch waits
         await run.signal("go", 7)
         assert await run.result(timeout=PATIENCE) == 7
 

@@ -493,7 +493,7 @@ async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
     runs = await app.start_many(dream, list(range(1000)))
     async with app.worker(concurrency=20) as worker:
         await worker.until_drained()
-        assert worker._executor.running == {} and worker._executor.free == 20
+        assert worker.duties.executor.running == {} and worker.duties.executor.free == 20
         await eventually(lambda: not in_memory({run.id for run in runs}))
         others = await app.start_many(quick, list(range(50)))
         assert [await run.result(timeout=PATIENCE) for run in others] == list(range(50))
@@ -553,7 +553,7 @@ async def test_a_hundred_thousand_sleepers_cost_the_claim_nothing(make_app: Make
         async with app.worker(concurrency=10) as worker:
             runs = [await app.start(quick, number) for number in range(200)]
             assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(200))
-            assert len(worker._executor.running) == 0
+            assert len(worker.duties.executor.running) == 0
         await app.close()
         await eventually(everybody_has_left)  # and told the server what it has read
         assert 200 <= await read() - before < 50_000

@@ -299,7 +299,7 @@ async def test_a_cancelled_run_keeps_the_transaction_in_flight(app: Stepfast, ac
     async def cancel_first(call: Callable[..., Any], *args: Any) -> Any:
         if heard:
             await run.cancel()
-            await eventually(lambda: all(e.asked for e in worker._executor.running.values()))
+            await eventually(lambda: all(e.asked for e in worker.duties.executor.running.values()))
         else:
             await store.cancel(run.id)  # and nobody is told
         return await call(*args)

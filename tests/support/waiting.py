@@ -122,12 +122,13 @@ async def doomed(app: Stepfast, **options: Any) -> AsyncIterator[Worker]:
 
 
 async def _kill(worker: Worker) -> None:
-    worker._stopping = worker._claimer.stopped = True
-    worker._switchboard.unsubscribe(worker._woken)
-    for duty in worker._duties:
+    duties = worker.duties
+    duties.stopping = duties.claimer.stopped = True
+    duties.listen_no_more()
+    for duty in worker._tasks:
         duty.cancel()
-    await asyncio.gather(*worker._duties, return_exceptions=True)
-    await worker._mailman.close()
-    worker._executor.lose_all()
-    await worker._executor.close()
-    await worker._heartbeat.stop()
+    await asyncio.gather(*worker._tasks, return_exceptions=True)
+    await duties.mailman.close()
+    duties.executor.lose_all()
+    await duties.executor.close()
+    await duties.heartbeat.stop()

@@ -86,7 +86,7 @@ async def test_an_empty_queue_gives_nothing(make_app: MakeApp, tables: Tables) -
     Crowd(app)
     store = await app.store()
     async with app.worker() as worker:
-        await eventually(lambda: worker._sweeper.ticks >= 3)
+        await eventually(lambda: worker.duties.sweeper.ticks >= 3)
         [info] = await store.workers()
         assert (info.state, info.running) == ("live", 0)
 
@@ -224,8 +224,8 @@ async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp,
     async with app.worker(concurrency=1) as worker:
         await gate.reached()
         await tables.fetch("UPDATE [runs] SET place = 1 WHERE id = ?", late.id)
-        seen = worker._sweeper.ticks
-        await eventually(lambda: worker._sweeper.ticks > seen + 1)
+        seen = worker.duties.sweeper.ticks
+        await eventually(lambda: worker.duties.sweeper.ticks > seen + 1)
         gate.open()
         await all_results([*runs, late])
     assert order.index(99) < 10
@@ -260,8 +260,8 @@ async def test_a_worker_with_a_list_serves_these_queues_only(make_app: MakeApp) 
     other = await app.start(echo, 6, queue="c", priority=100)
     async with app.worker(queues=["a", "b"]) as worker:
         assert await all_results(ours) == list(range(6))
-        seen = worker._sweeper.ticks
-        await eventually(lambda: worker._sweeper.ticks > seen + 2)
+        seen = worker.duties.sweeper.ticks
+        await eventually(lambda: worker.duties.sweeper.ticks > seen + 2)
     assert (await other.info()).status == "queued"
 
 
@@ -281,8 +281,8 @@ async def test_a_workflow_nobody_here_knows_is_left_for_others(make_app: MakeApp
     async with knows_not.worker() as worker:
         beside = await knows_not.start(other, 1)
         assert await beside.result(timeout=PATIENCE) == 1
-        seen = worker._sweeper.ticks
-        await eventually(lambda: worker._sweeper.ticks > seen + 2)
+        seen = worker.duties.sweeper.ticks
+        await eventually(lambda: worker.duties.sweeper.ticks > seen + 2)
         info = await run.info()
         assert (info.status, info.attempt) == ("queued", 0)
         async with knows.worker():

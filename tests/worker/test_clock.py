@@ -29,7 +29,7 @@ async def test_a_clock_that_steps_ahead_makes_nobody_bury_the_living(make_app: M
     async with apps[0].worker(concurrency=1) as one, apps[1].worker(concurrency=1) as two:
         before = {one.id, two.id}
         await eventually(lambda: gate.arrivals == 2)
-        await eventually(lambda: one._may_reap() and two._may_reap())
+        await eventually(lambda: one.duties.may_reap() and two.duties.may_reap())
         stores = [await app.store() for app in apps]
         reaps = [Counted(store, "reap") for store in stores]
         await tables.fetch(
@@ -55,12 +55,12 @@ async def test_a_clock_that_steps_back_leaves_no_mark_ahead_of_it(make_app: Make
 
     async with app.worker() as worker:
         await (await app.start(quick, 0)).result(timeout=PATIENCE)
-        [lane] = worker._claimer._marks
-        worker._claimer._marks[lane] += HOUR * 1000  # as of the time before the step
-        await worker._sweeper.tick()
+        [lane] = worker.duties.claimer._marks
+        worker.duties.claimer._marks[lane] += HOUR * 1000  # as of the time before the step
+        await worker.duties.sweeper.tick()
         runs = await app.start_many(quick, list(range(50)))
         await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), PATIENCE)
-        assert worker._sweeper.ticks < 20
+        assert worker.duties.sweeper.ticks < 20
 
 
 @only_postgres
@@ -78,4 +78,4 @@ async def test_runs_from_before_the_step_do_not_take_the_mark_ahead(make_app: Ma
         await early.result(timeout=PATIENCE)
         runs = await app.start_many(quick, list(range(50)))
         await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), PATIENCE)
-        assert worker._sweeper.ticks < 20
+        assert worker.duties.sweeper.ticks < 20

@@ -310,8 +310,8 @@ async def test_a_worker_whose_beat_hangs_does_not_reap(make_app: MakeApp) -> Non
         await eventually(lambda: reaps.times)
         pulse.flowing.clear()
         await asyncio.sleep(LEASE * 1.5)  # the length of the silence
-        seen, ticks = len(reaps.times), worker._sweeper.ticks
-        await eventually(lambda: worker._sweeper.ticks > ticks + 3)
+        seen, ticks = len(reaps.times), worker.duties.sweeper.ticks
+        await eventually(lambda: worker.duties.sweeper.ticks > ticks + 3)
         assert len(reaps.times) == seen
         pulse.flowing.set()
         over = time.monotonic()

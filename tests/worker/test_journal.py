@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,10 +11,12 @@ import pytest
 
 from stepfast import Backoff, Context, RunFailed, Stepfast
 from stepfast.model.ids import new_id
-from stepfast.model.records import Batch, FlushAnswer, StepDone
+from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
+from stepfast.worker.doubts import Doubts
 from stepfast.worker.journal import Journal
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.kit import make_kit
 from tests.support.proxy import SUSPENDED_TAG, Proxy, Swallow
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import Counted, HeldReply, only_postgres, wrap
@@ -142,16 +143,18 @@ async def paper() -> PaperStore:
     return PaperStore()
 
 
+class Nobody:
+    """Who is told of flushes, and does nothing about it."""
+
+    def flushed(self, moves: list[Transition]) -> None: ...
+
+    def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None: ...
+
+    def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None: ...
+
+
 def make_journal(paper: PaperStore, **settings: Any) -> Journal:
-    return Journal(
-        paper,  # type: ignore[arg-type]
-        Settings(**settings),
-        logging.getLogger("test"),
-        lambda: "worker",
-        lambda *_: None,
-        lambda _: None,
-        lambda *_: None,
-    )
+    return Journal(make_kit(paper, **settings), Doubts(dict), Nobody())
 
 
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:

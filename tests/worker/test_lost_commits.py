@@ -119,17 +119,17 @@ async def test_behind_a_pooler_another_server_is_known_by_its_start(
         store: Any = await app.store()
         assert isinstance(store, PostgresStore)
         await eventually(lambda: store._flusher._continuity.started is not None)
-        worker._sweeper.stopped = True  # the flush itself is to find out
+        worker.duties.sweeper.stopped = True  # the flush itself is to find out
         await eventually(lambda: not any(duty.get_name() == "stepfast-sweeper" for duty in asyncio.all_tasks()))
         store._flusher._continuity.started -= 1
         tables = server._tables
         await tables.fetch("DELETE FROM [steps] WHERE position >= 1")
-        worker._sweeper.stopped = False
+        worker.duties.sweeper.stopped = False
         gate.open()
-        sweeper = asyncio.create_task(worker._sweeper.run())
+        sweeper = asyncio.create_task(worker.duties.sweeper.run())
         assert await run.result(timeout=PATIENCE) == [1, 2, 2]
-        worker._sweeper.stopped = True
-        worker._sweeper.look_now()
+        worker.duties.sweeper.stopped = True
+        worker.duties.sweeper.look_now()
         await sweeper
 
 
@@ -172,10 +172,10 @@ async def test_remembered_histories_are_forgotten(app: Stepfast, server: Server,
 
     async with app.worker() as worker:
         run = await app.start(order)
-        await eventually(lambda: run.id in worker._executor.cache.claims)
-        await eventually(lambda: not worker._executor.running)
+        await eventually(lambda: run.id in worker.duties.executor.cache.claims)
+        await eventually(lambda: not worker.duties.executor.running)
         await server.lose("DELETE FROM [steps] WHERE name = 'one'")
-        await eventually(lambda: not worker._executor.cache.claims)
+        await eventually(lambda: not worker.duties.executor.cache.claims)
         await run.signal("go")
         assert await run.result(timeout=PATIENCE) == 2
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from ..model.records import Claimed, Lane
-from ..settings import Settings
-from ..store import Store
-from .patience import dutifully
+from .kit import Kit
 
 _MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
@@ -28,32 +26,33 @@ _MISSES = 2
 """How often an empty claim over several lanes is repeated before they are taken for empty."""
 
 
+class Room(Protocol):
+    """Where claimed runs go: how much room there is, and who takes them."""
+
+    def free_slots(self) -> int:
+        """How many runs may be claimed."""
+        ...
+
+    def suspect_room(self) -> list[int]:
+        """How many more runs that workers have died with, by their losses."""
+        ...
+
+    @property
+    def remembered(self) -> Mapping[str, int]:
+        """Run id → the claim after which its records are known here, so that a claim need not bring them."""
+        ...
+
+    def accept(self, runs: list[Claimed]) -> None:
+        """These were claimed."""
+
+
 class Claimer:
     """Claims in a loop; rung by whoever knows that there is work or room."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        logger: logging.Logger,
-        worker_id: Callable[[], str],
-        versions: dict[str, str],
-        queues: Sequence[str] | None,
-        free_slots: Callable[[], int],
-        suspect_room: Callable[[], list[int]],
-        accept: Callable[[list[Claimed]], None],
-        remembered: Mapping[str, int],
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._worker_id = worker_id
-        self._versions = versions
-        self._queues = None if queues is None else frozenset(queues)
-        self._free_slots = free_slots
-        self._suspect_room = suspect_room
-        self._accept = accept
-        self._remembered = remembered
+    def __init__(self, kit: Kit, room: Room) -> None:
+        self._kit = kit
+        self._me = kit.me
+        self._room = room
         self._active: dict[Lane, int] = {}
         self._marks: dict[Lane, int] = {}
         self._rung: dict[Lane, int] = {}
@@ -78,14 +77,10 @@ class Claimer:
 
     # -- rung by others ----------------------------------------------------------------------------------------
 
-    def serves(self, lane: Lane) -> bool:
-        """Whether this worker takes runs of a lane."""
-        return lane.workflow in self._versions and (self._queues is None or lane.queue in self._queues)
-
     def woken(self, lanes: Iterable[Lane]) -> None:
         """Something was just put in line: it stands behind the mark."""
         for lane in lanes:
-            if self.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
+            if self._me.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
                 mark = self._marks.get(lane, 0)
                 self._rung.setdefault(lane, mark)
                 self._active.setdefault(lane, mark)
@@ -94,7 +89,7 @@ class Claimer:
     def found(self, lanes: Iterable[Lane], suspects: bool = False) -> None:
         """The sweeper saw ready runs in these lanes, wherever they stand: look from the beginning."""
         for lane in lanes:
-            if self.serves(lane):
+            if self._me.serves(lane):
                 self._active[lane] = self._rung[lane] = 0
                 self._bell.set()
         if suspects:
@@ -137,7 +132,7 @@ class Claimer:
         if self._suspects:
             await self._claim_suspects()
         missed = 0
-        while self._active and not (self.stopped or self.paused) and (free := self._free_slots()) > 0:
+        while self._active and not (self.stopped or self.paused) and (free := self._room.free_slots()) > 0:
             lanes, found = list(self._active.items()), self.last_found
             await self._claim(lanes, free)
             missed = missed + 1 if len(lanes) > 1 and self.last_found == found else 0
@@ -150,7 +145,7 @@ class Claimer:
     async def _claim_suspects(self) -> None:
         """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
         while self._suspects and not (self.stopped or self.paused):
-            free, room = self._free_slots(), self._suspect_room()
+            free, room = self._room.free_slots(), self._room.suspect_room()
             room = [min(free, places) for places in room]
             if not any(room):
                 return
@@ -172,23 +167,25 @@ class Claimer:
             self.asking = False
 
     async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]) -> None:
-        token, worker = next(self._tokens), self._worker_id()
+        token, me, worker = next(self._tokens), self._me, self._me.id
         if lanes is not None:
             self._rung.clear()
 
+        store = self._kit.store
+
         async def ask() -> list[Claimed]:
             if lanes is None:
-                return await self._store.claim_suspects(worker, token, self._versions, self._listed_queues(), room)
-            return await self._store.claim(worker, token, lanes, self._versions, limit, self._remembered)
+                return await store.claim_suspects(worker, token, me.versions, me.queues, room)
+            return await store.claim(worker, token, lanes, me.versions, limit, self._room.remembered)
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
-        runs = await dutifully(ask, "claim", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
+        runs = await self._kit.ask(ask, "claim", lambda: self.stopped)
         if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:
             self.last_found = time.monotonic()
-            if worker == self._worker_id():
-                self._accept(runs)
+            if worker == me.id:
+                self._room.accept(runs)
 
     def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
         """Move the marks; drop lanes that have run dry."""
@@ -209,7 +206,4 @@ class Claimer:
     def _cut_short(self, runs: list[Claimed]) -> bool:
         """Whether a claim may have left runs in line because their inputs would have been too much at once. A character
         has up to four bytes."""
-        return 4 * sum(len(run.input) for run in runs) >= self._settings.claim_bytes
-
-    def _listed_queues(self) -> list[str] | None:
-        return None if self._queues is None else sorted(self._queues)
+        return 4 * sum(len(run.input) for run in runs) >= self._kit.settings.claim_bytes

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from typing import Any, Protocol
 
 from ..engine.execution import Execution
 from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord
-from ..settings import Settings
-from ..store import Store
+from ..model.records import Claimed, Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
 from .doubts import Doubts
-from .patience import dutifully
+from .kit import Kit
+
+_PAGE = 1000
+"""Records that the store gives at once."""
 
 NewChild = Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]
 
@@ -77,27 +77,41 @@ class _Awaited:
             self._work.close()
 
 
+class ErrandPort(Protocol):
+    """Whoever is told what an errand has brought about, or brought to light."""
+
+    def ready(self, lanes: Iterable[Lane]) -> None:
+        """Runs were put in line."""
+
+    def vanished(self, held: Iterable[tuple[str, int]]) -> None:
+        """Of these (run, claim) less is stored than was believed."""
+
+
 class Errands:
     """Done one by one, as they are asked."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        logger: logging.Logger,
-        worker_id: Callable[[], str],
-        new_child: NewChild,
-        ready: Callable[[list[Lane]], None],
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._worker_id = worker_id
+    def __init__(self, kit: Kit, new_child: NewChild, doubts: Doubts, port: ErrandPort) -> None:
+        self._kit = kit
+        self._store = kit.store
         self.new_child = new_child
-        self._ready = ready
-        self.doubts = Doubts(dict)
-        self.vanished: Callable[[str, int], None] = lambda _run_id, _claim: None
-        """Told of a (run, claim) of which less is stored than was believed."""
+        self._doubts = doubts
+        self._port = port
+
+    async def history(self, claimed: Claimed) -> list[StepRecord]:
+        """All records of a run, page by page."""
+        records: list[StepRecord] = []
+        after = ("", -1)
+        while True:
+            page = await self._kit.ask(lambda: self._store.steps(claimed.id, after), "history")  # noqa: B023
+            records += page
+            if len(page) < _PAGE:
+                return records
+            after = (page[-1].branch, page[-1].position)
+
+    async def peers(self, workflow: str) -> list[WorkerInfo]:
+        """The other living workers that know a workflow."""
+        workers = await self._kit.ask(self._store.workers, "workers")
+        return [w for w in workers if w.state == "live" and workflow in w.workflows and w.id != self._kit.me.id]
 
     async def outcome(self, run_id: str) -> Outcome | None:
         """How a run ended, if it has."""
@@ -123,7 +137,7 @@ class Errands:
         """Queue a failed run again; False if it cannot go on: it was undone, or is under way again."""
         lanes = await self._patiently(lambda: self._store.retry(run_id))
         if lanes is not None:
-            self._ready(list(lanes))
+            self._port.ready(lanes)
         return lanes is not None
 
     async def transact(
@@ -141,9 +155,9 @@ class Errands:
 
         async def transact() -> tuple[StepRecord, str | None]:
             try:
-                return await self._store.transact(self._worker_id(), *arguments, self.doubts.open)
+                return await self._store.transact(self._kit.me.id, *arguments, self._doubts.open)
             except RecordsVanished:
-                self.vanished(execution.run_id, execution.claim)
+                self._port.vanished([(execution.run_id, execution.claim)])
                 raise
             except BaseException as error:
                 if error is theirs.raised and not isinstance(error, asyncio.CancelledError):
@@ -151,10 +165,9 @@ class Errands:
                 raise
 
         try:
-            made, asked = await dutifully(
-                transact, "transaction", self._logger, self._settings.outage_backoff_max,
-                lambda: execution.closed is not None, refusable=True,
-            )  # fmt: skip
+            made, asked = await self._kit.ask(
+                transact, "transaction", lambda: execution.closed is not None, refusable=True
+            )
         except DatabaseUnavailable:
             raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
         except DatabaseRefused as error:
@@ -167,4 +180,4 @@ class Errands:
         return made
 
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        return await dutifully(call, "errand", self._logger, self._settings.outage_backoff_max, refusable=True)
+        return await self._kit.ask(call, "errand", refusable=True)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -39,7 +38,7 @@ from ..engine.step_call import being_cancelled, default_backoff, exited
 from ..engine.suspect import Suspect
 from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.undo import undo_all
-from ..engine.workflow import DAG, DAG_STEP, WORKFLOW, Workflow
+from ..engine.workflow import DAG, DAG_STEP, WORKFLOW
 from ..errors import (
     AttemptEnded,
     AttemptTimeout,
@@ -59,15 +58,15 @@ from ..errors import (
 from ..model import status
 from ..model.backoff import retry_delay
 from ..model.graph import Settled
-from ..model.payload import Payloads
-from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed, WorkerInfo
+from ..model.records import RUN_ITSELF, Claimed, Entry, NewRun, NodeRow, Transition, TryFailed
 from ..model.suspects import room_for_suspects
-from ..settings import FORMAT, SUSPECT_LOSSES, Settings
+from ..settings import FORMAT, SUSPECT_LOSSES
 from .cache import HistoryCache
 from .divergence import GIVEN_BACK, given_back_again, given_back_at_most, times_given_back
 from .errands import Errands
 from .graphs import Graphs
 from .journal import Journal
+from .kit import Kit
 from .mailman import Mailman
 from .threads import Threads
 
@@ -79,29 +78,21 @@ class Executor:
 
     def __init__(
         self,
-        settings: Settings,
-        concurrency: int,
-        payloads: Payloads,
-        logger: logging.Logger,
-        workflows: dict[str, Workflow[Any, Any]],
+        kit: Kit,
         journal: Journal,
-        slots_freed: Callable[[], None],
-        fetch_history: Callable[[Claimed], Awaitable[None]],
-        peers: Callable[[str], Awaitable[list[WorkerInfo]]],
         mailman: Mailman,
         errands: Errands,
         graphs: Graphs,
+        slots_freed: Callable[[], None],
     ) -> None:
-        self.settings = settings
-        self.concurrency = concurrency
-        self.payloads = payloads
-        self.logger = logger
-        self._workflows = workflows
+        self.settings = kit.settings
+        self.concurrency = kit.settings.concurrency
+        self.payloads = kit.payloads
+        self.logger = kit.logger
+        self._workflows = kit.me.workflows
         self._journal = journal
         self.record: Callable[[Entry], asyncio.Future[int]] = journal.record
         self._slots_freed = slots_freed
-        self._fetch_history = fetch_history
-        self._peers = peers
         self._mailman = mailman
         self._errands = errands
         self._graphs = graphs
@@ -116,7 +107,7 @@ class Executor:
         self._steps = Threads("step")
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
-        self.cache = HistoryCache(settings.history_cache)
+        self.cache = HistoryCache(kit.settings.history_cache)
         self.running: dict[str, Execution] = {}
         """All runs that are this worker's, those whose end is being committed among them."""
         self._leaving = 0
@@ -177,6 +168,11 @@ class Executor:
                 return {run_id: execution.claim for run_id, execution in self.running.items()}
             except RuntimeError:  # changed while we looked
                 continue
+
+    def works_on(self, run_id: str, claim: int) -> bool:
+        """Whether this claim of the run is at hand, and nothing that ends it is in the journal yet."""
+        execution = self.running.get(run_id)
+        return execution is not None and execution.claim == claim and not execution.leaving
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in. Those that have made a new record have cleared
@@ -286,7 +282,7 @@ class Executor:
         """Heed what was asked while nobody held the run; then its code, or its undos."""
         claimed = execution.claimed
         if not claimed.complete:
-            await self._fetch_history(claimed)
+            claimed.records = await self._errands.history(claimed)
             execution.load(claimed.records)
             claimed.complete = True
         if claimed.graph is not None and not await self._sees_dag(execution):
@@ -391,7 +387,7 @@ class Executor:
         version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
         if not gone or version == dag.version:
             return
-        if any(peer.workflows[dag.name] == version for peer in await self._peers(dag.name)):
+        if any(peer.workflows[dag.name] == version for peer in await self._errands.peers(dag.name)):
             told = "run %s: other code that still runs has the undo of %r"
             self.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
             pause = int(self.settings.poll * 1000)
@@ -646,7 +642,7 @@ class Executor:
         """Whether a run that our code does not fit is left to other workers: as long as one lives with the code that
         recorded last; else for some tries, if there are any that would take it, for they may have other code."""
         claimed, workflow = execution.claimed, execution.workflow
-        last, peers = claimed.last_version, await self._peers(workflow.name)
+        last, peers = claimed.last_version, await self._errands.peers(workflow.name)
         if last not in (None, workflow.version) and any(p.workflows[workflow.name] == last for p in peers):
             self.logger.warning(
                 "run %s (%s): recorded by other code that still runs; given back to it", claimed.id, workflow.name,

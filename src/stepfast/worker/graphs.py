@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from typing import Any
 
 from ..engine.dag_context import DagView
 from ..model import status
 from ..model.graph import Graph
-from ..model.payload import Payloads
 from ..model.records import Claimed, DagOutputs
-from ..settings import Settings
-from ..store import Store
-from .patience import dutifully
+from .kit import Kit
 
 
 class Seen:
@@ -40,11 +36,8 @@ class Seen:
 class Graphs:
     """One question for all steps that begin in the same turn; bounded by bytes."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, payloads: Payloads) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._payloads = payloads
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
         self._graphs: dict[tuple[str, str], asyncio.Task[Graph | None]] = {}
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[Seen]] = {}
@@ -57,21 +50,19 @@ class Graphs:
         if graph is None:
             return await self._without_graph(name, claimed)
         seen = await asyncio.shield(self._look(claimed.dag_id or claimed.id))
-        return DagView(graph, self._payloads.plain(seen.input, seen.format, "the input"), seen.outputs)
+        return DagView(graph, self._kit.payloads.plain(seen.input, seen.format, "the input"), seen.outputs)
 
     async def _without_graph(self, name: str, claimed: Claimed) -> DagView | None:
         """What is to end, and has done nothing yet, can do so without its graph: there is nothing to undo, and nothing
         follows from it. Anything else has to wait until the graph is stored."""
-        self._logger.warning(
+        self._kit.logger.warning(
             "run %s: graph %s of dag %s is not stored, so it waits; a worker with the code of that version stores it",
             claimed.id, claimed.graph, name,
         )  # fmt: skip
         if claimed.undoing or not (claimed.failing or claimed.asked == status.ASK_CANCEL):
             return None
         if claimed.node is None:
-            nodes = await dutifully(
-                lambda: self._store.nodes(claimed.id), "graph", self._logger, self._settings.outage_backoff_max
-            )
+            nodes = await self._kit.ask(lambda: self._kit.store.nodes(claimed.id), "graph")
             done = any(node.status == status.COMPLETED for node in nodes)
         else:
             done = bool(claimed.records)
@@ -87,9 +78,7 @@ class Graphs:
         return task
 
     async def _fetch(self, name: str, version: str, dag_id: str) -> Graph | None:
-        text = await dutifully(
-            lambda: self._store.graph(name, version, dag_id), "graph", self._logger, self._settings.outage_backoff_max
-        )
+        text = await self._kit.ask(lambda: self._kit.store.graph(name, version, dag_id), "graph")
         return None if text is None else Graph.from_text(text)
 
     # -- outputs -----------------------------------------------------------------------------------------------
@@ -108,10 +97,7 @@ class Graphs:
             wanted, self._wanted = self._wanted, {}
             since = [(dag_id, self._seen[dag_id].until if dag_id in self._seen else 0) for dag_id in wanted]
             try:
-                found = await dutifully(
-                    lambda: self._store.dag_outputs(since),  # noqa: B023
-                    "outputs", self._logger, self._settings.outage_backoff_max,
-                )  # fmt: skip
+                found = await self._kit.ask(lambda: self._kit.store.dag_outputs(since), "outputs")  # noqa: B023
             except Exception as error:
                 for future in wanted.values():
                     future.set_exception(error)
@@ -131,7 +117,7 @@ class Graphs:
     def _forget(self) -> None:
         """Least recently asked for goes first; it can be asked for again."""
         size = sum(seen.size for seen in self._seen.values())
-        while size > self._settings.history_cache and self._seen:
+        while size > self._kit.settings.history_cache and self._seen:
             _, oldest = self._seen.popitem(last=False)
             size -= oldest.size
 

@@ -7,16 +7,16 @@ it learns of what it lost, of what operators ask, and of runs that name it witho
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from ..errors import StepfastError, sentence
 from ..model.records import BeatAnswer
-from ..store import Store
 from ..store.protocol import Pulse
 from .blocked import LoopWatch
+from .kit import Kit
 
 _STOPPED = 2.0
 """A wait that takes longer by so many seconds than it was to take: the whole process was stopped."""
@@ -24,28 +24,31 @@ _HURRY = 0.2
 """Seconds between two beats at least, however much one is hurried."""
 
 
+class Holder(Protocol):
+    """Whoever holds the runs that the beats are for. It is told in the event loop; only ``holding`` is asked in the
+    thread."""
+
+    def holding(self) -> dict[str, int]:
+        """Run id → claim number of all that is held."""
+        ...
+
+    def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
+        """What the database says of the worker; and what it held when it asked."""
+
+    def lease_expired(self) -> None:
+        """No beat has come through for a whole lease."""
+
+    def heartbeat_broke(self, error: BaseException) -> None:
+        """The thread itself ended by an error, which is a bug."""
+
+
 class Heartbeat:
     """Beats until stopped; reports to the event loop."""
 
-    def __init__(
-        self,
-        store: Store,
-        interval: float,
-        lease: float,
-        logger: logging.Logger,
-        worker_id: Callable[[], str],
-        holding: Callable[[], dict[str, int]],
-        answered: Callable[[BeatAnswer, dict[str, int]], None],
-        expired: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._interval = interval
-        self._lease = lease
-        self._logger = logger
-        self._worker_id = worker_id
-        self._holding = holding
-        self._answered = answered
-        self._expired = expired
+    def __init__(self, kit: Kit, holder: Holder) -> None:
+        self._store, self._logger, self._me = kit.store, kit.logger, kit.me
+        self._interval, self._lease = kit.settings.beat, kit.settings.lease
+        self._holder = holder
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._hurried = threading.Event()
@@ -53,10 +56,10 @@ class Heartbeat:
         self.unbroken_since = time.monotonic()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
         self._last = time.monotonic()
-        self.watch: LoopWatch | None = None
+        self._watch: LoopWatch | None = None
         """Told to look at the event loop between two beats."""
-        self.broke: Callable[[BaseException], None] = lambda _: None
-        """Told if the thread itself ends by an error."""
+        if kit.settings.blocked_after > 0:
+            self._watch = LoopWatch(kit.settings.blocked_after, kit.logger, threading.get_ident())
 
     @property
     def unbroken(self) -> float:
@@ -89,7 +92,7 @@ class Heartbeat:
             self._beat_until_stopped()
         except BaseException as error:  # ends here: a thread is not cancelled
             if not self._stop.is_set():
-                self._tell(self.broke, error)
+                self._tell(self._holder.heartbeat_broke, error)
 
     def _beat_until_stopped(self) -> None:
         # A connection may be dead without anybody having been told. One beat is lost on it; within the lease there
@@ -107,7 +110,7 @@ class Heartbeat:
 
     def _wait(self, seconds: float) -> bool:
         """Until it is time for the next beat, or somebody hurries us; with an eye on the event loop."""
-        watch, until = self.watch, time.monotonic() + seconds
+        watch, until = self._watch, time.monotonic() + seconds
         if watch is None:
             return self._hurried.wait(seconds)
         while (left := until - time.monotonic()) > 0:
@@ -124,10 +127,10 @@ class Heartbeat:
         return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
 
     def _beat_once(self, pulse: Pulse) -> None:
-        before = dict(self._holding())
+        before = dict(self._holder.holding())
         sent = time.monotonic()
         try:
-            answer = pulse.beat(self._worker_id(), len(before))
+            answer = pulse.beat(self._me.id, len(before))
         except StepfastError as error:
             self.unbroken_since = time.monotonic()
             self._logger.debug("heartbeat: %s", sentence(error))
@@ -138,10 +141,10 @@ class Heartbeat:
             if time.monotonic() - self._last > self._lease:
                 self.unbroken_since = time.monotonic()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
-            self._tell(self._answered, answer, before)
+            self._tell(self._holder.beat_answered, answer, before)
             return
         if time.monotonic() - self._last > self._lease:
-            self._tell(self._expired)
+            self._tell(self._holder.lease_expired)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -8,16 +8,14 @@ that holds it.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from typing import Protocol
 
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..model.tally import Believer
-from ..settings import Settings
-from ..store import Store
 from .doubts import Doubts
-from .patience import dutifully
+from .kit import Kit
 
 
 class Receipt(asyncio.Future[int]):
@@ -41,26 +39,27 @@ _HALF_FROM = 50
 """Crowds below this go in one batch: two would cost more than they overlap."""
 
 
+class FlushPort(Protocol):
+    """Whoever is told what came of flushes."""
+
+    def flushed(self, moves: list[Transition]) -> None:
+        """These are committed."""
+
+    def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
+        """Children were started, mail was left, steps of dags were released or are to end: all committed."""
+
+    def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
+        """Runs were refused (run id → claim), or something is asked of them."""
+
+
 class Journal:
     """Collects entries and flushes them, one transaction after the other."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        logger: logging.Logger,
-        worker_id: Callable[[], str],
-        heard: Callable[[dict[str, int], FlushAnswer], None],
-        flushed: Callable[[list[Transition]], None],
-        joined: Callable[[list[StepWith], FlushAnswer], None],
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._worker_id = worker_id
-        self._heard = heard
-        self._flushed = flushed
-        self._joined = joined
+    def __init__(self, kit: Kit, doubts: Doubts, port: FlushPort) -> None:
+        self._kit = kit
+        self._settings = kit.settings
+        self._doubts = doubts
+        self._port = port
         self._waiting: list[Item] = []
         self._under_way: list[Item] = []
         """What the flush that is under way carries."""
@@ -73,7 +72,6 @@ class Journal:
         """Whether the flusher has to be rung; while it is at work it looks by itself."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self.doubts = Doubts(dict)
         self.left: dict[str, Believer] = {}
         """Runs that are not at hand any more, but of which something is still to be written."""
         self._giving_up = False
@@ -161,7 +159,7 @@ class Journal:
         return items
 
     async def _flush(self, items: list[Item]) -> None:
-        worker, batch = self._worker_id(), Batch(doubts=self.doubts.open)
+        worker, batch = self._kit.me.id, Batch(doubts=self._doubts.open)
         items = self._sort(items, batch)
         if not items:
             return
@@ -204,17 +202,10 @@ class Journal:
 
     async def _write(self, worker: str, batch: Batch) -> FlushAnswer:
         def ask() -> Awaitable[FlushAnswer]:
-            self.doubts.asking()
-            return self._store.flush(worker, batch)
+            self._doubts.asking()
+            return self._kit.store.flush(worker, batch)
 
-        return await dutifully(
-            ask,
-            "journal",
-            self._logger,
-            self._settings.outage_backoff_max,
-            lambda: self._giving_up,
-            refusable=True,
-        )
+        return await self._kit.ask(ask, "journal", lambda: self._giving_up, refusable=True)
 
     async def _halve(self, items: list[Item], error: DatabaseRefused) -> None:
         """The database refuses something in the batch: find it, so that the others do not hang on it."""
@@ -225,7 +216,7 @@ class Journal:
             return
         entry, receipt = items[0]
         told = "journal: the database refused a record of run %s"
-        self._logger.error(told, entry.run_id, extra={"run_id": entry.run_id})
+        self._kit.logger.error(told, entry.run_id, extra={"run_id": entry.run_id})
         if receipt is not None and not receipt.done():
             receipt.set_exception(error)
 
@@ -253,8 +244,8 @@ class Journal:
             self._bell.set()
 
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
-        if self.doubts.open:
-            self.doubts.settle(batch, answer)
+        if self._doubts.open:
+            self._doubts.settle(batch, answer)
         if self.left:
             for run_id in batch.claims.keys() - answer.busy:
                 self.left.pop(run_id, None)
@@ -262,20 +253,20 @@ class Journal:
             for _, receipt in items:
                 if receipt is not None:
                     receipt.set_result(answer.now_ms)
-            self._flushed(batch.transitions)
+            self._port.flushed(batch.transitions)
         else:
             self._deliver_some(items, batch, answer)
         if batch.joint or answer.undelivered or answer.lanes or answer.asked_elsewhere:
             refused = answer.lost | answer.busy | answer.barred
             joint = [entry for entry in batch.joint if entry.run_id not in refused]
-            self._joined(joint, answer)
+            self._port.joined(joint, answer)
         if self._met_locked:
             for run_id in batch.claims.keys() - answer.busy:
                 self._met_locked.pop(run_id, None)
         if answer.busy:
             self._set_aside(answer.busy)
         if answer.lost or answer.asked:
-            self._heard({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
+            self._port.flush_answered({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
             await asyncio.sleep(0.005)  # only held rows are left: give their holder time to commit
 
@@ -292,7 +283,7 @@ class Journal:
                 receipt.set_result(answer.now_ms)
         self._waiting = again + self._waiting
         refused = answer.lost | answer.busy
-        self._flushed([move for move in batch.transitions if move.run_id not in refused])
+        self._port.flushed([move for move in batch.transitions if move.run_id not in refused])
 
     def disown(self) -> None:
         """The worker goes on under a new id: what was put in under the old one is not its to write."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
 from ..engine.execution import Execution
 from ..model.records import Look, Mailbox
-from ..settings import Settings
-from ..store import Store
-from .patience import dutifully
+from .kit import Kit
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
@@ -19,10 +16,8 @@ _MARGIN = 1.0
 class Mailman:
     """Asks when a run asks, and again whenever there may be something new."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
         self._watched: set[Execution] = set()
         """Runs in memory that wait for mail."""
         self._news = 0.0
@@ -67,10 +62,7 @@ class Mailman:
             wanted, self._wanted = self._wanted, {}
             looks, began = [execution.inbox.look(run_id) for run_id, (execution, _) in wanted.items()], time.monotonic()
             try:
-                found = await dutifully(
-                    lambda: self._store.mail(looks),  # noqa: B023
-                    "mail", self._logger, self._settings.outage_backoff_max,
-                )  # fmt: skip
+                found = await self._kit.ask(lambda: self._kit.store.mail(looks), "mail")  # noqa: B023
             except Exception as error:
                 self._fail(error, [future for _, future in wanted.values()])
                 continue
@@ -82,7 +74,7 @@ class Mailman:
 
     def _fail(self, error: Exception, futures: list[asyncio.Future[None]]) -> None:
         """A bug: those who wait for this look must not wait for ever, nor the others with them."""
-        self._logger.error("mail: unexpected error", exc_info=error)
+        self._kit.logger.error("mail: unexpected error", exc_info=error)
         for future in futures:
             if not future.done():
                 future.set_exception(error)
@@ -95,7 +87,7 @@ class Mailman:
         inbox = execution.inbox
         box = box or Mailbox(inbox.wakes, inbox.ends)  # the run is gone
         inbox.looked_at = began
-        inbox.put(box, look, self._settings.mail_bytes)
+        inbox.put(box, look, self._kit.settings.mail_bytes)
         if box.more and execution.closed is None:
             holder, next_look = self._wanted.setdefault(look.run_id, (execution, future))
             if holder is execution:

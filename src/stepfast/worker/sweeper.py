@@ -7,17 +7,14 @@ combined question per tick, so that an idle worker costs next to nothing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ..model.records import Lane, Tick
-from ..settings import Settings
-from ..store import Store
 from .claimer import Claimer
+from .kit import Kit
 from .neighbours import gone
-from .patience import dutifully
 from .vigil import Vigil
 
 T = TypeVar("T")
@@ -29,45 +26,46 @@ _BATCH = 1000
 """Rows moved by one statement: bounds how long they stay locked."""
 
 
+class SweepPort(Protocol):
+    """Whoever is told what a sweep has moved, and says whether this worker may bury others."""
+
+    def may_reap(self) -> bool:
+        """Whether a silent worker may be taken for dead."""
+        ...
+
+    def ready(self, lanes: Iterable[Lane]) -> None:
+        """Runs were put in line."""
+
+    def ended(self) -> None:
+        """Runs have ended."""
+
+    def mail_came(self) -> None:
+        """Mail was delivered to runs that workers hold."""
+
+    def steps_asked(self) -> None:
+        """Something is asked of runs that workers hold."""
+
+    def each_tick(self) -> None:
+        """Another tick is over."""
+
+
 class Sweeper:
     """Ticks for ever."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        logger: logging.Logger,
-        worker_id: Callable[[], str],
-        workflows: list[str],
-        queues: list[str] | None,
-        claimer: Claimer,
-        may_reap: Callable[[], bool],
-        ready: Callable[[Iterable[Lane]], None],
-        ended: Callable[[], None],
-        each_tick: Callable[[], None],
-        mail_came: Callable[[], None],
-        steps_asked: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._logger = logger
-        self._worker_id = worker_id
-        self._workflows = workflows
-        self._queues = queues
+    def __init__(self, kit: Kit, claimer: Claimer, port: SweepPort) -> None:
+        self._kit = kit
+        self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
+        self._me = kit.me
+        self._names = list(kit.me.workflows)
         self._claimer = claimer
-        self._may_reap = may_reap
-        self._ready = ready
-        self._ended = ended
-        self._each_tick = each_tick
-        self._mail_came = mail_came
-        self._steps_asked = steps_asked
+        self._port = port
         self._look = asyncio.Event()
-        self._vigil = Vigil(settings.sweep)
+        self._vigil = Vigil(kit.settings.sweep)
         self._next_watch = 0.0
         self._next_sweep = 0.0
         self._next_look = 0.0
         self._slow_before = False
-        self._wait = settings.busy_poll
+        self._wait = kit.settings.busy_poll
         self._stuck = False
         """Whether something is due, or to be delivered, that could not be moved: somebody holds its row."""
         self.ticks = 0
@@ -88,7 +86,7 @@ class Sweeper:
         while not self.stopped:
             self._look.clear()
             tick = await self.tick()
-            self._each_tick()
+            self._port.each_tick()
             await self._pause(tick)
 
     async def tick(self, look_for_lanes: bool = False) -> Tick:
@@ -109,7 +107,7 @@ class Sweeper:
         """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be
         walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
         began = time.monotonic()
-        tick = await self._store.tick(self._worker_id(), self._workflows, lanes, self._queues)
+        tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues)
         took = time.monotonic() - began
         if lanes:
             slow = took > _SLOW_LOOK
@@ -124,12 +122,12 @@ class Sweeper:
         while True:
             done = await self._ask(lambda: self._store.promote(_BATCH))
             if done.lanes:
-                self._ready(done.lanes)
+                self._port.ready(done.lanes)
             if done.ended:
                 self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
-                self._ended()
+                self._port.ended()
             if done.asked:
-                self._steps_asked()
+                self._port.steps_asked()
             moved += done.moved
             if done.moved < _BATCH:
                 return moved
@@ -140,11 +138,11 @@ class Sweeper:
         while True:
             done = await self._ask(lambda: self._store.deliver(_BATCH))
             if done.lanes:
-                self._ready(done.lanes)
+                self._port.ready(done.lanes)
             if done.running:
-                self._mail_came()
+                self._port.mail_came()
             if done.ended:
-                self._ended()
+                self._port.ended()
             moved += done.moved
             if done.moved < _BATCH and not done.ended:  # who was cancelled may have children
                 return moved
@@ -153,11 +151,11 @@ class Sweeper:
         now = time.monotonic()
         if now >= self._next_watch:
             self._next_watch = now + self._settings.sweep
-            beats = await self._ask(lambda: self._store.beats(self._worker_id()))
+            beats = await self._ask(lambda: self._store.beats(self._me.id))
             self._vigil.saw(beats, time.monotonic())
             if dead := gone(beats):
                 await self._bury(dead)
-        if now >= self._next_sweep and self._may_reap():
+        if now >= self._next_sweep and self._port.may_reap():
             self._next_sweep = now + self._settings.sweep
             await self._reap(self._vigil.silent(time.monotonic()))
 
@@ -172,16 +170,16 @@ class Sweeper:
         """Give back what dead workers held, in bounded batches; those of the silent whose leases are over are dead."""
         losses = self._settings.max_losses
         while True:
-            done = await self._ask(lambda: self._store.reap(self._worker_id(), _BATCH, losses, silent))
+            done = await self._ask(lambda: self._store.reap(self._me.id, _BATCH, losses, silent))
             if done.buried:
                 self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
             if done.dead_letters:
                 self._logger.error("dead letters after too many lost workers: %s", ", ".join(done.dead_letters))
-                self._ended()
+                self._port.ended()
             if done.lanes:
-                self._ready(done.lanes)
+                self._port.ready(done.lanes)
             if done.asked:
-                self._steps_asked()
+                self._port.steps_asked()
             if done.moved:
                 self.look_now()  # suspects among them stand in no lane: the next tick tells of these
             if done.moved < _BATCH:
@@ -207,4 +205,4 @@ class Sweeper:
             pass
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await dutifully(call, "sweep", self._logger, self._settings.outage_backoff_max, lambda: self.stopped)
+        return await self._kit.ask(call, "sweep", lambda: self.stopped)

@@ -1,0 +1,271 @@
+"""The duties of one worker, and what they tell each other.
+
+Each duty knows its kit and one port: the few things that it asks and tells. All ports lead here, so that who hears of
+what can be read in one place, and no duty knows another that it does not itself use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from ..errors import StepfastError
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, StepWith, Transition
+from ..model.status import COMPENSATING, TERMINAL
+from ..model.tally import Believer
+from ..store.protocol import Wakeups
+from .claimer import Claimer
+from .doubts import Doubts
+from .errands import Errands, NewChild
+from .executor import Executor
+from .graphs import Graphs
+from .heartbeat import Heartbeat
+from .journal import Journal
+from .kit import Kit
+from .mailman import Mailman
+from .strays import Strays
+from .sweeper import Sweeper
+from .wakeups import Switchboard, started_lanes
+
+
+class Duties:
+    """Made with the worker; begun and ended by it."""
+
+    def __init__(
+        self, kit: Kit, switchboard: Switchboard, new_child: NewChild, broke: Callable[[str, BaseException], None]
+    ) -> None:
+        self._kit = kit
+        self._me = kit.me
+        self._switchboard = switchboard
+        self._broke = broke
+        """Told of a duty that ended by an error."""
+        self._strays = Strays()
+        self.chores: set[asyncio.Task[Any]] = set()
+        """What is done once, beside the duties."""
+        self.stopping = False
+        """The worker stops: nothing is claimed any more, and nobody is taken for dead."""
+        self.doubts = Doubts(self._held)
+        self.journal = Journal(kit, self.doubts, self)
+        self.mailman = Mailman(kit)
+        self.graphs = Graphs(kit)
+        self.errands = Errands(kit, new_child, self.doubts, self)
+        self.executor = Executor(kit, self.journal, self.mailman, self.errands, self.graphs, self.slots_freed)
+        self.remembered: Mapping[str, int] = self.executor.cache.claims
+        self.claimer = Claimer(kit, self)
+        self.sweeper = Sweeper(kit, self.claimer, self)
+        self.heartbeat = Heartbeat(kit, self)
+
+    def listen(self) -> None:
+        """From here on wake-ups and broken connections are heard of."""
+        self._switchboard.subscribe(self._woken)
+        self._kit.store.breaks.subscribe(self._connection_broke)
+
+    def listen_no_more(self) -> None:
+        """Nothing that comes from outside the worker is heard any more. Safe to repeat."""
+        self._switchboard.unsubscribe(self._woken)
+        self._kit.store.breaks.unsubscribe(self._connection_broke)
+
+    def chore(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something once, beside the duties."""
+        task = asyncio.create_task(work)
+        self.chores.add(task)
+        task.add_done_callback(self.chores.discard)
+
+    # -- from outside ----------------------------------------------------------------------------------------------
+
+    def _woken(self, wakeups: Wakeups) -> None:
+        if wakeups.lanes:
+            self.claimer.woken(wakeups.lanes)
+        if wakeups.look:
+            self.sweeper.look_now()
+            self.mailman.told()
+            self.heartbeat.hurry()
+
+    def _connection_broke(self) -> None:
+        """What was acknowledged may be gone, as after a failover to a server that lagged behind: remembered histories
+        are read again, and what is held is compared before anything more is written of it."""
+        self.executor.cache.clear()
+        self.graphs.forget_outputs()
+        self.doubts.broke()
+
+    def _held(self) -> Mapping[str, Believer]:
+        """All runs of which something may still be written."""
+        return {**self.journal.left, **self.executor.running}
+
+    # -- the claimer's room ----------------------------------------------------------------------------------------
+
+    def free_slots(self) -> int:
+        """How many runs may be claimed."""
+        return 0 if self.stopping else self.executor.free
+
+    def suspect_room(self) -> list[int]:
+        """How many more runs that workers have died with may come in, by their losses."""
+        return self.executor.suspect_room()
+
+    def accept(self, runs: list[Claimed]) -> None:
+        """Into the slots with them; or back in line, if we stopped while the claim was under way."""
+        if self.stopping:
+            self.chore(self._give_back([(run.id, run.claim) for run in runs]))
+        else:
+            self.executor.accept(runs)
+            self._heed_breaks(runs)
+
+    def slots_freed(self) -> None:
+        """There is room for more."""
+        self.claimer.slots_freed()
+
+    def _heed_breaks(self, runs: list[Claimed]) -> None:
+        """These are new, and known from the database itself; unless a connection broke while they were claimed."""
+        if self.doubts.open:
+            for run in runs:
+                # What the claim before has still to say under the same number, its claim having vanished, is refused.
+                if not self.journal.has(run.id, run.claim):
+                    self.doubts.drop(run.id)
+        if self.doubts.last_break >= self.claimer.asked_at:
+            self.doubts.broke()
+
+    # -- what the sweeper tells ------------------------------------------------------------------------------------
+
+    def may_reap(self) -> bool:
+        """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
+        take everybody else for dead."""
+        return not self.stopping and self.heartbeat.unbroken >= self._kit.settings.lease
+
+    def ready(self, lanes: Iterable[Lane]) -> None:
+        """Runs were put in line."""
+        self._switchboard.ready(lanes)
+
+    def ended(self) -> None:
+        """Runs have ended."""
+        self._switchboard.ended()
+
+    def mail_came(self) -> None:
+        """Mail was delivered to runs that workers hold: to ours, or to those of others."""
+        self.mailman.told()
+        self._switchboard.tell_others()
+
+    def steps_asked(self) -> None:
+        """Something is asked of runs that workers hold."""
+        self._switchboard.look_everywhere()
+
+    def each_tick(self) -> None:
+        """What is looked at once a tick."""
+        self.executor.list_running_steps()
+        self.mailman.look_again()
+
+    # -- what the journal tells ------------------------------------------------------------------------------------
+
+    def flushed(self, moves: list[Transition]) -> None:
+        """Transitions are committed: whoever waits for these runs may look, and what went back in line is ready."""
+        if not moves:
+            return
+        ended = [move for move in moves if move.status in TERMINAL]
+        if ended:
+            self._switchboard.ended(ended)
+        if len(ended) < len(moves):
+            self.sweeper.look_now()  # something has a time now; it may come before the next tick
+        for move in moves:
+            if move.status == COMPENSATING or move.successor is not None:
+                self.sweeper.look_for_lanes()
+                break
+
+    def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
+        """Children were started, mail was left, steps of dags were released or are to end: all committed."""
+        ready, later = started_lanes(run for entry in entries for run in entry.starts)
+        if ready or answer.lanes:
+            self._switchboard.ready(ready | answer.lanes)
+        if answer.undelivered or later:
+            self.sweeper.look_now()
+        if answer.asked_elsewhere:
+            self._switchboard.look_everywhere()
+
+    def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
+        """Runs were refused, or something is asked of them."""
+        for run_id, claim in lost.items():
+            self.executor.lose(run_id, claim)
+        for run_id, what in answer.asked.items():
+            self.executor.ask(run_id, what)
+        if answer.vanished:
+            self.vanished((run_id, lost[run_id]) for run_id in answer.vanished)
+        if lost:
+            # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
+            # waiting for it, or a retry may be due sooner than the next tick.
+            self._switchboard.ended()
+            self.sweeper.look_now()
+
+    def vanished(self, held: Iterable[tuple[str, int]]) -> None:
+        """Less is stored of these runs than we were told. They still name us: back in line with them, to go on from
+        what is left."""
+        held = sorted(held)
+        for run_id, _ in held:
+            self._kit.logger.error(
+                "run %s: the database has lost records of it that were committed; it goes on from what is left", run_id,
+                extra={"run_id": run_id},
+            )  # fmt: skip
+            self.executor.cache.drop(run_id)
+        self.chore(self._give_back(held))
+
+    # -- what the heartbeat tells ----------------------------------------------------------------------------------
+
+    def holding(self) -> dict[str, int]:
+        """Run id → claim number of all that is held. Called from the heartbeat's thread."""
+        return self.executor.holding()
+
+    def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
+        """Compare what the database says we hold with what we know."""
+        if not answer.alive:
+            self._reborn()
+            return
+        held = {run.id: run.claim for run in answer.held}
+        for run_id, claim in before.items():
+            if held.get(run_id) != claim and self.executor.works_on(run_id, claim):
+                self.executor.lose(run_id, claim)
+        for run in answer.held:
+            if run.asked is not None:
+                self.executor.ask(run.id, run.asked, run.claim)
+        strays = self._strays.find(held, self._is_known, self.claimer.calls, self.claimer.asking)
+        if strays and not self.stopping:
+            self._kit.logger.warning("giving back %d runs that name this worker without its knowledge", len(strays))
+            self.chore(self._give_back(strays))
+
+    def _is_known(self, run_id: str, claim: int) -> bool:
+        """In the slots, or on its way out of them by an entry in the journal."""
+        execution = self.executor.running.get(run_id)
+        return (execution is not None and execution.claim == claim) or self.journal.has(run_id, claim)
+
+    async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
+        try:
+            await self._kit.store.give_back(self._me.id, list(held))
+            self.sweeper.look_for_lanes()
+        except StepfastError:
+            pass  # the next two beats find them again
+
+    def lease_expired(self) -> None:
+        """No beat has come through for a whole lease: others may own our runs by now."""
+        if self.executor.running:
+            told = "worker %s: no heartbeat for a whole lease; stopping its handlers"
+            self._kit.logger.error(told, self._me.id)
+            self.executor.lose_all()
+
+    def heartbeat_broke(self, error: BaseException) -> None:
+        """The thread itself ended by an error, which is a bug."""
+        self._broke("stepfast-heartbeat", error)
+
+    def _reborn(self) -> None:
+        """We were declared dead. Nothing we hold is ours; go on under a new id."""
+        if self.stopping:
+            return
+        old = self._me.renew()
+        self._kit.logger.error("worker %s was declared dead; going on as %s", old, self._me.id)
+        self.claimer.paused = True  # until the new id is known
+        self.executor.lose_all()
+        self.journal.disown()
+        self._strays.forget()
+        self.chore(self._register_again())
+
+    async def _register_again(self) -> None:
+        store, settings = self._kit.store, self._kit.settings
+        await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
+        self.claimer.paused = False
+        self.sweeper.look_now()

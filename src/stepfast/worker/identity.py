@@ -1,0 +1,54 @@
+"""Who a worker is to the database: its id, and which runs it takes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..engine.workflow import DAG_STEP, Workflow
+from ..model.ids import new_id
+from ..model.records import Lane, WorkerInfo
+from ..settings import Settings
+from .neighbours import this_process
+
+
+class Identity:
+    """The id changes when the worker was declared dead and goes on; what it takes does not."""
+
+    def __init__(self, workflows: Mapping[str, Workflow[Any, Any]], queues: Sequence[str] | None) -> None:
+        self.id = new_id()
+        self.workflows = dict(workflows)
+        """The code that is here, steps of dags among it, by name."""
+        self.versions = {name: workflow.version for name, workflow in workflows.items()}
+        self.queues = None if queues is None else list(queues)
+        """None: all of them."""
+        self._queues = frozenset(queues or ())
+
+    def renew(self) -> str:
+        """Go on under a new id; the old one."""
+        old, self.id = self.id, new_id()
+        return old
+
+    def serves(self, lane: Lane) -> bool:
+        """Whether this worker takes runs of a lane."""
+        return lane.workflow in self.versions and (self.queues is None or lane.queue in self._queues)
+
+    def declared(self) -> list[str]:
+        """The names that people have declared: without the steps of dags."""
+        return [name for name, workflow in self.workflows.items() if workflow.kind != DAG_STEP]
+
+    def info(self, settings: Settings) -> WorkerInfo:
+        """What the database is told."""
+        return WorkerInfo(
+            self.id,
+            socket.gethostname(),
+            os.getpid(),
+            self.queues,
+            self.versions,
+            settings.concurrency,
+            int(settings.lease * 1000),
+            process=this_process(),
+            modules={name: self.workflows[name].module for name in self.declared()},
+        )
