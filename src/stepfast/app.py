@@ -347,7 +347,9 @@ class Stepfast:
     ) -> None:
         """Use another database, or another namespace, than the code says. For tools, and only while not connected."""
         if self._connections.open:
-            raise ConfigurationError("an application that is connected cannot be redirected; close it first")
+            raise ConfigurationError(
+                "the database of an application cannot be changed while it is connected; close it first"
+            )
         if url is not None:
             self.url, self._pool, self.url_named = parse_url(url), None, True
         if namespace is not None:

@@ -113,7 +113,7 @@ class Rehearsals:
         and its records be of two moments."""
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
-            return UNKNOWN, f"no code of {row.workflow!r} is here"
+            return UNKNOWN, f"the application has no workflow {row.workflow!r}"
         if row.input is None:  # the list has left its input out
             whole = await self._store.run(row.id)
             if whole is None or whole.status in status.TERMINAL:
@@ -218,7 +218,7 @@ class Stage:
                 decode_input(Execution(claimed, workflow, self))
         except StepfastError as error:
             return DIVERGES, str(error)
-        return FITS, "a task begins anew"
+        return FITS, "a task is executed from its beginning"
 
     async def close(self) -> None:
         """Stop what is left, and end the thread."""
@@ -355,7 +355,7 @@ def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
     if ghost.beyond is not None:  # whatever the code said after that does not count
         return _at_the_end(ghost, f"the code goes on with {ghost.beyond.kind} {ghost.beyond.name!r}", ghost.beyond.line)
     if ghost.successor is not None:
-        return FITS, "it would go on as a new run"
+        return FITS, "it would go on as a new run (ctx.continue_as)"
     if error is not None:
         return _at_the_end(ghost, f"the code raises {sentence(error)}", _line(error))
     try:

@@ -218,7 +218,7 @@ class DeadlineExceeded(StepfastError):
 
 
 class NonDeterminismError(StepfastError):
-    """The code does not do again what is recorded of it: a step was renamed, moved, inserted or removed."""
+    """The code makes other calls than are recorded of the run: a step was renamed, moved, inserted or removed."""
 
 
 class SignalTimeout(RecordedError, TimeoutError):
@@ -226,7 +226,7 @@ class SignalTimeout(RecordedError, TimeoutError):
 
 
 class WaitTimeout(RecordedError, TimeoutError):
-    """What ``ctx.wait_until`` waits for did not come in time."""
+    """The check of ``ctx.wait_until`` did not become true in time."""
 
 
 class ChildFailed(RecordedError):

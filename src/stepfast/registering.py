@@ -57,7 +57,9 @@ class Registry:
             for step in dag.steps.values() if isinstance(dag, Dag) else ():
                 if step.name in found:
                     kind = found[step.name].kind
-                    raise ConfigurationError(f"{kind} {step.name!r} has the name of a step of dag {dag.name!r}")
+                    raise ConfigurationError(
+                        f"{kind} {step.name!r} has the name of a step of dag {dag.name!r}; rename one"
+                    )
                 found[step.name] = step
         return found
 

@@ -101,7 +101,7 @@ class Run(Generic[O]):
             if outcome is None:  # the timeout may be shorter than a question takes: ask once all the same
                 outcome = next(iter(await connected.store.outcomes([run_id])), None)
             if outcome is None:
-                stands = await connected.lookout.missing(run_id) or "it goes on, and may be asked again"
+                stands = await connected.lookout.missing(run_id) or "it goes on, and result() may be called again"
                 raise TimeoutError(f"run {run_id} has not ended within {limit:g} s; {stands}")
             if outcome.reason != status.REASON_CONTINUED:
                 return outcome
@@ -232,8 +232,10 @@ class Run(Generic[O]):
         if asked.done:
             return
         if asked.reason == status.NO_SUCH_STEP:
-            raise InvalidState(f"run {self.id} has no step {name!r} that goes on; a dag run takes signals by step")
-        raise InvalidState(f"run {mail.run_id} is {asked.status}; a signal can only be sent to a run that goes on")
+            raise InvalidState(f"run {self.id} has no unfinished step {name!r}; a signal to a dag run names its step")
+        raise InvalidState(
+            f"run {mail.run_id} is {asked.status}; a signal can only be sent to a run that has not ended"
+        )
 
     async def cancel(self) -> None:
         """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
@@ -247,7 +249,9 @@ class Run(Generic[O]):
         """Hold it, from the next step on, until ``resume``. Signals are kept; a sleep is not made longer or shorter."""
         asked, run_id = await self._wish("paused", (await self._connect()).store.pause)
         if not asked.done:
-            raise InvalidState(f"run {run_id} is {asked.status}; only a run that goes on can be paused")
+            raise InvalidState(
+                f"run {run_id} is {asked.status}; only a run that has not ended, and is not being undone, can be paused"
+            )
 
     async def resume(self) -> None:
         """Let a paused run go on; for one that waits for a check, make the check due."""
@@ -328,9 +332,11 @@ class Run(Generic[O]):
 
     async def _start_anew(self) -> Run[O]:
         row = await self._row()
-        self._refuse_step(row, "started anew")
+        self._refuse_step(row, "retried")
         if row.status not in status.TERMINAL:
-            raise InvalidState(f"run {self.id} is {row.status}; only a run that has ended can be started anew")
+            raise InvalidState(
+                f"run {self.id} is {row.status}; only a run that has ended can be retried from its start"
+            )
         shape = RunShape(
             row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=row.deadline_ms,
             max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags), format=row.format,

@@ -111,7 +111,7 @@ class Starter:
         except StepfastError as error:
             _fail(items, error)
         except asyncio.CancelledError:
-            _fail(items, AppClosed("the application was closed; whether the run was started is not known"))
+            _fail(items, AppClosed("the application was closed; the run may have been started or not: look for it"))
             raise
         except Exception as error:
             self._logger.exception("start: unexpected error")

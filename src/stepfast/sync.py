@@ -108,7 +108,9 @@ class SyncApp:
             return self._app.sync.call(coroutine)
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise ContextMisuse("app.sync would wait for itself in here: it is for code without an event loop")
+            raise ContextMisuse(
+                "app.sync was called in its own event loop, which it would block for ever: use `await app.…` here"
+            )
         with self._lock:
             if self._over:
                 coroutine.close()

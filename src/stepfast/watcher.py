@@ -132,5 +132,5 @@ class Watcher:
 
 def _closed(run_id: str) -> AppClosed:
     return AppClosed(
-        f"the application was closed before run {run_id} had ended; the run goes on, and may be asked again"
+        f"the application was closed before run {run_id} had ended; the run goes on, and can be asked again"
     )

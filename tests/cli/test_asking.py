@@ -157,4 +157,6 @@ def test_starting_anew_for_scripts_names_the_new_run(stepfast: Verbs, shop: Shop
     assert told == {"id": run_id, "retried": True, "error": None, "run": told["run"]}
     assert stepfast.json("show", told["run"])["origin"] == run_id
     ready = shop.start("nothing")
-    assert "only a run that has ended can be started anew" in stepfast.error("retry", "--from-start", ready, code=1)
+    assert "only a run that has ended can be retried from its start" in stepfast.error(
+        "retry", "--from-start", ready, code=1
+    )

@@ -129,7 +129,7 @@ def test_an_approval_waits_and_how_to_answer_is_said(stepfast: Verbs, shop: Shop
     assert re.search(r"○ │ +boss_ok +waiting \(signal 'boss_ok'\)", text)
     assert re.search(r"○─╯ +ship +waiting \(steps\)", text)
     sentence = stepfast.json("show", run_id)["why"]
-    assert sentence.startswith("4 of 6 steps are settled. 'boss_ok' waits for an answer until ")
+    assert sentence.startswith("4 of 6 steps have ended. 'boss_ok' waits for an answer until ")
     assert f"`stepfast signal {run_id} boss_ok true` approves" in sentence
     assert stepfast("signal", run_id, "boss_ok", "true").stdout.strip() == run_id
     shop.drain("fulfil")
@@ -164,7 +164,7 @@ def test_a_failed_step_is_told_and_the_way_back(stepfast: Verbs, shop: Shop) -> 
 def test_what_holds_a_step_up_is_told(stepfast: Verbs, shop: Shop) -> None:
     waits = shop.start("line", module="fulfil")
     assert stepfast.json("show", waits)["why"] == (
-        "0 of 2 steps are settled. 'knock': it is ready and stands in line, but there is no live worker: "
+        "0 of 2 steps have ended. 'knock': it is ready to be claimed, but there is no live worker: "
         "start one with `stepfast worker module:app`."
     )
     shop.drain("fulfil")
@@ -182,8 +182,8 @@ def test_many_steps_that_could_go_on_are_counted(stepfast: Verbs, shop: Shop) ->
         "for n in range(9): dag.declare(lambda ctx: 0, name=f's{n}')\n",
     )
     sentence = stepfast.json("show", shop.start("many", module="many"))["why"]
-    assert sentence.startswith("0 of 9 steps are settled. 's0': it is ready")
-    assert sentence.endswith("6 more steps could go on.")
+    assert sentence.startswith("0 of 9 steps have ended. 's0': it is ready")
+    assert sentence.endswith("6 more steps can be executed.")
 
 
 def test_an_error_that_was_caught_is_told_so(stepfast: Verbs, shop: Shop) -> None:
@@ -224,7 +224,7 @@ def test_a_step_can_be_shown_by_its_own_id(stepfast: Verbs, shop: Shop) -> None:
 
 def test_a_signal_that_no_step_waits_for(stepfast: Verbs, shop: Shop) -> None:
     run_id = dag(shop)
-    assert "has no step 'bos_ok'" in stepfast.error("signal", run_id, "bos_ok", "true", code=1)
+    assert "has no unfinished step 'bos_ok'" in stepfast.error("signal", run_id, "bos_ok", "true", code=1)
 
 
 def test_a_dag_run_that_was_undone_is_tried_again_from_its_start_only(stepfast: Verbs, shop: Shop) -> None:
@@ -296,7 +296,7 @@ def test_a_failed_dag_run_goes_on_where_it_was(stepfast: Verbs, shop: Shop) -> N
     assert stepfast("retry", run_id).stdout.split() == [run_id]
     assert [row[2] for row in table(stepfast("show", run_id).stdout)] == [
         "completed",
-        "waiting (in line)",
+        "waiting (queued)",
         "waiting (steps)",
     ]
     shop.drain("mending")
@@ -310,7 +310,7 @@ def test_a_dag_run_is_paused_and_resumed(stepfast: Verbs, shop: Shop) -> None:
     shop.drain("fulfil")
     text = stepfast("show", run_id).stdout
     assert re.search(r"status +paused\n", text) and re.search(r"boss_ok +paused", text)
-    assert f"An operator holds it; `stepfast resume {run_id}` lets it go on." in text
+    assert f"An operator paused it; `stepfast resume {run_id}` lets it go on." in text
     assert [run["id"] for run in stepfast.json("runs", "--status", "paused")] == [run_id]
     [told] = stepfast.json("resume", run_id)
     assert (told["resumed"], told["status"]) == (True, "running")

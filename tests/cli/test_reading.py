@@ -230,7 +230,7 @@ def test_show_what_a_race_waits_for_and_what_lost_it(stepfast: Verbs, shop: Shop
     run_id = shop.started("pledge")
     text = stepfast("show", run_id).stdout
     assert "waiting (signal 'paid' and time)" in text
-    assert "It waits for signal 'paid' and a time; the first time comes in " in text
+    assert "It waits for signal 'paid' and a time; the first time is due in " in text
     assert f"`stepfast signal {run_id} paid JSON` sends it." in text
     assert stepfast.json("show", run_id)["waiting_for"] == "signal:paid, time"
     stepfast("signal", run_id, "paid")

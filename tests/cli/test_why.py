@@ -34,7 +34,7 @@ def why(stepfast: Verbs, shop: Shop) -> Callable[..., str]:
 
 def test_no_worker_at_all(why: Callable[..., str], shop: Shop) -> None:
     assert why(shop.start("nothing")) == (
-        "It is ready and stands in line, but there is no live worker: start one with `stepfast worker module:app`."
+        "It is ready to be claimed, but there is no live worker: start one with `stepfast worker module:app`."
     )
 
 
@@ -91,7 +91,7 @@ def test_a_suspect(why: Callable[..., str]) -> None:
             await scene.lose(run_id)
         return run_id
 
-    assert why(scene).startswith("It is a suspect: 3 workers died while executing it, so it stands apart")
+    assert why(scene).startswith("It is a suspect: 3 workers died while executing it. Such runs are tried apart")
 
 
 # -- not yet due
@@ -161,8 +161,8 @@ def test_a_sleep_that_is_over(why: Callable[..., str], shop: Shop) -> None:
 def test_waiting_for_a_check(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("tide")
     sentence = why(run_id)
-    assert sentence.startswith("It waits until 'is_high' is so, and asks again in ")
-    assert f"`stepfast resume {run_id}` makes it ask at once." in sentence
+    assert sentence.startswith("It waits until check 'is_high' becomes true, and checks again in ")
+    assert f"`stepfast resume {run_id}` makes it check at once." in sentence
 
 
 def test_waiting_for_a_child(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
@@ -234,7 +234,7 @@ def test_owned_by_a_dead_worker(why: Callable[..., str], shop: Shop) -> None:
 
     sentence = why(scene)
     assert sentence.startswith("Its worker harbour:7 is dead: silent for ")
-    assert "with a lease of 30 s; it will be given back once a worker lives again" in sentence
+    assert "with a lease of 30 s; it will be queued again once there is a live worker" in sentence
 
 
 def test_owned_by_a_dead_worker_while_another_lives(why: Callable[..., str]) -> None:
@@ -244,7 +244,7 @@ def test_owned_by_a_dead_worker_while_another_lives(why: Callable[..., str]) -> 
         await scene.add_worker()
         return run_id
 
-    assert "a live worker gives it back within seconds" in why(scene)
+    assert "a live worker queues it again within seconds" in why(scene)
 
 
 def test_owned_by_nobody_known(why: Callable[..., str]) -> None:
@@ -253,7 +253,7 @@ def test_owned_by_nobody_known(why: Callable[..., str]) -> None:
         await scene.rows.fetch("DELETE FROM [workers] WHERE id = ?", worker)
         return run_id
 
-    assert "is gone without a word" in why(scene)
+    assert "is not registered any more" in why(scene)
 
 
 # -- ended
@@ -311,7 +311,7 @@ def test_expired_but_nobody_has_looked_yet(why: Callable[..., str]) -> None:
             await scene.rows.shift(run_id, column, -2 * MINUTE)
         return run_id
 
-    assert "will be ended by the next worker that looks" in why(scene)
+    assert "will be ended by a live worker within seconds" in why(scene)
 
 
 def test_cancelled(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
@@ -332,7 +332,7 @@ def test_gone_on_as_another(why: Callable[..., str], stepfast: Verbs, shop: Shop
 def test_held(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("nothing")
     stepfast("pause", run_id)
-    assert why(run_id) == f"An operator holds it; `stepfast resume {run_id}` lets it go on."
+    assert why(run_id) == f"An operator paused it; `stepfast resume {run_id}` lets it go on."
 
 
 def test_held_while_it_waits(why: Callable[..., str], stepfast: Verbs, shop: Shop) -> None:
@@ -388,7 +388,7 @@ def test_an_undo_that_failed(why: Callable[..., str], shop: Shop) -> None:
     run_id = shop.started("saga", "fail", module="jam")
     sentence = why(run_id)
     assert sentence.startswith("Its completed steps were to be undone, but that failed: CompensationFailed: undo ")
-    assert f"See to them, then `stepfast retry --from-start {run_id}`" in sentence
+    assert f"Undo them by hand, then `stepfast retry --from-start {run_id}`" in sentence
 
 
 # -- code that changed
@@ -418,6 +418,6 @@ async def moving(ctx: Context) -> None:
     shop.drain("one")
     shop.call(again, "two")
     sentence = why(run_id)
-    assert sentence.startswith("The code no longer does what is recorded of this run:")
+    assert sentence.startswith("The code makes other calls than are recorded of this run:")
     assert "'first'" in sentence and "'another'" in sentence
     assert f"then `stepfast retry {run_id}`." in sentence

@@ -250,7 +250,7 @@ async def test_the_timeout_counts_from_when_the_gate_is_reached(app: Stepfast) -
 
 async def test_a_signal_to_no_step_of_the_run_is_refused(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare())
-    with pytest.raises(InvalidState, match="has no step 'manager'"):
+    with pytest.raises(InvalidState, match="has no unfinished step 'manager'"):
         await run.signal("manager", True)
 
 
@@ -268,7 +268,7 @@ async def test_a_signal_to_a_gate_that_was_passed_is_refused(app: Stepfast, decl
     await run.signal("ok", True)
     async with app.worker():
         await gate.reached()
-        with pytest.raises(InvalidState, match="has no step 'ok' that goes on"):
+        with pytest.raises(InvalidState, match="has no unfinished step 'ok'"):
             await run.signal("ok", False)
         gate.open()
         await run.result()
@@ -423,4 +423,4 @@ async def test_what_a_step_did_before_the_code_had_a_gate_instead_counts_as_not_
     assert (await how(run))["check"] == "failed"
     error = (await steps_of(run))["check"].error
     assert error is not None
-    assert "could not be reached by the code as it is now" in error.message
+    assert "was not called: the code as it is now does not call that step" in error.message

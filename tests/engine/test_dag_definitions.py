@@ -59,9 +59,9 @@ async def test_all_problems_are_reported_together_and_by_name(app: Stepfast) -> 
         "there are two steps named 'a'",
         "step 'a' comes after 'nowhere', which does not exist",
         "step 'd' names a dependency twice",
-        "step 'e' wants at least 2 of 1 dependencies",
-        "step 'f' wants at least 1 dependencies and has none",
-        "step 'g' goes to 'gone' on ValueError, which does not exist",
+        "at_least of step 'e' is 2, but the number of its dependencies is 1",
+        "step 'f' says how many dependencies it waits for (join or at_least), but has none",
+        "step 'g' catches ValueError with step 'gone', which does not exist",
         "the steps wait for each other in a circle: b → c → b",
     ])  # fmt: skip
     for problem in caught.value.problems:

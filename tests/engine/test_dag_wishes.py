@@ -382,7 +382,9 @@ async def test_a_run_that_is_undone_is_not_paused(app: Stepfast) -> None:
     run = await app.start(dag)
     async with app.worker():
         await gate.reached()
-        with pytest.raises(InvalidState, match="is compensating; only a run that goes on can be paused"):
+        with pytest.raises(
+            InvalidState, match="is compensating; only a run that has not ended, and is not being undone, can be paused"
+        ):
             await run.pause()
         gate.open()
         await eventually(lambda: has_ended(run))

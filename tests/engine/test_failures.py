@@ -128,7 +128,7 @@ def fail_with(error: BaseException) -> None:
         (ValueError("half \ud800 pair"), "half \\ud800 pair"),
         (ValueError("x" * 200_000), "x" * 65536),
         (ValueError(), ""),
-        (Unspeakable(), "(its message cannot be had: __str__ raised RuntimeError)"),
+        (Unspeakable(), "(no message: __str__ raised RuntimeError)"),
         (KeyError("a", 2), "('a', 2)"),
         (SystemExit(3), "sys.exit(3) was called; a handler cannot end its worker"),
         (asyncio.CancelledError("odd"), "odd"),

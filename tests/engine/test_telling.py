@@ -80,10 +80,10 @@ async def test_failed_attempts_and_tries_say_when_they_are_made_again(caplog: py
         assert await run.status() == "completed"
     told = [r.getMessage().partition("): ")[2] for r in caplog.records if getattr(r, "run_id", None) == run.id]
     assert told == [
-        "step 'flaky', try 1 failed with ValueError: call 1; next in 0.0 s",
+        "step 'flaky', try 1 failed with ValueError: call 1; next try in 0.0 s",
         "step 'flaky', try 2 failed with ValueError: call 2; no further try",
-        "attempt 1 failed with StepFailed: step 'flaky' failed: ValueError: call 2; next in 0.0 s",
-        "step 'flaky', try 1 failed with ValueError: call 3; next in 0.0 s",
+        "attempt 1 failed with StepFailed: step 'flaky' failed: ValueError: call 2; next attempt in 0.0 s",
+        "step 'flaky', try 1 failed with ValueError: call 3; next try in 0.0 s",
     ]
 
 

@@ -890,7 +890,7 @@ async def test_an_undo_that_is_no_longer_in_the_code_is_reported(make_app: MakeA
     gate.open()
     await new.drain()
     assert trip.undone == ["flight"]
-    with pytest.raises(RunFailed, match="undo 'unbook' of step 'book hotel' could not be reached") as failed:
+    with pytest.raises(RunFailed, match="undo 'unbook' of step 'book hotel' was not called") as failed:
         await run.result()
     assert failed.value.reason == "undo_failed"
 

@@ -306,7 +306,7 @@ async def test_a_timeout_can_be_handled(app: Stepfast, outside: Outside, calls: 
     outside.answer = "too late"
     gate.open()
     await app.drain()
-    assert await run.result(timeout=PATIENCE) == "WaitTimeout: 'ask' was not so within 3600 s"
+    assert await run.result(timeout=PATIENCE) == "WaitTimeout: check 'ask' did not become true within 3600 s"
     assert calls["ask"] == 3
     assert await count(app, "steps", run) == 2
 

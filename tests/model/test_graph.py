@@ -100,11 +100,11 @@ def test_all_problems_are_reported_together_and_by_name() -> None:
         "step 'a' comes after 'nobody', which does not exist",
         "step 'b' comes after itself",
         "step 'c' names a dependency twice",
-        "step 'd' goes to 'nowhere' on Declined, which does not exist",
-        "step 'd' goes to itself on Closed",
-        "step 'e' wants at least 3 of 2 dependencies",
-        "step 'f' wants at least 1 dependencies and has none",
-        "step 'g' wants at least 0 of 1 dependencies",
+        "step 'd' catches Declined with step 'nowhere', which does not exist",
+        "step 'd' catches Closed with itself",
+        "at_least of step 'e' is 3, but the number of its dependencies is 2",
+        "step 'f' says how many dependencies it waits for (join or at_least), but has none",
+        "at_least of step 'g' is 0, but the number of its dependencies is 1",
     ]
     assert isinstance(caught.value, ConfigurationError)
     assert "'orders'" in str(caught.value)

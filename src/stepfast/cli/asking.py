@@ -54,7 +54,7 @@ async def pause(session: Session, runs: RunsArgument) -> None:
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
         await run.pause()
-        return await _asked(run, "it will be held after the step that is being executed")
+        return await _asked(run, "it will be paused after the step that is being executed")
 
     await each_run(session, runs, "paused", ask)
 

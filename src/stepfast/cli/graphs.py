@@ -158,7 +158,7 @@ def _undos(found: Graph, steps: Sequence[StepInfo]) -> dict[str, StepInfo]:
 def _state(step: StepInfo) -> str:
     """Where it stands, with what it waits for or why it ended, unless that goes without saying."""
     if step.status == status.WAITING and step.detail is None:
-        return f"{step.status} ({'retry' if step.error is not None else 'in line'})"
+        return f"{step.status} ({'retry' if step.error is not None else status.QUEUED})"
     if step.detail in (None, step.status, status.REASON_CODE):
         return step.status
     kind, _, target = step.detail.partition(":")

@@ -171,8 +171,7 @@ def _unserved_check(
     places = {(lane.workflow, lane.queue) for lane in lanes} | {(workflow, queue) for queue, workflow, _ in suspects}
     vain = sorted(place for place in places if not any(serves(w, *place) for w in live))
     if not vain:
-        served = f"{count(len(places), 'line')} of ready runs, each served"
-        return Check("queues", True, served if places else "no run waits")
+        return Check("queues", True, "live workers serve every ready run" if places else "no run is ready")
     text = listed([f"{workflow!r} in queue {queue!r}" for workflow, queue in vain])
     return Check(
         "queues",

@@ -39,7 +39,7 @@ REASONS = {
     status.REASON_DEADLINE: "it did not end before its deadline",
     status.REASON_EXPIRED: "no worker picked it up in time",
     status.REASON_LOST: "too many workers died with it",
-    status.REASON_NON_DETERMINISM: "the code does not do again what is recorded of it",
+    status.REASON_NON_DETERMINISM: "the code makes other calls than are recorded",
     status.REASON_CANCELLED: "somebody cancelled it",
     status.REASON_UNDO: "completed steps were to be undone, and not all could be",
     status.REASON_CONTINUED: "it goes on as another run",

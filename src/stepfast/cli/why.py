@@ -50,11 +50,11 @@ def why(
 
 
 def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
-    text = "It is ready and stands in line"
+    text = "It is ready to be claimed"
     if run.losses >= SUSPECT_LOSSES:
         text = (
-            f"It is a suspect: {count(run.losses, 'worker')} died while executing it, so it stands apart: such runs "
-            "are tried in groups, those with the fewest losses first, until the one to blame is found"
+            f"It is a suspect: {count(run.losses, 'worker')} died while executing it. Such runs are tried apart "
+            "from the others, in groups, those with the fewest losses first, until the one to blame is found"
         )
     return f"{text}{_who_serves(run, workers)}{_expiry(run)}"
 
@@ -89,7 +89,7 @@ def _expiry(run: RunInfo) -> str:
     if run.expires_at is None or run.started_at is not None:
         return ""
     if run.expires_at <= run.read_at:
-        return f" It expired {_ago(run.expires_at, run)} and will be ended by the next worker that looks."
+        return f" It expired {_ago(run.expires_at, run)} and will be ended by a live worker within seconds."
     return f" It expires {ago(run.expires_at, run.read_at)} unless it is picked up."
 
 
@@ -100,7 +100,7 @@ def _put_off(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     if run.error is not None and run.attempt > 1:
         cause = f"attempt {run.attempt - 1} failed with {_error(run.error)}; attempt {run.attempt}"
     else:
-        cause = "its start was put off" if run.started_at is None else "it was given back for a moment"
+        cause = "its start was put off" if run.started_at is None else "its worker gave it back"
         cause += "; it"
     return f"It is queued: {cause} is due {_due(run)}.{_overdue(run, workers)}"
 
@@ -137,9 +137,10 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
     if what == status.WAITING_CHECK:
         checks = [repr(s.name) for s in steps if s.kind == "wait_until" and s.status == status.WAITING]
+        which = f"check {listed(checks)}" if checks else "its check"
         return (
-            f"It waits until {listed(checks) if checks else 'something outside'} is so, and asks again {_due(run)}; "
-            f"`stepfast resume {run.id}` makes it ask at once."
+            f"It waits until {which} becomes true, and checks again {_due(run)}; "
+            f"`stepfast resume {run.id}` makes it check at once."
         )
     return f"It waits for {run.waiting_for or 'something'}{_at_the_latest(run)}."
 
@@ -161,7 +162,7 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
         else:
             said.append(part)
     sends = f"; {listed(commands)} {'sends it' if len(commands) == 1 else 'send them'}" if commands else ""
-    due = "" if run.due_at is None else f"; the first time comes {_due(run)}"
+    due = "" if run.due_at is None else f"; the first time is due {_due(run)}"
     return f"It waits for {listed(said)}{due}{sends}."
 
 
@@ -220,7 +221,7 @@ def _open_children(children: Sequence[RunInfo]) -> str:
 
 
 def _paused(run: RunInfo) -> str:
-    text = f"An operator holds it; `stepfast resume {run.id}` lets it go on."
+    text = f"An operator paused it; `stepfast resume {run.id}` lets it go on."
     if run.waiting_for:
         text += f" Meanwhile it waits for {waited_for(run.waiting_for)}: what comes is kept for it."
     if run.deadline is not None:
@@ -259,7 +260,7 @@ def _cause(run: RunInfo) -> str:
 def _running(run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo]) -> str:
     owner = next((worker for worker in workers if worker.id == run.worker), None)
     if owner is None:
-        return f"Its worker {run.worker} is gone without a word; {_reaped(workers)}"
+        return f"Its worker {run.worker} is not registered any more; {_reaped(workers)}"
     name, silent = worker_name(owner), lasting(owner.age_ms / 1000)
     if owner.state == "dead":
         lease = lasting(owner.lease_ms / 1000)
@@ -279,15 +280,17 @@ def _since(step: StepInfo, run: RunInfo) -> str:
 def _reaped(workers: Sequence[WorkerInfo]) -> str:
     live = claiming_workers(workers)
     if not live:
-        return "it will be given back once a worker lives again: start one with `stepfast worker module:app`."
+        return "it will be queued again once there is a live worker: start one with `stepfast worker module:app`."
     longest = lasting(max(worker.lease_ms for worker in live) / 1000)
-    return f"a live worker gives it back within seconds (one that has just started: after its first lease, {longest})."
+    return (
+        f"a live worker queues it again within seconds (one that has just started: after its first lease, {longest})."
+    )
 
 
 def _asked(run: RunInfo) -> str:
     if run.asked == status.ASK_CANCEL:
         return " It was asked to cancel: it will be ended after the step that is being executed."
-    return " It was asked to pause: it will be held after the step that is being executed." if run.asked else ""
+    return " It was asked to pause: it will be paused after the step that is being executed." if run.asked else ""
 
 
 # -- ended ---------------------------------------------------------------------------------------------------------
@@ -306,7 +309,9 @@ def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
     if run.status == status.COMPENSATED:
         return f"{_cause(run)}, and its completed steps were undone ({when}); {anew}."
     if run.reason == status.REASON_UNDO:
-        return f"Its completed steps were to be undone, but that failed: {error} ({when}). See to them, then {anew}."
+        return (
+            f"Its completed steps were to be undone, but that failed: {error} ({when}). Undo them by hand, then {anew}."
+        )
     if nodes and any(_was_undone(step) for step in nodes):
         return f"{_cause(run)} ({when}), and a step of it was undone; {anew}."
     if nodes:
@@ -320,7 +325,7 @@ def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
         )
     if run.reason == status.REASON_NON_DETERMINISM:
         return (
-            f"The code no longer does what is recorded of this run: {error}. Deploy code that follows the recorded "
+            f"The code makes other calls than are recorded of this run: {error}. Deploy code that follows the recorded "
             f"steps (listed below), then {again}. {cancel}"
         )
     if run.reason == status.REASON_EXPIRED:

@@ -28,14 +28,14 @@ def why_dag(
 ) -> str:
     """The sentences. ``open_steps`` are, as runs, the first of those that wait for no other step, with ``more`` beside
     them."""
-    settled = sum(step.status in status.TERMINAL for step in steps)
+    ended = sum(step.status in status.TERMINAL for step in steps)
     names = {step.child: step.name for step in steps}
     failed = [repr(step.name) for step in steps if step.status == status.FAILED]
-    text = f"{settled} of {count(len(steps), 'step')} {'is' if settled == 1 else 'are'} settled"
+    text = f"{ended} of {count(len(steps), 'step')} {'has' if ended == 1 else 'have'} ended"
     told = [f"{text}; {listed(failed)} failed." if failed else f"{text}."]
     told += [_step(run, step, names[step.id], workers) for step in open_steps]
     if more:
-        told.append(f"{count(more, 'more step')} could go on.")
+        told.append(f"{count(more, 'more step')} can be executed.")
     return " ".join(told)
 
 

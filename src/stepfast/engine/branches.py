@@ -142,7 +142,8 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         winner = msgspec.json.decode(record.output or "null")
         if winner not in self._runners:
             raise ContextMisuse(
-                f"the race was won by {winner!r}, which is not among {', '.join(self._runners)} any more"
+                f"the recorded winner of ctx.first is {winner!r}, but the code now has {', '.join(self._runners)}: "
+                "keep the name of a winner that is recorded"
             )
         await self._show(call for name, call in self._runners.items() if name != winner)
         self._give_up_all_but(winner)

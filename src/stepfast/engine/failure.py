@@ -122,7 +122,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as trouble:
-        return f"(its message cannot be had: __str__ raised {type(trouble).__name__})"
+        return f"(no message: __str__ raised {type(trouble).__name__})"
 
 
 def _clean(text: str) -> str:

@@ -101,7 +101,9 @@ class UntilCall(StepCall[T]):
             execution = self._execution
             now = execution.database_now()
             if due_at is not None and now >= due_at:
-                late = WaitTimeout(f"{self.name!r} was not so within {(self._timeout_ms or 0) / 1000:g} s")
+                late = WaitTimeout(
+                    f"check {self.name!r} did not become true within {(self._timeout_ms or 0) / 1000:g} s"
+                )
                 self._began = self._since
                 raise late  # to be recorded as the last failure, which no further try follows
             self._next_at = now + self._every_ms if due_at is None else min(now + self._every_ms, due_at)

@@ -46,7 +46,9 @@ async def replay(
         return ghost, error  # by something that the code awaited
     except BaseException as error:  # ends here: a cancellation was caught above, and the rest is what the code says
         if limit.expired():
-            return ghost, AttemptTimeout(f"with nothing but records to read, the code took longer than {longest:g} s")
+            return ghost, AttemptTimeout(
+                f"the code took longer than {longest:g} s, although every call was answered from its record"
+            )
         return ghost, error
     finally:
         current_execution.reset(token)

@@ -29,7 +29,7 @@ def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: f
     execution.recorder.logger.info(
         "run %s (%s): %s %r, try %d failed with %s; %s",
         execution.run_id, execution.workflow.name, "undo" if call.kind == UNDO else "step", call.name, number,
-        _why(execution, error), "no further try" if delay is None else f"next in {delay:.1f} s",
+        _why(execution, error), "no further try" if delay is None else f"next try in {delay:.1f} s",
         exc_info=_shown(execution, error), extra=ids_of(execution, call.name),
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: f
 def tell_attempt(execution: Execution, error: BaseException, delay: float) -> None:
     """An attempt of a run failed, and there will be another."""
     execution.recorder.logger.info(
-        "run %s (%s): attempt %d failed with %s; next in %.1f s",
+        "run %s (%s): attempt %d failed with %s; next attempt in %.1f s",
         execution.run_id, execution.workflow.name, execution.claimed.attempt, _why(execution, error), delay,
         exc_info=_shown(execution, error), extra=ids_of(execution, step_of(error)),
     )  # fmt: skip

@@ -63,7 +63,7 @@ def unreachable(execution: Execution, undoable: list[Undoable]) -> list[str]:
     """Steps whose undo today's code no longer leads to."""
     reached = {item.seq for item in undoable}
     return [
-        f"undo {record.undo!r} of step {record.name!r} could not be reached by the code as it is now"
+        f"undo {record.undo!r} of step {record.name!r} was not called: the code as it is now does not call that step"
         for record in execution.history.records.values()
         if record.undo is not None and record.status == status.COMPLETED and record.seq not in reached
     ]

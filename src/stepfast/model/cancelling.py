@@ -28,5 +28,8 @@ def may_have_acted(losses: int, status: str, running: str | None, last: str | No
         step = f"step {running!r}"
     else:
         step = "its first step" if last is None else f"the step after {last!r}"
-    message = f"{step} may have acted: {losses} workers died with this run, and no record tells. It was not undone"
+    message = (
+        f"{step} may have acted: {losses} workers died with this run before a result was recorded. It was not undone: "
+        "look whether it happened, and undo it by hand"
+    )
     return msgspec.json.encode({"type": "MayHaveActed", "message": message, "retryable": False}).decode()

@@ -187,14 +187,14 @@ class Graph:
             yield f"step {node.name!r} names a dependency twice"
         for error, target in node.catch.items():
             if target not in self.nodes:
-                yield f"step {node.name!r} goes to {target!r} on {error}, which does not exist"
+                yield f"step {node.name!r} catches {error} with step {target!r}, which does not exist"
             if target == node.name:
-                yield f"step {node.name!r} goes to itself on {error}"
+                yield f"step {node.name!r} catches {error} with itself"
         count = len(self.dependencies(node.name))
-        if node.at_least is not None and not 1 <= node.at_least <= max(count, 1):
-            yield f"step {node.name!r} wants at least {node.at_least} of {count} dependencies"
-        elif node.at_least is not None and count == 0:
-            yield f"step {node.name!r} wants at least {node.at_least} dependencies and has none"
+        if node.at_least is not None and count == 0:
+            yield f"step {node.name!r} says how many dependencies it waits for (join or at_least), but has none"
+        elif node.at_least is not None and not 1 <= node.at_least <= count:
+            yield f"at_least of step {node.name!r} is {node.at_least}, but the number of its dependencies is {count}"
 
     def _others(self, name: str) -> list[str]:
         """What a step waits for, but for what does not exist and for itself: these are problems of their own."""
