@@ -1,28 +1,51 @@
-"""What a cancel does to a run whose worker died: a step may have acted, and nobody has its record.
+"""An operator cancels a run, a parent its children, a dag run that fails its open steps.
 
-The undo of a step needs its record. So after one loss the run goes on to its next record first, and is undone then: the
-step is called again, as after every crash. After two losses the run is a suspect, and going on could cost another
-worker: it is cancelled at once, and says which step may have acted.
+What a worker holds is only marked: its owner records the step in flight, then ends it. A run whose worker died needs
+care: a step may have acted, and nobody has its record, which its undo would need. So after one loss the run goes on to
+its next record first, and is undone then: the step is called again, as after every crash. After two losses the run is a
+suspect, and going on could cost another worker: it is cancelled at once, and says which step may have acted.
 """
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import msgspec
+from msgspec.structs import replace
 
 from ..settings import SUSPECT_LOSSES
-from .status import WAITING
+from . import status
+from .standing import Standing, place_at
+
+Way = Literal["refused", "fail", "mark", "first", "undo", "end"]
 
 
-def goes_on_first(losses: int, status: str) -> bool:
+class Traces(NamedTuple):
+    """What other rows tell of a run that is about to be cancelled."""
+
+    undoable: bool = False
+    """Whether it has completed something that can be undone."""
+    between: bool = False
+    """Whether its last attempt failed and nobody has claimed it since: the attempt it waits for is not counted."""
+    running: str | None = None
+    """A step that was seen under way and has no outcome."""
+    last: str | None = None
+    """The last step that has a record."""
+
+
+NO_TRACES = Traces()
+
+
+def goes_on_first(losses: int, run_status: str) -> bool:
     """Whether a run that nobody holds is to come to a new record before it is cancelled. One that waits has come to the
     end of what it had begun."""
-    return 0 < losses < SUSPECT_LOSSES and status != WAITING
+    return 0 < losses < SUSPECT_LOSSES and run_status != status.WAITING
 
 
-def may_have_acted(losses: int, status: str, running: str | None, last: str | None) -> str | None:
+def may_have_acted(losses: int, run_status: str, running: str | None, last: str | None) -> str | None:
     """The error of a suspect that is cancelled at once: which step may have acted, as far as rows can tell. ``running``
     is a step that was seen under way without an outcome, ``last`` the last one that has a record."""
-    if losses < SUSPECT_LOSSES or status == WAITING:
+    if losses < SUSPECT_LOSSES or run_status == status.WAITING:
         return None
     if running is not None:
         step = f"step {running!r}"
@@ -33,3 +56,106 @@ def may_have_acted(losses: int, status: str, running: str | None, last: str | No
         "look whether it happened, and undo it by hand"
     )
     return msgspec.json.encode({"type": "MayHaveActed", "message": message, "retryable": False}).decode()
+
+
+def way_to_cancel(run: Standing, undoable: bool = False) -> Way:
+    """What a cancellation does to a run: nothing, because it is over or being undone; let a dag run fail, with its
+    steps; mark it for its owner; let it come to a record first; begin its undoing; end it. A step of a dag run is
+    cancelled with that, and not by itself. What ended because its code does not fit, or its workers died, has undone
+    nothing: its undoing begins."""
+    if run.undoing or run.dag_id is not None or not status.may_be_cancelled(run.status, run.reason):
+        return "refused"
+    if run.held:
+        return "mark"
+    if run.is_dag:
+        return "undo" if run.ended else "fail"
+    if not run.ended and goes_on_first(run.losses, run.status):
+        return "first"
+    return "undo" if undoable else "end"
+
+
+def cancel(run: Standing, traces: Traces, now: int, number: int = 0) -> Standing:
+    """The standing of a run that is cancelled, if that is not refused; not for a dag run that goes on, which fails."""
+    way = way_to_cancel(run, traces.undoable)
+    if way == "mark":
+        return mark(run)
+    if way == "first":
+        return go_on_first(run, now, number)
+    error = None if run.ended else may_have_acted(run.losses, run.status, traces.running, traces.last)
+    told = run if error is None else replace(run, error=error)
+    return begin_undo(told, now, number) if way == "undo" else end(told, traces.between, now)
+
+
+def end_open_step(step: Standing, traces: Traces, now: int, number: int = 0) -> Standing:
+    """A dag run begins to fail, and this step of it is not settled. If it has not begun it never will; if it waits, it
+    is cancelled; if a worker holds it, it is marked. What it has completed of its own, and can be undone, is undone."""
+    if step.held:
+        return mark(step)
+    if goes_on_first(step.losses, step.status):
+        return go_on_first(step, now, number)
+    if step.begun and traces.undoable:
+        return begin_undo(step, now, number)
+    return end(step, traces.between, now) if step.begun else skip(step, now)
+
+
+def mark(run: Standing) -> Standing:
+    """A run that a worker holds, for its owner to end."""
+    return replace(run, asked=status.ASK_CANCEL, wakes=run.wakes + 1)
+
+
+def go_on_first(run: Standing, now: int, number: int = 0) -> Standing:
+    """A run that lost a worker since its last record stands in line, marked, to come to a record first."""
+    return replace(
+        _free(run),
+        status=status.QUEUED,
+        asked=status.ASK_CANCEL,
+        place=place_at(now, number) if run.place is None else run.place,
+        visible_at=run.deadline_at,
+        wakes=run.wakes + 1,
+    )
+
+
+def begin_undo(run: Standing, now: int, number: int = 0) -> Standing:
+    """A run that was cancelled stands in line, to be undone. Its deadline has nothing left to do."""
+    return replace(
+        _free(run),
+        status=status.COMPENSATING,
+        undoing=True,
+        reason=status.REASON_CANCELLED,
+        place=place_at(now, number),
+        deadline_at=None,
+        completed_at=None,
+        losses=0 if run.ended else run.losses,
+        wakes=run.wakes + 1,
+    )
+
+
+def end(run: Standing, between: bool, now: int) -> Standing:
+    """A run that was cancelled, and that was it. An attempt that it only waited for is not counted."""
+    return replace(
+        _free(run),
+        status=status.CANCELLED,
+        reason=status.REASON_CANCELLED,
+        attempt=run.attempt - between,
+        completed_at=now,
+        wakes=run.wakes + 1,
+    )
+
+
+def skip(step: Standing, now: int) -> Standing:
+    """A step of a dag run that has not begun, and never will."""
+    return replace(_free(step), status=status.SKIPPED, completed_at=now)
+
+
+def _free(run: Standing) -> Standing:
+    """Out of every line, and waiting for nothing."""
+    return replace(
+        run,
+        asked=None,
+        place=None,
+        visible_at=None,
+        waiting_for=None,
+        awaits=None,
+        held_due=None,
+        paused_at=None,
+    )

@@ -1,0 +1,80 @@
+"""A run's timer has gone off: it is ready, or it is late.
+
+Late is a run past its deadline, which is undone if there is something to undo, and one that nobody picked up in time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from . import status
+from .standing import Standing, place_at
+
+Due = Literal["ready", "deadline", "expired", "no"]
+
+
+class Causes(NamedTuple):
+    """The errors of runs that end because of the time."""
+
+    deadline: str
+    expired: str
+
+
+def due(run: Standing, now: int) -> Due:
+    """What its timer means. A run that an operator holds can only be late."""
+    if run.visible_at is None or run.visible_at > now or run.held or run.ended:
+        return "no"
+    if run.deadline_at is not None and run.deadline_at <= now:
+        return "deadline"
+    if not run.begun and run.expires_at is not None and run.expires_at <= now and run.status != status.PAUSED:
+        return "expired"
+    return "no" if run.status == status.PAUSED else "ready"
+
+
+def awake(run: Standing, now: int, number: int = 0) -> Standing:
+    """A sleeper that is due stands in line."""
+    return replace(
+        run,
+        status=run.at_rest,
+        place=place_at(now, number),
+        visible_at=run.late_at,
+        waiting_for=None,
+        awaits=None,
+    )
+
+
+def let_begin(run: Standing, now: int, number: int = 0) -> Standing:
+    """A step of a dag run that was not picked up in time, while another step of that run was: it stays in line, or goes
+    there, and does not expire any more."""
+    return replace(
+        run,
+        status=status.QUEUED,
+        expires_at=None,
+        visible_at=run.deadline_at,
+        paused_at=None,
+        place=place_at(now, number) if run.place is None else run.place,
+    )
+
+
+def end_late(run: Standing, undoable: bool, causes: Causes, now: int, number: int = 0) -> Standing:
+    """A run that is late ends; where a deadline passed and there is something to undo, that begins."""
+    late = run.deadline_at is not None and run.deadline_at <= now
+    undoes = late and undoable
+    return replace(
+        run,
+        status=status.COMPENSATING if undoes else status.FAILED,
+        reason=status.REASON_DEADLINE if late else status.REASON_EXPIRED,
+        error=causes.deadline if late else causes.expired,
+        undoing=undoes,
+        completed_at=None if undoes else now,
+        place=place_at(now, number) if undoes else None,
+        deadline_at=None if undoes else run.deadline_at,
+        visible_at=None,
+        waiting_for=None,
+        awaits=None,
+        held_due=None,
+        paused_at=None,
+        asked=None,
+    )

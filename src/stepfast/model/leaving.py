@@ -1,0 +1,104 @@
+"""A run leaves its worker: what the worker says of it meets what has come to its row meanwhile."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from . import status
+from .records import Transition
+from .standing import Standing, place_at, sooner
+
+Way = Literal["ended", "ready", "held", "later"]
+
+
+def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standing:
+    """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, goes back in
+    line at once; so does one that is to be cancelled, for its next owner to end it without another attempt. One that an
+    operator wants held is held, and remembers when it was due; but not if the operator has taken that back."""
+    undoing = run.undoing or move.status == status.COMPENSATING
+    asked = None if undoing else run.asked
+    woken = _woken(run, move)
+    aim, due = _aim(move), now + move.delay_ms if move.due_at is None and move.delay_ms is not None else move.due_at
+    way = _way(move, aim, asked, woken, due, now)
+    waits = way == "later" or (way == "held" and aim == status.WAITING and not woken)
+    deadline = None if move.status == status.COMPENSATING else run.deadline_at
+    return replace(
+        run,
+        status=_status(move, way, aim, undoing),
+        reason=(move.reason or run.reason) if undoing or run.failing else move.reason,
+        waiting_for=move.waiting_for if waits else None,
+        asked=asked if asked == status.ASK_CANCEL and way != "ended" else None,
+        worker=None,
+        place=place_at(now, number) if way == "ready" else None,
+        visible_at={"ended": None, "later": sooner(due, deadline)}.get(way, deadline),
+        deadline_at=deadline,
+        held_due=due if way == "held" and not woken and (aim == status.WAITING or (due or 0) > now) else None,
+        paused_at=now if way == "held" else None,
+        awaits=move.awaits if way == "later" or (way == "held" and not woken) else None,
+        linger_ms=run.linger_ms if way == "ended" else move.linger_ms,
+        attempt=run.attempt + (move.next_attempt and asked != status.ASK_CANCEL),
+        losses=0 if move.recorded or move.status == status.COMPLETED else run.losses,
+        undoing=undoing,
+        completed_at=now if way == "ended" else None,
+        version=move.version or run.version,
+        forget=kept_for_retry(move),
+        output=move.output,
+        output_format=move.format,
+        error=UNSET if move.error is None and move.status != status.COMPLETED else move.error,
+    )
+
+
+def _woken(run: Standing, move: Transition) -> bool:
+    """Whether something has come that the worker had not seen when it decided to wait."""
+    if move.status not in (status.WAITING, status.PAUSED):
+        return False
+    signalled = move.wakes is not None and run.wakes != move.wakes
+    return signalled or (move.awaits is not None and run.ends >= move.awaits)
+
+
+def _aim(move: Transition) -> str:
+    """Where it would go if nobody had asked for anything. A pause is only what its worker has heard of."""
+    if move.status != status.PAUSED:
+        return move.status
+    return status.QUEUED if move.waiting_for is None else status.WAITING
+
+
+def _way(move: Transition, aim: str, asked: str | None, woken: bool, due: int | None, now: int) -> Way:
+    if move.status in status.TERMINAL:
+        return "ended"
+    if asked == status.ASK_CANCEL:
+        return "ready"
+    if asked == status.ASK_PAUSE:
+        return "held"
+    at_once = aim != status.WAITING and (due is None or due <= now)
+    return "ready" if woken or at_once else "later"
+
+
+def _status(move: Transition, way: Way, aim: str, undoing: bool) -> str:
+    if way == "ended":
+        return move.status
+    if undoing:
+        return status.COMPENSATING
+    return {"ready": status.QUEUED, "held": status.PAUSED}.get(way, aim)
+
+
+def kept_for_retry(move: Transition) -> str | None:
+    """What an operator's retry would have to make anew. What the next attempt makes anew is forgotten at once."""
+    return None if move.next_attempt or not move.forget else msgspec.json.encode(move.forget).decode()
+
+
+def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Standing:
+    """A run goes back in line at once: nobody knows of the claim, or the worker stops. It has neither an attempt nor a
+    loss more; and if this claim made a record, the losses before it no longer count."""
+    return replace(
+        run,
+        status=run.at_rest,
+        worker=None,
+        place=place_at(now, number),
+        visible_at=run.deadline_at,
+        losses=0 if recorded else run.losses,
+    )

@@ -1,0 +1,35 @@
+"""The worker of a run died. Losses count since the last new record, so that a month-long run survives daily deploys."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from . import status
+from .standing import Standing, place_at
+
+
+def lose(run: Standing, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> Standing:
+    """A run that names a dead worker goes back in line, or, after too many of them, ends as a dead letter, which undoes
+    nothing. ``recorded``: whether its last claim made a record."""
+    losses = 1 if recorded else run.losses + 1
+    if losses < max_losses:
+        return replace(
+            run,
+            status=run.at_rest,
+            worker=None,
+            losses=losses,
+            place=place_at(now, number),
+            visible_at=run.deadline_at,
+        )
+    return replace(
+        run,
+        status=status.FAILED,
+        reason=status.REASON_LOST,
+        worker=None,
+        losses=losses,
+        asked=None,
+        place=None,
+        visible_at=None,
+        completed_at=now,
+        error=error,
+    )

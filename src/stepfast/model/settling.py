@@ -1,0 +1,140 @@
+"""The end of a dag step: what it means to the steps that come after it, and to the dag run.
+
+The row of a dag run counts the steps that are not settled yet (``pending``). The row of a step counts the dependencies
+it waits for, and how many of them completed (``met``). The graph says who may begin (``graph.py``); here that is
+counted, round by round, and turned into standings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from . import status
+from .graph import Decision, Graph, Settled, is_failure, summed
+from .standing import Standing, place_at
+
+Name = tuple[str, str]
+"""(dag run, step)"""
+
+
+class Why(NamedTuple):
+    """Why a dag run fails, if not by a step of its own."""
+
+    reason: str | None = None
+    error: str | None = None
+
+
+BY_A_STEP = Why()
+
+
+def fallen(settled: Iterable[Settled]) -> set[str]:
+    """The dag runs that fail by one of these ends."""
+    return {end.dag_id for end in settled if is_failure(end.outcome)}
+
+
+def settled_at(dag: Standing, now: int) -> int:
+    """The time at which the next steps of a dag run end: later than any before. Who was released by those does not see
+    what comes of these."""
+    return now if dag.released_at is None else max(now, dag.released_at + 1)
+
+
+class Countdown:
+    """What waits for steps that have ended, decided; who is skipped by that is settled, too, and so on.
+
+    It says which standings it has to know (``missing``), is told (``learn``), and counts (``count``), until nothing is
+    missing any more."""
+
+    def __init__(self, settled: Sequence[Settled]) -> None:
+        self._graphs: dict[str, Graph] = {end.dag_id: end.graph for end in settled}
+        self._known: dict[Name, Standing | None] = {}
+        self._went: dict[Name, Decision] = {}
+        self._sums = summed(settled)
+        self.skipped: Counter[str] = Counter()
+        """How many steps of each dag run will not be needed."""
+
+    @property
+    def missing(self) -> list[Name]:
+        """Steps whose standing is needed for the next round."""
+        return [name for name in self._sums if name not in self._known]
+
+    def learn(self, names: Iterable[Name], found: Iterable[Standing]) -> None:
+        """What was missing. Steps that wait no more began without the rest of their dependencies."""
+        self._known.update(dict.fromkeys(names))
+        for step in found:
+            if step.blocked and step.dag_id is not None and step.node is not None:
+                self._known[step.dag_id, step.node] = step
+
+    def count(self) -> bool:
+        """One round; whether there is another."""
+        skipped = []
+        for (dag_id, node), (count, met) in self._sums.items():
+            step = self._known[dag_id, node]
+            if step is None or self._went.get((dag_id, node), "wait") != "wait":
+                continue
+            step.pending, step.met = step.pending - count, step.met + met
+            goes = self._went[dag_id, node] = self._graphs[dag_id].decide(node, step.pending, step.met)
+            if goes == "skip":
+                self.skipped[dag_id] += 1
+                skipped.append(Settled(dag_id, node, status.SKIPPED, self._graphs[dag_id]))
+        self._sums = summed(skipped)
+        return bool(self._sums)
+
+    def released(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
+        """The standings of all that were counted."""
+        found = []
+        for number, ((dag_id, node), goes) in enumerate(self._went.items(), 1):
+            step, dag = self._known[dag_id, node], dags[dag_id]
+            assert step is not None
+            held = goes == "ready" and dag.status == status.PAUSED
+            found.append(release(step, "hold" if held else goes, settled_at(dag, now), number))
+        return found
+
+
+def release(step: Standing, goes: Decision | Literal["hold"], now: int, number: int = 0) -> Standing:
+    """A step for which dependencies were settled waits on, stands in line, is held with its run, or is not needed."""
+    if goes == "wait":
+        return step
+    if goes == "skip":
+        return replace(step, status=status.SKIPPED, waiting_for=None, visible_at=None, completed_at=now)
+    return replace(
+        step,
+        status=status.QUEUED if goes == "ready" else status.PAUSED,
+        paused_at=now if goes == "hold" else None,
+        waiting_for=None,
+        place=place_at(now, number) if goes == "ready" else None,
+        visible_at=step.deadline_at,
+        released_at=now,
+    )
+
+
+def settle_dag(dag: Standing, settled: int, why: Why | None, now: int, number: int = 0) -> Standing:
+    """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run stands in
+    line, to be finished, unless an operator holds it. Once it fails nobody does, and its deadline has nothing left to
+    do."""
+    fails = why is not None and not dag.failing
+    pending = dag.pending - settled
+    finished = pending == 0 and (fails or (settled > 0 and dag.status != status.PAUSED))
+    counted = replace(
+        dag,
+        pending=pending,
+        released_at=now if dag.released_at is None else max(dag.released_at, now),
+        place=place_at(now, number) if finished and dag.place is None else dag.place,
+    )
+    if why is None or not fails:
+        return counted
+    return replace(
+        counted,
+        failing=True,
+        status=status.RUNNING if dag.status == status.PAUSED else dag.status,
+        reason=dag.reason if why.reason is None else why.reason,
+        error=dag.error if why.error is None else why.error,
+        held_due=None,
+        paused_at=None,
+        waiting_for=None,
+        deadline_at=None,
+        visible_at=None,
+    )

@@ -1,0 +1,158 @@
+"""Where a run stands: the columns of its row that decisions are made from, and that they change.
+
+What becomes of a run is decided here, in ``model/``, and by nobody else: a standing and an event go in, the standing
+that follows comes out. A store reads the row under its lock, asks, and writes the answer, so that all databases come to
+the same end. Each event has a file:
+
+======================  ====================================================================================
+``leaving.py``          a run leaves its worker (ends, waits, is held, is tried again), or is given back
+``cancelling.py``       cancel; and the open steps of a dag run that begins to fail
+``holding_up.py``       pause and resume
+``reviving.py``         an operator's retry: of a run, of a dag run and its steps
+``waking.py``           signals and ends of children reach a run; which mail it has a use for
+``falling_due.py``      a sleeper is due; a deadline has passed; nobody picked the run up in time
+``losing.py``           the worker of a run died
+``settling.py``         the end of a dag step: what it means to the steps after it and to the dag run
+``claiming.py``         a worker takes a run
+======================  ====================================================================================
+
+Two decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim, and
+the usual end of a run. Tests prove that the statements and the functions agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import fields
+
+from . import status
+from .records import Lane
+
+
+class Standing(Struct, gc=False):
+    """Where a run stands. The fields up to ``child`` are read from the row, in this order."""
+
+    id: str
+    status: str
+    reason: str | None = None
+    waiting_for: str | None = None
+    asked: str | None = None
+    """What an operator wants of the worker that holds it."""
+    worker: str | None = None
+    claim: int = 0
+    place: int | None = None
+    """Where it stands in line; None: it is not ready."""
+    visible_at: int | None = None
+    """Its one timer: when it becomes ready, or when it is late."""
+    deadline_at: int | None = None
+    deadline_ms: int | None = None
+    expires_at: int | None = None
+    held_due: int | None = None
+    """Of a paused run: when it would have been due."""
+    paused_at: int | None = None
+    wakes: int = 0
+    ends: int = 0
+    awaits: int | None = None
+    """The number of ends of children at which it is to be woken."""
+    linger_ms: int = 0
+    attempt: int = 0
+    first_attempt: int = 1
+    losses: int = 0
+    undoing: bool = False
+    failing: bool = False
+    pending: int = 0
+    met: int = 0
+    released_at: int | None = None
+    started_at: int | None = None
+    completed_at: int | None = None
+    version: str = ""
+    forget: str | None = None
+    queue: str = ""
+    workflow: str = ""
+    priority: int = 0
+    dag_id: str | None = None
+    node: str | None = None
+    graph: str | None = None
+    child: bool = False
+    """Whether it has a parent, which waits to hear of its end."""
+    output: str | UnsetType | None = UNSET
+    """Payloads are not read for a decision. Unset: the row keeps what it has."""
+    output_format: int | None = None
+    error: str | UnsetType | None = UNSET
+
+    @property
+    def lane(self) -> Lane:
+        """Where it stands when it is ready."""
+        return Lane(self.queue, self.workflow, self.priority)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it stands in line."""
+        return self.place is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether a worker has it."""
+        return self.worker is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether only an operator changes it."""
+        return self.status in status.TERMINAL
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has ever taken it."""
+        return self.started_at is not None
+
+    @property
+    def is_dag(self) -> bool:
+        """Whether it is a dag run, and not one of its steps."""
+        return self.graph is not None and self.dag_id is None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it is a step of a dag run that waits for others."""
+        return self.status == status.WAITING and self.waiting_for == status.WAITING_STEPS
+
+    @property
+    def at_rest(self) -> str:
+        """The status of a run that is ready."""
+        return status.COMPENSATING if self.undoing else status.QUEUED
+
+    @property
+    def late_at(self) -> int | None:
+        """When it is late, if it stays in line: past its deadline, or, if it never began, not picked up in time."""
+        return self.deadline_at if self.begun else sooner(self.expires_at, self.deadline_at)
+
+
+_WRITTEN_ONLY = ("output", "output_format", "error")
+
+READ_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Standing) if field.name not in _WRITTEN_ONLY)
+"""What a store reads of a row, in the order of the fields."""
+
+
+def sooner(one: int | None, other: int | None) -> int | None:
+    """The earlier of two times, either of which may be none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def place_at(now: int, number: int) -> int:
+    """Where a run stands that becomes ready now, as the so-and-so-manieth of its batch: the smaller, the earlier."""
+    return now * 1000 + number
+
+
+def written(run: Standing) -> tuple[Any, ...]:
+    """The columns that a decision may have changed, in the order of the statement that writes them (``change``)."""
+    return (
+        run.id, run.status, run.reason, run.waiting_for, run.asked, run.worker is not None, run.claim, run.place,
+        run.visible_at, run.deadline_at, run.expires_at, run.held_due, run.paused_at, run.wakes, run.ends, run.awaits,
+        run.linger_ms, run.attempt, run.first_attempt, run.losses, run.undoing, run.failing, run.pending, run.met,
+        run.released_at, run.completed_at, run.version, run.forget,
+        run.output is not UNSET, None if run.output is UNSET else run.output, run.output_format,
+        run.error is not UNSET, None if run.error is UNSET else run.error,
+    )  # fmt: skip

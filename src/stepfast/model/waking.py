@@ -1,0 +1,44 @@
+"""Mail reaches a run: signals, and the ends of its children. It is counted, and wakes who waits for it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from . import status
+from .standing import Standing, place_at, sooner
+
+
+def wanted_mail(run: Standing) -> frozenset[str]:
+    """The kinds of mail that a run has a use for. One that can be retried keeps its signals for that; of the answers of
+    its children it is told again."""
+    if run.status in (status.COMPLETED, status.COMPENSATED):
+        return frozenset()
+    return _SIGNALS if run.ended else _ALL
+
+
+_SIGNALS = frozenset({status.MAIL_SIGNAL})
+_ALL = frozenset({status.MAIL_SIGNAL, status.MAIL_CHILD})
+
+
+def wake(run: Standing, signals: int, ends: int, now: int, number: int = 0) -> Standing:
+    """Mail has come. What waits is woken by any signal: it looks into its box, and waits again for the rest. Ends of
+    children wake it when there are as many as it waits for, at once or after gathering some more. What is paused acts
+    on it when it goes on, and a step that waits for others when its turn has come."""
+    reached = run.awaits is not None and run.ends + ends >= run.awaits
+    counted = replace(run, wakes=run.wakes + signals, ends=run.ends + ends)
+    if run.blocked or not (signals or reached):
+        return counted
+    if run.status == status.WAITING and (signals or run.linger_ms <= 0):
+        return replace(
+            counted,
+            status=status.QUEUED,
+            place=place_at(now, number),
+            visible_at=run.deadline_at,
+            waiting_for=None,
+            awaits=None,
+        )
+    if run.status == status.WAITING:
+        return replace(counted, visible_at=sooner(run.visible_at, now + run.linger_ms))
+    if run.status == status.PAUSED and run.waiting_for is not None:
+        return replace(counted, waiting_for=None, awaits=None, held_due=None)
+    return counted
