@@ -177,7 +177,7 @@ class Pages:
         return self._rows[0] if self._rows else None
 
     def take(self) -> RunRow:
-        """The next one."""
+        """The next of these runs, taken off the page."""
         return self._rows.popleft()
 
 
@@ -246,33 +246,33 @@ class Stage:
         _never()
 
     def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """A step."""
+        """Never asked for: a step would be called."""
         _never()
 
     async def look_into_mailbox(self, execution: Execution) -> None:
-        """A wait."""
+        """Never asked for: a wait would begin."""
         _never()
 
     def watch_mail(self, execution: Execution) -> None:
-        """A wait."""
+        """Never asked for: a wait would begin."""
         _never()
 
     def lingers(self, execution: Execution) -> None:
-        """A wait."""
+        """Never asked for: a wait would begin."""
         _never()
 
     def has_free_slots(self) -> bool:
-        """A wait."""
+        """Never asked for: a wait would begin."""
         _never()
 
     async def new_child(
         self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
     ) -> tuple[list[NewRun], Any]:
-        """A child."""
+        """Never asked for: a child would be started."""
         _never()
 
     async def outcome(self, run_id: str) -> Outcome | None:
-        """A child."""
+        """Never asked for: a child would be waited for."""
         _never()
 
     async def value(self, run_id: str, key: str) -> str | None:
@@ -280,7 +280,7 @@ class Stage:
         _never()
 
     async def retry(self, run_id: str) -> bool:
-        """A child."""
+        """Never asked for: a child would be retried."""
         _never()
 
     async def transact(
@@ -291,7 +291,7 @@ class Stage:
         record: Callable[[Any], StepDone],
         timeout: float | None,
     ) -> StepRecord:
-        """A transaction."""
+        """Never asked for: a transaction would be made."""
         _never()
 
 

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Makes plans."""
+    """Makes plans of starts: checks what was given, and finds what the rows are to hold."""
 
     def __init__(self, workflows: dict[str, Workflow[Any, Any]], payloads: Payloads, settings: Settings) -> None:
         self._workflows = workflows

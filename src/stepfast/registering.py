@@ -83,7 +83,7 @@ class _Decorator:
 
 
 class TaskDecorator(_Decorator):
-    """``@app.task``, and ``@app.task(…)``."""
+    """What ``@app.task`` is, with options or without."""
 
     @overload
     def __call__(self, function: Callable[[I], Awaitable[O]], /) -> Workflow[I, O]: ...
@@ -101,7 +101,7 @@ class TaskDecorator(_Decorator):
 
 
 class WorkflowDecorator(_Decorator):
-    """``@app.workflow``, and ``@app.workflow(…)``."""
+    """What ``@app.workflow`` is, with options or without."""
 
     @overload
     def __call__(self, function: Callable[[Context, I], Awaitable[O]], /) -> Workflow[I, O]: ...

@@ -70,11 +70,11 @@ class Run(Generic[O]):
         return f"Run({self.id!r})"
 
     async def status(self) -> str:
-        """Where it stands."""
+        """Where the run stands: ``queued``, ``running``, ``completed`` …"""
         return (await self._row()).status
 
     async def info(self) -> RunInfo:
-        """Everything about it."""
+        """Everything about the run but its steps."""
         return run_info(await self._row(), self._payloads)
 
     async def result(self, timeout: float | timedelta | None = None) -> O:

@@ -26,7 +26,7 @@ C = TypeVar("C", covariant=True)
 
 
 class SyncApp:
-    """``app.sync``."""
+    """What ``app.sync`` is: the verbs of the application for code without an event loop."""
 
     def __init__(self, app: Stepfast) -> None:
         self._app = app
@@ -183,23 +183,23 @@ class SyncRun(Generic[C]):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the run."""
         return self._run.id
 
     def status(self) -> str:
-        """Where it stands."""
+        """Where the run stands."""
         return self._app.call(self._run.status())
 
     def info(self) -> RunInfo:
-        """Everything about it."""
+        """Everything about the run but its steps."""
         return self._app.call(self._run.info())
 
     def result(self, timeout: float | timedelta | None = None) -> C:
-        """Wait for its end."""
+        """Wait for the end of the run, and give its result."""
         return self._app.call(self._run.result(timeout))
 
     def steps(self) -> list[StepInfo]:
-        """Its steps."""
+        """The steps of the run, recorded or under way."""
         return self._app.call(self._run.steps())
 
     def activity(self) -> list[Activity]:
@@ -211,21 +211,21 @@ class SyncRun(Generic[C]):
         return self._app.call(self._run.get(key, default))
 
     def signal(self, name: str, value: Any = None) -> None:
-        """Send it a signal."""
+        """Send a signal to the run."""
         self._app.call(self._run.signal(name, value))
 
     def cancel(self) -> None:
-        """End it."""
+        """Cancel the run, as ``Run.cancel`` does."""
         self._app.call(self._run.cancel())
 
     def pause(self) -> None:
-        """Hold it."""
+        """Pause the run until it is resumed."""
         self._app.call(self._run.pause())
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let the run go on after a pause."""
         self._app.call(self._run.resume())
 
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
-        """Queue it again."""
+        """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)

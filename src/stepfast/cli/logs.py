@@ -67,7 +67,7 @@ class JsonLines(logging.Formatter):
     """One JSON object per record: time, level, logger, message, ids where there are some, and an error's traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The record of the log as one line of JSON."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),

@@ -17,7 +17,7 @@ _COLUMNS = ("step", "kind", "branch", "status", "tries", "took", "undone by", "o
 
 
 def write_steps(steps: Sequence[StepInfo], run: RunInfo) -> None:
-    """The table."""
+    """Write the steps of a run as a table."""
     if steps:
         write_heading("Steps")
         write_table(_COLUMNS, [_row(step, run) for step in steps])

@@ -32,7 +32,7 @@ def why(
     calls: Sequence[Activity],
     children: Sequence[RunInfo] = (),
 ) -> str:
-    """The sentence."""
+    """A sentence or two on why the run is not moving, or how it ended."""
     if run.status == status.QUEUED:
         return _ready(run, workers) if run.ready else _put_off(run, workers)
     if run.status == status.RUNNING:

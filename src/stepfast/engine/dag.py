@@ -104,7 +104,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
     def declare(
         self, function: Callable[..., Any], scope: dict[str, Any] | None = None, **given: Unpack[DagStepKeywords]
     ) -> None:
-        """Add a step."""
+        """Add a step to the graph."""
         if not callable(function):
             raise ConfigurationError(f"a step of dag {self.name!r} must be a function, not {function!r}")
         plain, own = function, NO_OPTIONS

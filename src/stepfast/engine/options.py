@@ -25,7 +25,7 @@ class StepKeywords(TypedDict, total=False):
     retries: int | None
     backoff: Backoff | None
     timeout: Seconds | None
-    """For each try."""
+    """For each try of the step."""
     record_arguments: bool | None
     """Whether the arguments are kept for the activity log."""
     compensate: Callable[..., Any] | None
@@ -39,11 +39,11 @@ class WorkflowKeywords(TypedDict, total=False):
     queue: str | None
     max_attempts: int | None
     timeout: Seconds | None
-    """For each attempt."""
+    """For each attempt of the run."""
     deadline: Seconds | None
     """For the whole run, from its start."""
     backoff: Backoff | None
-    """Between two attempts."""
+    """The wait between two attempts."""
 
 
 class DagKeywords(TypedDict, total=False):

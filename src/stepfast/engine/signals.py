@@ -44,7 +44,7 @@ def misfit(value: Any, plans: list[str | None]) -> str | None:
 
 
 class SignalCall(DurableCall[T]):
-    """``ctx.wait_signal``."""
+    """A call of ``ctx.wait_signal``."""
 
     __slots__ = ("_timeout_ms", "_type")
 

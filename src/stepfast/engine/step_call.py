@@ -36,7 +36,7 @@ EXITS = (SystemExit, KeyboardInterrupt)
 
 
 class StepCall(DurableCall[T]):
-    """A step."""
+    """A call of ``ctx.step``: a function, tried until it has an outcome, which is then recorded."""
 
     __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_last_error", "_options", "_shape", "draws")
 

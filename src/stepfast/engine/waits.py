@@ -27,11 +27,11 @@ take."""
 _NAMED = 4
 """So many different things that it waits for are named."""
 _LONGEST_LINGER = 2000
-"""Milliseconds."""
+"""Milliseconds that more ends of children are waited for at most."""
 
 
 class Wait(NamedTuple):
-    """One of them."""
+    """One thing that the run waits for."""
 
     due_at: int | None
     """A time of the database."""

@@ -104,7 +104,7 @@ class Graph:
 
     @classmethod
     def from_text(cls, text: str) -> Graph:
-        """Read back."""
+        """The graph that was stored as this text."""
         return cls(msgspec.json.decode(text, type=list[Node]))
 
     # -- shape ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def new_seed() -> str:
 
 
 def _bits() -> int:
-    """64 bits."""
+    """64 bits of the system's randomness."""
     global _stock
     for (value,) in _stock:
         return value

@@ -37,7 +37,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, data: bytes, /) -> bytes:
-        """And back."""
+        """From what is stored to plain JSON."""
         ...
 
 

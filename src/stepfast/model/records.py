@@ -58,7 +58,7 @@ class NewNode(NamedTuple):
 
 
 class NewRun(Struct, gc=False):
-    """One start."""
+    """A run that is to be started."""
 
     id: str
     shape: RunShape
@@ -202,7 +202,7 @@ class StepWith(Struct, gc=False):
 
     @property
     def claim(self) -> int:
-        """The fence."""
+        """The number of the claim that the entry is written under."""
         return self.step.claim
 
 
@@ -326,7 +326,7 @@ class Batch(Struct, gc=False):
         return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
 
     def clear(self) -> None:
-        """Empty it."""
+        """Take everything out of the batch."""
         for part in (
             self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims,
         ):  # fmt: skip

@@ -18,7 +18,7 @@ from .graph import Decision, Graph, Settled, is_failure, summed
 from .standing import Standing, place_at
 
 Name = tuple[str, str]
-"""(dag run, step)"""
+"""A dag run, and a step of it."""
 
 
 class Why(NamedTuple):

@@ -1,0 +1,40 @@
+"""The check that docstrings say something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.docstrings import check
+
+TOO_SHORT = [
+    '"""A module."""',
+    'class A:\n    """One of them."""',
+    'def f():\n    """It goes on."""',
+    'async def f():\n    """It goes on."""\n    g()',
+    'LIMIT = 4\n"""So many seconds."""',
+    'class A:\n    size: int = 0\n    """In bytes."""',
+]
+ENOUGH = [
+    '"""What a module is for."""',
+    "def f():\n    pass",
+    'def f():\n    """Give the slot back."""',
+    'LIMIT = 4\n"""Seconds between two looks."""',
+    'def f():\n    g("short")',
+]
+
+
+def found(folder: Path, text: str) -> list[str]:
+    (folder / "module.py").write_text(text + "\n")
+    return check(folder)
+
+
+@pytest.mark.parametrize("text", TOO_SHORT)
+def test_what_says_too_little_is_refused(tmp_path: Path, text: str) -> None:
+    [line] = found(tmp_path, text)
+    assert "fewer than 4 words" in line
+
+
+@pytest.mark.parametrize("text", ENOUGH)
+def test_what_names_its_subject_is_fine(tmp_path: Path, text: str) -> None:
+    assert found(tmp_path, text) == []
