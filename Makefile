@@ -61,7 +61,7 @@ faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=
 check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src tests/typing
+	$(BIN)/mypy --strict src tests examples bench tools
 	$(BIN)/pyright src tests/typing
 	$(BIN)/python tools/layering.py
 	$(BIN)/python tools/unwinding.py

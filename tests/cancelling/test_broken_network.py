@@ -125,6 +125,6 @@ async def nothing_held(connection: Any) -> None:
     )
 
     async def free() -> bool:
-        return await connection.fetchval(sql) == 0
+        return bool(await connection.fetchval(sql) == 0)
 
     await eventually(free)

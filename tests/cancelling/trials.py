@@ -62,7 +62,7 @@ class Scene:
         graph.approval("ok")
 
         @graph.step(after=["ok"])
-        async def then(ctx: DagContext[None]) -> None: ...
+        async def then(ctx: DagContext) -> None: ...
 
         return app
 
@@ -212,7 +212,7 @@ async def _all_ended(app: Stepfast) -> bool:
     for info in open_runs:
         run: Run[Any] = app.get(info.id)
         name = "ok" if info.workflow == "graph" else "go"
-        for wish in (run.resume, lambda run=run, name=name: run.signal(name, True)):  # type: ignore[misc]
+        for wish in (run.resume, lambda run=run, name=name: run.signal(name, True)):
             try:
                 await wish()
             except InvalidState:
@@ -226,7 +226,7 @@ async def _disconnected(url: str) -> None:
     sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
     async def alone() -> bool:
-        return await watch.fetchval(sql) == 0
+        return bool(await watch.fetchval(sql) == 0)
 
     try:
         await eventually(alone)

@@ -312,7 +312,7 @@ def test_records_of_two_moments_are_read_again(stepfast: Verbs, shop: Shop, land
                 page, self.torn = page[0 if self.torn else 1 :], True
                 return page
 
-        found = Rehearsals(Torn(), app.workflows, app.settings, app._payloads, app.logger, 10)  # type: ignore[arg-type]
+        found = Rehearsals(Torn(), app.workflows, app.settings, app._payloads, app.logger, 10)
         return [rehearsal.verdict async for rehearsal in found.each(None, None)]
 
     assert shop.call(check, "quay") == ["fits"]

@@ -84,7 +84,7 @@ def test_a_step_that_an_error_leads_to_is_joined_to_where_it_comes_from() -> Non
 
 def test_a_wide_graph_has_levels_instead() -> None:
     items = [f"b{number}" for number in range(40)]
-    found = graph(a="", **dict.fromkeys(items, "a"), z=items)  # type: ignore[arg-type]
+    found = graph(a="", **dict.fromkeys(items, "a"), z=items)
     drawn = draw(found)
     assert drawn.rails is None
     assert drawn.steps == ["a", *items, "z"]

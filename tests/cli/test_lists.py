@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -38,13 +39,13 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_inputs_are_shown_where_there_is_room(
     shown: list[list[str]], monkeypatch: pytest.MonkeyPatch, width: int, fits: bool
 ) -> None:
-    monkeypatch.setattr(lists.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
     lists.write_runs([run(input={"order": "o-1"}), run(input={"order": "o-2"}, key="k")])
     assert [row[9] for row in shown] == (['{"order":"o-1"}', ""] if fits else ["", ""])
 
 
 def test_an_input_too_large_for_a_list_is_said_to_be(shown: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists.shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
     lists.write_runs([run(left_out=("input",)), run(left_out=("output",))])
     assert [row[9] for row in shown] == ["(large)", ""]
 
@@ -52,7 +53,7 @@ def test_an_input_too_large_for_a_list_is_said_to_be(shown: list[list[str]], mon
 def test_a_sealed_input_and_an_error_that_is_not_final_are_left_out(
     shown: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists.shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((200, 24)))
     error = ErrorInfo("ValueError", "no\nstock")
     sealed = {"type": "Sealed", "message": "stored through a codec; --app module:app shows it"}
     lists.write_runs([run(input=sealed, status="failed", error=error), run(status="queued", error=error)])

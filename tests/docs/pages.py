@@ -95,7 +95,8 @@ def blocks(page: Path) -> list[Block]:
         else:
             match = DIRECTION.match(line)
             direction = match["text"] if match else ""
-    assert opened is None, f"{page}: the block that begins in line {opened and opened.line} is not closed"
+    if opened is not None:
+        raise AssertionError(f"{page}: the block that begins in line {opened.line} is not closed")
     return found
 
 

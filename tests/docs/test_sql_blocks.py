@@ -24,7 +24,7 @@ async def populate(url: str) -> None:
     app = Stepfast(url)
 
     @app.workflow
-    async def checkout(ctx: Context, order: dict[str, str | int]) -> dict[str, str]:
+    async def checkout(ctx: Context, order: dict[str, Any]) -> dict[str, str]:
         await ctx.step("charge", lambda: {"receipt": "r-1"})
         if order["cents"] == 0:
             raise NonRetryableError("nothing to pay")
@@ -112,7 +112,7 @@ async def test_retention_deletes_what_ended_and_nothing_that_is_still_needed(pos
         assert await approved.result() == {"reserve": "r-1", "ok": True}
         assert ((await cancelled.info()).status, undone) == ("compensated", ["r-1"])
         assert await waits.result() == "child"
-        assert await first.result() is None
+        await first.result()
 
 
 @pytest.mark.parametrize("block", SQLITE, ids=lambda block: block.where)

@@ -239,6 +239,4 @@ async def test_many_trees_come_out_the_same_whoever_dies_when(
     make_app: MakeApp, moment: float, tree: Tree, disturbed_by: list[tuple[str, int]]
 ) -> None:
     """The same, longer."""
-    await test_a_tree_comes_out_the_same_whoever_dies_when.hypothesis.inner_test(  # type: ignore[attr-defined]
-        make_app, moment, tree, disturbed_by
-    )
+    await test_a_tree_comes_out_the_same_whoever_dies_when.hypothesis.inner_test(make_app, moment, tree, disturbed_by)

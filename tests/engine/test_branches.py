@@ -140,11 +140,11 @@ async def test_a_step_name_repeated_in_a_loop_has_distinct_records(app: Stepfast
     gate = Gate()
 
     async def loop(ctx: Context, times: int) -> list[int]:
-        return [await ctx.step("same", lambda n=n: n * 10 + times) for n in range(times)]
+        return [await ctx.step("same", lambda n: n * 10 + times, n) for n in range(times)]
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
-        results = [await ctx.step("same", lambda n=n: n) for n in range(3)]
+        results: list[Any] = [await ctx.step("same", lambda n: n, n) for n in range(3)]
         results += await ctx.gather(ctx.branch(loop, 2), ctx.branch(loop, 3))
         await ctx.step("gate", gate.passing)
         return results
@@ -311,7 +311,7 @@ async def test_a_branch_goes_on_while_others_wait(make_app: MakeApp, moment: flo
     async with app.worker():
         for number, name in enumerate("cab"):
             await run.signal(name, number)
-            await eventually(lambda name=name: got(app, run.id, name))
+            await eventually(lambda name=name: got(app, run.id, name))  # type: ignore[misc]
         assert await run.result(timeout=20) == ["a1", "b2", "c0"]
 
 

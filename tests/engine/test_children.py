@@ -62,7 +62,8 @@ async def test_a_worker_with_one_slot_runs_a_parent_and_its_children(app: Stepfa
         @app.workflow(name="parent")
         async def parent(ctx: Context) -> int:
             child = await ctx.start("double", 5)
-            return await ctx.call("double", 1) + await child.result()
+            doubled: int = await ctx.call("double", 1) + await child.result()
+            return doubled
     else:
 
         @app.workflow(name="parent")
@@ -428,7 +429,7 @@ async def test_a_child_that_expires_or_misses_its_deadline_fails_for_its_parent(
         told = []
         for options in ({"expires_in": 0.05}, {"deadline": 0.05}):
             try:
-                await ctx.call(idle, **options)  # type: ignore[arg-type]
+                await ctx.call(idle, **options)  # type: ignore[call-overload]
             except ChildFailed as error:
                 told.append(error.message)
         return told

@@ -59,8 +59,8 @@ class Caller:
                     async with AsyncSession(engine) as session, session.begin():
                         yield session
                 else:
-                    async with engine.begin() as connection:
-                        yield connection
+                    async with engine.begin() as joined:
+                        yield joined
             finally:
                 await engine.dispose()
 

@@ -219,7 +219,7 @@ async def test_the_words_say_which_step_of_which_dag(app: Stepfast) -> None:
 async def test_conditions_and_undos_of_which_nothing_is_known_are_taken_at_their_word(app: Stepfast) -> None:
     """Some functions written in C do not say what they take; others take more than they need."""
     dag = app.dag("dag")
-    dag.declare(work, name="a", when=bool, compensate=lambda ctx, loud=False: None)
+    dag.declare(work, name="a", when=bool, compensate=lambda ctx, loud=False: None)  # type: ignore[misc]
     run = await app.start(dag)
     await app.drain()
     assert await run.result() == {"a": "a"}

@@ -1036,7 +1036,7 @@ async def test_one_worker_undoes_what_several_did(make_app: MakeApp, saga: Saga)
     runs = [await apps[0].start("saga") for _ in range(4)]
     async with apps[0].worker(concurrency=3), apps[1].worker(concurrency=3):
         for run in runs:
-            await eventually(lambda run=run: has_status(run, "compensated"))
+            await eventually(lambda run=run: has_status(run, "compensated"))  # type: ignore[misc]
     assert sorted(saga.undone) == sorted(4 * ["root", *(f"s{n}" for n in range(6))])
 
 
@@ -1083,4 +1083,4 @@ async def test_what_has_no_effect_on_a_dag_is_refused_at_its_start(app: Stepfast
     dag = app.dag("dag")
     dag.declare(lambda ctx: 1, name="a")
     with pytest.raises(ConfigurationError, match=f"takes no {option}"):
-        await app.start(dag, **{option: 5})
+        await app.start(dag, **{option: 5})  # type: ignore[call-overload]

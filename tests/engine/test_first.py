@@ -95,7 +95,7 @@ async def test_a_branch_may_race(app: Stepfast) -> None:
     """A line of several steps, against a clock."""
 
     async def work(ctx: Context, name: str) -> list[str]:
-        return [await ctx.step(f"{name} {n}", lambda n=n: f"{name}{n}") for n in range(3)]
+        return [await ctx.step(f"{name} {n}", lambda n: f"{name}{n}", n) for n in range(3)]
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -370,14 +370,15 @@ async def test_an_own_timeout_while_a_step_is_being_recorded_stops_the_next_call
         await ctx.sleep(HOUR)
 
     def next_call(ctx: Context) -> Any:
-        return {
+        calls: dict[str, Callable[[], Any]] = {
             "sleep": lambda: ctx.sleep(HOUR),
             "signal": lambda: ctx.wait_signal("never"),
             "child": lambda: ctx.call(child),
             "step": lambda: ctx.step("hang", asyncio.Event().wait),
             "gather": lambda: ctx.gather(ctx.sleep(HOUR), ctx.branch(item, 1)),
             "map": lambda: ctx.map(item, [1, 2]),
-        }[call]()
+        }
+        return calls[call]()
 
     @app.workflow
     async def order(ctx: Context) -> str:

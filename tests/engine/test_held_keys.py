@@ -70,7 +70,7 @@ async def holder(app: Stepfast, url: str) -> AsyncIterator[Holder]:
 async def begun(call: Awaitable[Any]) -> AsyncIterator[asyncio.Task[Any]]:
     task = asyncio.ensure_future(call)
     try:
-        yield task  # type: ignore[misc]
+        yield task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

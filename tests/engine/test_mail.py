@@ -265,7 +265,7 @@ async def test_a_sender_elsewhere_wakes_the_worker_at_once(make_app: MakeApp) ->
         for number in range(3):
             await reached(run, "waiting")
             await sender.signal(run.id, "go", number)
-            await eventually(lambda number=number: _taken(app, run, number + 1))
+            await eventually(lambda number=number: _taken(app, run, number + 1))  # type: ignore[misc]
         assert await run.result(timeout=PATIENCE) == [0, 1, 2]
 
 

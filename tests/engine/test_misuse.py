@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast import ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
+from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 
 
@@ -122,7 +123,7 @@ async def test_calls_without_a_record_are_refused_in_a_race_by_name() -> None:
 
         @app.workflow
         async def order(ctx: Context) -> None:
-            await ctx.first(both=ctx.gather(ctx.step(work)), late=ctx.sleep(60))
+            await ctx.first(both=ctx.gather(ctx.step(work)), late=ctx.sleep(60))  # type: ignore[arg-type]
 
         error = await failure(app)
     assert "both is ctx.gather(…), which leaves none" in error.message and "ctx.branch" in error.message
@@ -135,7 +136,7 @@ async def test_a_branch_that_is_a_plain_def_is_refused_by_name(app: Stepfast, wa
 
     @app.workflow
     async def order(ctx: Context) -> None:
-        await (ctx.branch(plain, 1) if way == "branch" else ctx.map(plain, [1, 2]))  # type: ignore[arg-type, type-var]
+        await (ctx.branch(plain, 1) if way == "branch" else ctx.map(plain, [1, 2]))  # type: ignore[arg-type]
 
     error = await failure(app)
     assert error.error_type == "ContextMisuse"
@@ -295,7 +296,7 @@ async def test_a_context_kept_beyond_the_end_of_its_run_refuses_every_call(app: 
         kept[0].progress("too late")
 
 
-async def test_a_run_has_a_limit_of_records_and_says_so(make_app: Any) -> None:
+async def test_a_run_has_a_limit_of_records_and_says_so(make_app: MakeApp) -> None:
     """Rule 23: nothing grows without a bound."""
     app = make_app(settings=Settings(max_records=5))
 

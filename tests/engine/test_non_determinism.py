@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ async def work() -> str:
     return "done"
 
 
-def register(app: Stepfast, body: Body, **options: int) -> None:
+def register(app: Stepfast, body: Body, **options: Any) -> None:
     """The code of the workflow "order" in one application; another application has other code under that name."""
     app.workflow(name="order", **options)(body)
 

@@ -135,7 +135,7 @@ async def test_a_declared_step_called_directly_is_just_the_function(calls: Calls
     assert await work(1) == 2
     assert await work(1, plus=5) == 6
     assert calls["work"] == 2
-    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+    assert (getattr(work, "__name__", None), work.__doc__) == ("work", "What it does.")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast
     assert await run.result() == ["given up", "after 1"]
     assert calls == {"slow": 1, "after": 1}
     [slow_step, *_] = await run.steps()
-    assert slow_step.completed_at is not None
+    assert slow_step.completed_at is not None and slow_step.started_at is not None
     assert (slow_step.completed_at - slow_step.started_at).total_seconds() >= 0.04
 
 

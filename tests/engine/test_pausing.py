@@ -163,6 +163,7 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
     await run.resume()
     await short.drain()
     info = await run.info()
+    assert sleep.started_at is not None
     assert (info.status, info.due_at) == ("waiting", sleep.started_at + timedelta(seconds=1800))
 
 
@@ -514,6 +515,7 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
     assert info.waiting_for == "time"
     [sleep] = await run.steps()
     await run.resume()
+    assert sleep.started_at is not None
     assert (await run.info()).due_at == sleep.started_at + timedelta(hours=1)
 
 

@@ -417,7 +417,7 @@ async def test_a_workflow_without_an_input_refuses_one(app: Stepfast) -> None:
         return "tock"
 
     with pytest.raises(InvalidInput, match="'tick' takes no input"):
-        await app.start(tick, 5)  # type: ignore[arg-type]
+        await app.start(tick, 5)  # type: ignore[misc]
     run = await app.start(tick)
     await app.drain()
     assert await run.result() == "tock"

@@ -196,6 +196,7 @@ async def test_a_sleep_under_way_goes_on_over_attempts(app: Stepfast, calls: Cal
         info = await reached(run, "waiting")
     assert info.attempt == 2
     [sleep, *_] = await run.steps()
+    assert sleep.started_at is not None
     assert info.due_at == sleep.started_at + timedelta(seconds=3600)
 
 

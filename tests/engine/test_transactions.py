@@ -475,7 +475,7 @@ async def test_a_transaction_that_waits_does_not_stop_the_engine(app: Stepfast, 
 
     @app.workflow
     async def other(ctx: Context) -> int:
-        return sum([await ctx.step("s", lambda n=n: n) for n in range(5)])
+        return sum([await ctx.step("s", lambda n: n, n) for n in range(5)])
 
     runs = await app.start_many(holding, [None] * 10)
     async with app.worker():

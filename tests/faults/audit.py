@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -181,7 +182,7 @@ class Database:
     async def collect(self, evidence: Evidence) -> None:
         """Put every row into the evidence."""
         evidence.runs = [
-            Run(str(row[0]), *row[1:7], bool(row[7]), _text(row[8]), *row[9:11], _text(row[11]), *row[12:])
+            _run(row)
             for row in await self.fetch(
                 "SELECT id, workflow, status, reason, key, output, claim, "
                 "worker IS NOT NULL OR place IS NOT NULL OR visible_at IS NOT NULL, parent_id, parent_branch, "
@@ -226,6 +227,15 @@ class Database:
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(str(self._url.path), timeout=30, isolation_level=None)
+
+
+def _run(row: Sequence[Any]) -> Run:
+    """Ids are text on one database, and of a class of their own on the other."""
+    run_id, workflow, status, reason, key, output, claim, held, parent, branch, position, origin, given, error = row
+    return Run(
+        str(run_id), workflow, status, reason, key, output, claim, bool(held), _text(parent), branch, position,
+        _text(origin), given, error,
+    )  # fmt: skip
 
 
 def _text(value: Any) -> str | None:

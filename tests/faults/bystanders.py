@@ -147,7 +147,7 @@ async def wish(app: Stepfast, ledger: Ledger, run_id: str, what: str) -> None:
     run, at = app.get(run_id), now()
     granted: bool | None = None
     try:
-        await {"cancel": run.cancel, "pause": run.pause, "resume": run.resume, "retry": run.retry}[what]()
+        await getattr(run, what)()
         granted = True
     except InvalidState:
         granted = False

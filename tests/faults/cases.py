@@ -108,7 +108,8 @@ class Case:
     def recorded_at(self) -> dict[Place, int]:
         """When each place first had an outcome; a sleep, when it was decided."""
         found: dict[Place, int] = {}
-        for record in (*self.steps, *(w for w in self.writes if w.what in (INSERTED, CHANGED))):
+        records: list[Step | Write] = [*self.steps, *(w for w in self.writes if w.what in (INSERTED, CHANGED))]
+        for record in records:
             if record.status != OPEN_RECORD or record.kind == "sleep":
                 found[record.place] = min(record.at, found.get(record.place, record.at))
         return found
@@ -176,7 +177,8 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
 
 
 def _recorded_under(case: Case, claim: int) -> bool:
-    return any(r.claim == claim for r in (*case.steps, *(w for w in case.writes if w.what != TRIED)))
+    records: list[Step | Write] = [*case.steps, *(w for w in case.writes if w.what != TRIED)]
+    return any(record.claim == claim for record in records)
 
 
 def _hits(evidence: Evidence, claim: Claim) -> Iterator[bool]:

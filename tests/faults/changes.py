@@ -47,7 +47,7 @@ def freeze_inside_flush(_: Arguments) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         await write(*arguments)
 
-    flushing.Flusher._write = frozen  # type: ignore[method-assign]
+    flushing.Flusher._write = frozen  # type: ignore[assignment, method-assign]
 
 
 def freeze_inside_claim(_: Arguments) -> None:
@@ -69,7 +69,7 @@ def freeze_inside_claim(_: Arguments) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         transport.resume_reading()
 
-    claiming.Claims._take = frozen  # type: ignore[method-assign]
+    claiming.Claims._take = frozen  # type: ignore[assignment, method-assign]
 
 
 def hear_late(_: Arguments) -> None:
@@ -115,7 +115,7 @@ def deaf(_: Arguments) -> None:
         await asyncio.Event().wait()
 
     for store in (PostgresStore, SqliteStore):
-        store.listen = hear_nothing  # type: ignore[method-assign]
+        store.listen = hear_nothing  # type: ignore[assignment, method-assign]
     SqliteStore.can_wake = False
 
 
@@ -260,9 +260,9 @@ def without_joint_ends(_: Arguments) -> None:
                 await tell(self, connection, untold.pop(), answer)
         return answer
 
-    flushing.Flusher._tell = tell_later  # type: ignore[method-assign]
+    flushing.Flusher._tell = tell_later  # type: ignore[assignment, method-assign]
     flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
-    sqlite_flushing.tell_parents = lambda *_: False
+    sqlite_flushing.tell_parents = lambda *_: False  # type: ignore[attr-defined]
 
 
 def without_joint_take(arguments: Arguments) -> None:
@@ -295,7 +295,7 @@ def without_joint_row(arguments: Arguments) -> None:
         finally:
             await apart.close()
 
-    transacting._called = call
+    transacting._called = call  # type: ignore[assignment]
 
 
 def without_bar(_: Arguments) -> None:
@@ -304,7 +304,7 @@ def without_bar(_: Arguments) -> None:
     async def bar(*_: Any) -> set[str]:
         return set()
 
-    flushing.Flusher._bar = bar  # type: ignore[method-assign]
+    flushing.Flusher._bar = bar  # type: ignore[assignment, method-assign]
     sqlite_flushing._bar = lambda *_: None
 
 

@@ -78,7 +78,9 @@ class Scene:
     @cached_property
     def runs(self) -> list[GraphCase]:
         """The dag runs."""
-        nodes, acts, answers = defaultdict(dict), defaultdict(list), defaultdict(list)
+        nodes: defaultdict[str, dict[str, Case]] = defaultdict(dict)
+        acts: defaultdict[str, list[GraphAct]] = defaultdict(list)
+        answers: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
         for node in self.nodes:
             nodes[node.run][node.name] = self.cases.get(node.id, Case(node.id))
         for act in self.acts:

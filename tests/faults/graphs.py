@@ -219,17 +219,17 @@ def fate_of(graph: Graph, pause: float) -> dict[str, Any]:
 async def start_one(app: Stepfast, ledger: Ledger, graphs: dict[str, Graph], pause: float) -> Any:
     """Start a dag run of a random kind; its handle, or None if nobody knows."""
     [name] = random.choices(list(MIX), list(MIX.values()))
-    fate, options = fate_of(graphs[name], pause), {"priority": random.choice((0, 0, 0, 5, -5))}
+    fate, priority = fate_of(graphs[name], pause), random.choice((0, 0, 0, 5, -5))
     try:
         if random.random() < 0.05:
             async with own_transaction(app) as (connection, rolled_back):
-                run = await app.start(name, fate, connection=connection, **options)
+                run = await app.start(name, fate, connection=connection, priority=priority)
                 if rolled_back:
                     ledger.unwanted(run.id)
             if not rolled_back:
                 ledger.started(run.id, name, None)
             return None
-        run = await app.start(name, fate, **options)
+        run = await app.start(name, fate, priority=priority)
     except TROUBLE:
         return None
     ledger.started(run.id, name, None)

@@ -147,7 +147,7 @@ def _lost_by_itself(evidence: Evidence, row: Run) -> bool:
 def _wishes_of(cases: Cases, row: Run) -> list[Wish]:
     """What was asked of it, and of those it continues: a wish that was not heeded yet is handed on."""
     found, run_id = list(cases[row.id].wishes), row.origin
-    while run_id in cases:
+    while run_id is not None and run_id in cases:
         found += cases[run_id].wishes
         before = cases[run_id].row
         run_id = None if before is None else before.origin

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
 from tests.support.postgres import PrivatePostgres
@@ -36,7 +38,7 @@ async def kills(url: str, folder: Path, seconds: float) -> None:
 async def hostile(url: str, folder: Path, seconds: float) -> None:
     """Settings that nobody would choose: every wait gives the slot back at once, a lease is a second, few slots, and no
     wake-up arrives. Meanwhile workers are killed."""
-    hard = {"moment": 0, "poll": 0.2, "busy_poll": 0.05, "history_records": 2}
+    hard: dict[str, Any] = {"moment": 0, "poll": 0.2, "busy_poll": 0.05, "history_records": 2}
     async with Storm(url, folder, lease=1.0, change="deaf", **hard) as storm:
         await storm.launch_ready(3, concurrency=8)
 
@@ -99,9 +101,9 @@ def _restart(server: PrivatePostgres, crash: bool) -> None:
     TOTALS["restarts"] += 1
 
 
-async def _until_over(seconds: float, job: object) -> None:
+async def _until_over(seconds: float, job: Coroutine[Any, Any, None]) -> None:
     """Not cancelled in the middle of a restart: it is waited for."""
-    task = asyncio.ensure_future(job)  # type: ignore[arg-type]
+    task = asyncio.ensure_future(job)
     await asyncio.sleep(seconds)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

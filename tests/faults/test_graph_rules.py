@@ -81,7 +81,9 @@ class Tale:
         """The run ends, and its caller hears of it."""
         output = json.dumps(self.outputs) if status == "completed" else None
         self.evidence.runs.append(Run("r", DAG, status, output=output, input=self.input, **columns))
-        moves = [("running", "running", "w", None, at - 60, 1, 0)]
+        moves: list[tuple[str, str, str | None, str | None, int, int, int]] = [
+            ("running", "running", "w", None, at - 60, 1, 0)
+        ]
         if any(act.what == UNDO for act in self.acts):
             moves += [
                 ("compensating", "running", None, "w", at - 59, 1, 1),

@@ -14,7 +14,7 @@ import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, Stepfast
 from stepfast.settings import Settings
-from stepfast.worker.worker import Worker
+from stepfast.worker.duties import Duties
 from tests.support.engine import eventually
 
 SETTINGS = Settings(lease=10, heartbeat=0.15, poll=0.1, sweep=0.5, moment=0.05, outage_backoff_max=0.2)
@@ -25,14 +25,14 @@ BEATS = 4
 def beats(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many heartbeats have been answered, and the answers heard."""
     count = 0
-    heard = Worker._beat_answered
+    heard = Duties.beat_answered
 
     def counting(*arguments: Any) -> None:
         nonlocal count
         heard(*arguments)
         count += 1
 
-    monkeypatch.setattr(Worker, "_beat_answered", counting)
+    monkeypatch.setattr(Duties, "beat_answered", counting)
     return lambda: count
 
 
@@ -56,7 +56,7 @@ async def test_a_claim_whose_reply_is_slow_is_not_given_back(url: str, beats: Ca
                 await eventually(lambda: beats() >= before + BEATS)
             return runs
 
-        store.claim = slow  # type: ignore[method-assign]
+        store.claim = slow  # type: ignore[assignment, method-assign]
         async with app.worker():
             run = await app.start(work)
             await run.result(timeout=20)

@@ -6,6 +6,7 @@ Times are compared with what one crash costs on the same machine, never with a c
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.support.worker_program import make_app
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEASE = 3.0
-TIMES = {"lease": LEASE, "sweep": 0.5, "poll": 0.2}
+TIMES: dict[str, Any] = {"lease": LEASE, "sweep": 0.5, "poll": 0.2}
 LONG = 120.0
 """Seconds after which a scene that does not come to its end is given up."""
 
@@ -42,7 +43,7 @@ class Service:
         try:
             while True:
                 process = self._process = WorkerProcess(self.url, self.ledger, settings=TIMES).launch()
-                await eventually(lambda process=process: not process.running, LONG)
+                await eventually(lambda process=process: not process.running, LONG)  # type: ignore[misc]
                 self.deaths.append(time.monotonic())
         finally:
             if self._process is not None:
@@ -51,7 +52,7 @@ class Service:
     async def kill(self) -> None:
         assert self._process is not None
         before = len(self.deaths)
-        self._process.signal(9)
+        self._process.signal(signal.SIGKILL)
         await eventually(lambda: len(self.deaths) > before, LONG)
 
     async def start(self, count: int, **plan: Any) -> list[Any]:

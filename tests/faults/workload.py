@@ -117,7 +117,10 @@ def make_app(url: str, ledger: Ledger, settings: Settings, logger: logging.Logge
     @app.workflow
     def synchronous(ctx: SyncContext, pause: float) -> list[str | None]:
         """A plain function with steps of both kinds."""
-        return [ctx.step(work_in_thread if position % 2 else work, position, pause) for position in range(4)]
+        return [
+            ctx.step(work_in_thread, position, pause) if position % 2 else ctx.step(work, position, pause)
+            for position in range(4)
+        ]
 
     @app.workflow(timeout=0.5, max_attempts=40, backoff=AT_ONCE)
     def late_handler(ctx: SyncContext, pause: float) -> list[str | None]:

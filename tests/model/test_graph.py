@@ -276,7 +276,8 @@ def graphs(draw: st.DrawFn) -> Graph:
     for n in range(size):
         after = draw(st.lists(st.integers(0, n - 1), unique=True, max_size=4)) if n else []
         later = [str(m) for m in range(n + 1, size)]
-        catch = {"Declined": draw(st.sampled_from(later))} if later and draw(st.booleans()) else {}
+        leads_on = bool(later) and draw(st.booleans())
+        catch = {"Declined": draw(st.sampled_from(later))} if leads_on else {}
         nodes.append(Node(str(n), tuple(map(str, after)), catch=catch))
     bare = Graph(nodes)
     wanted = {

@@ -10,7 +10,6 @@ from multiprocessing.queues import SimpleQueue
 
 import pytest
 
-from stepfast.model import ids
 from stepfast.model.ids import is_id, new_id
 
 
@@ -31,7 +30,7 @@ def test_later_ids_sort_after_earlier_ones() -> None:
 def test_ids_never_go_back_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     before = new_id()
     past = time.time_ns() - 3_600_000_000_000
-    monkeypatch.setattr(ids.time, "time_ns", lambda: past)
+    monkeypatch.setattr(time, "time_ns", lambda: past)
     after = [new_id() for _ in range(10)]
     assert [before, *after] == sorted([before, *after])
 
@@ -50,7 +49,7 @@ def _make(queue: SimpleQueue[list[str]]) -> None:
 def test_forked_children_make_distinct_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if all make them at the same instant."""
     frozen = time.time_ns()
-    monkeypatch.setattr(ids.time, "time_ns", lambda: frozen)
+    monkeypatch.setattr(time, "time_ns", lambda: frozen)
     context = multiprocessing.get_context("fork")
     queue: SimpleQueue[list[str]] = context.SimpleQueue()
     children = [context.Process(target=_make, args=(queue,)) for _ in range(3)]

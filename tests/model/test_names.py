@@ -85,7 +85,7 @@ async def test_the_limit_of_names_is_kept_wherever_one_comes_in() -> None:
                 declare()
         for options in ({"queue": long}, {"key": long}, {"tags": [long]}):
             with pytest.raises(ConfigurationError, match="at most 10"):
-                await app.start(steps, **options)  # type: ignore[arg-type]
+                await app.start(steps, **options)
         for queues in ([long], ["a,b"]):
             with pytest.raises(ConfigurationError, match=r"at most 10|--queues"):
                 await app.drain(queues=queues)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stepfast.model.ids import new_id
@@ -54,7 +56,7 @@ async def test_pages_go_newest_first_and_hold_everything_once(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("filters", [{"workflow": "mail"}, {"status": "failed"}, {"tag": "red"}])
-async def test_pages_of_a_filter_hold_everything_once_too(scene: Scene, filters: dict[str, str]) -> None:
+async def test_pages_of_a_filter_hold_everything_once_too(scene: Scene, filters: dict[str, Any]) -> None:
     ids = await scene.start_many(7, "mail", tags=("red",))
     await scene.start_many(7, "order", tags=("blue",))
     await scene.flush(*(failed(run) for run in await scene.claim(20) if run.id in ids))
@@ -89,8 +91,15 @@ async def test_each_filter_narrows_and_they_combine(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("filters", [{}, {"workflow": "mail"}, {"status": "failed"}, {"tag": "red"}])
-async def test_a_list_tells_as_much_of_a_run_as_a_look_at_it(scene: Scene, filters: dict[str, str]) -> None:
-    shape = {"queue": "q", "priority": 3, "max_attempts": 2, "timeout_ms": 4, "deadline_ms": DAY, "tags": ("red",)}
+async def test_a_list_tells_as_much_of_a_run_as_a_look_at_it(scene: Scene, filters: dict[str, Any]) -> None:
+    shape: dict[str, Any] = {
+        "queue": "q",
+        "priority": 3,
+        "max_attempts": 2,
+        "timeout_ms": 4,
+        "deadline_ms": DAY,
+        "tags": ("red",),
+    }
     await scene.flush(failed(await scene.running(workflow="mail", **shape), reason="timeout"))
     [listed] = await scene.store.runs(**filters)
     row = await scene.info(listed.id)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support import wire
@@ -52,7 +53,7 @@ def pgbouncer(target: str) -> Iterator[str]:
         (folder / "users").write_text('"postgres" ""\n')
         text = CONFIGURATION.format(host=HOST, target=parts.port, port=port, folder=folder)
         (folder / "pgbouncer.ini").write_text(text)
-        process = subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [program, str(folder / "pgbouncer.ini")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -71,7 +72,7 @@ def pgbouncer(target: str) -> Iterator[str]:
             process.wait()
 
 
-def _identity(folder: Path) -> dict[str, object]:
+def _identity(folder: Path) -> dict[str, Any]:
     """PgBouncer does not run as root."""
     if os.geteuid() != 0:
         return {}

@@ -123,6 +123,8 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.transaction(declared_write, order), int)
     assert_type(await ctx.options(retries=3).transaction(write_rows, order), int)
     assert_type(await ctx.wait_until(is_there, order, every=60), UUID)
+    assert_type(await ctx.wait_until("is it there?", is_there, order), UUID)
+    assert_type(await ctx.wait_until("is it so?", lambda: 5, every=1), int)
     assert_type(await ctx.options(timeout=5).wait_until(is_there, order, timeout=timedelta(days=1)), UUID)
     ctx.progress("70 of 100", {"done": 70})
     await ctx.progress("80 of 100")
@@ -145,6 +147,7 @@ def in_a_thread(ctx: SyncContext, order: Order) -> bytes:
     assert_type(ctx.transaction("write", write_plainly, order), bool)
     assert_type(ctx.options(retries=1).transaction(write_rows, order), int)
     assert_type(ctx.options(retries=1).wait_until(is_there, order), UUID)
+    assert_type(ctx.wait_until("is it there?", is_there, order), UUID)
     return ctx.step(print_label, order)
 
 

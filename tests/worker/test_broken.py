@@ -161,7 +161,7 @@ async def test_a_heartbeat_that_cannot_begin_is_told(make_app: MakeApp, tables: 
     def pulse(_patience: float) -> Any:
         raise ZeroDivisionError("a bug")
 
-    store.pulse = pulse  # type: ignore[method-assign]
+    store.pulse = pulse  # type: ignore[assignment, method-assign]
     with pytest.raises(WorkerBroken, match="heartbeat"):
         async with asyncio.timeout(PATIENCE), app.worker():
             await asyncio.Event().wait()

@@ -81,7 +81,7 @@ async def test_an_exhausted_pool_costs_no_lease(make_app: MakeApp, tables: Table
 
 
 async def _is(tables: Tables, run_id: str, status: str) -> bool:
-    return (await tables.run(run_id, "status"))[0] == status
+    return bool((await tables.run(run_id, "status"))[0] == status)
 
 
 async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
@@ -240,7 +240,7 @@ class WilfulPulse:
         self.flowing = threading.Event()
         self.flowing.set()
         self.beats: list[float] = []
-        store.pulse = self._pulse  # type: ignore[method-assign]
+        store.pulse = self._pulse  # type: ignore[assignment, method-assign]
 
     def _pulse(self, *args: Any) -> WilfulPulse:
         self._pulse_itself = self._make(*args)
@@ -264,7 +264,7 @@ class Reaps:
     def __init__(self, store: Store) -> None:
         self._reap = store.reap
         self.times: list[float] = []
-        store.reap = self.reap  # type: ignore[method-assign]
+        store.reap = self.reap  # type: ignore[assignment, method-assign]
 
     async def reap(self, *args: Any) -> Any:
         self.times.append(time.monotonic())

@@ -107,7 +107,7 @@ async def test_records_are_numbered_in_the_order_of_their_outcomes(make_app: Mak
         for count, number in enumerate((2, 0, 1), start=1):
             await gates[number].reached()
             gates[number].open()
-            await eventually(lambda count=count: _count(tables, count))
+            await eventually(lambda count=count: _count(tables, count))  # type: ignore[misc]
         await run.result(timeout=PATIENCE)
     rows = await tables.fetch("SELECT position FROM [steps] ORDER BY seq")
     assert [position for (position,) in rows] == [2, 0, 1]

@@ -62,7 +62,7 @@ async def test_a_storm_of_kills_loses_nothing(
         async with make_process(patient, concurrency=10) as victim:
             seen = len(ledger.lines("step"))
             await eventually(
-                lambda seen=seen: len(ledger.lines("step")) > seen + chance.randrange(40) or _all_done(ledger)
+                lambda seen=seen: len(ledger.lines("step")) > seen + chance.randrange(40) or _all_done(ledger)  # type: ignore[misc]
             )
             victim.kill()
     async with make_process(patient):

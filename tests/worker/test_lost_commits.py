@@ -121,7 +121,7 @@ async def test_behind_a_pooler_another_server_is_known_by_its_start(
         await eventually(lambda: store._flusher._continuity.started is not None)
         worker.duties.sweeper.stopped = True  # the flush itself is to find out
         await eventually(lambda: not any(duty.get_name() == "stepfast-sweeper" for duty in asyncio.all_tasks()))
-        store._flusher._continuity.started -= 1
+        store._flusher._continuity.started = 1
         tables = server._tables
         await tables.fetch("DELETE FROM [steps] WHERE position >= 1")
         worker.duties.sweeper.stopped = False
@@ -248,7 +248,7 @@ async def test_a_long_history_is_counted_though_it_is_not_kept(app: Stepfast, se
     @app.workflow
     async def order(ctx: Context) -> int:
         for number in range(100):
-            await ctx.step("pace", lambda number=number: calls.hit(str(number)))
+            await ctx.step("pace", lambda number: calls.hit(str(number)), number)
         if calls.hit("end") == 1:
             await gate.passing()
         return await ctx.step("last", lambda: calls["99"])

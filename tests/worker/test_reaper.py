@@ -67,7 +67,7 @@ async def test_a_run_that_kills_its_workers_is_a_dead_letter(
             victim = make_process(PROCESS).launch()
             await ledger.seen("poison", times=times)
             assert await victim.ended() == -9
-            await eventually(lambda times=times: _losses(tables, run.id, times))
+            await eventually(lambda times=times: _losses(tables, run.id, times))  # type: ignore[misc]
         with pytest.raises(RunFailed, match="workers_lost"):
             await run.result(timeout=PATIENCE)
         [letter] = await app.runs(status="failed", reason="workers_lost")

@@ -87,6 +87,7 @@ class Context(ContextBase):
     def wait_until(
         self,
         check: Callable[..., Awaitable[T | None]],
+        /,
         *args: Any,
         every: float | timedelta = ...,
         timeout: float | timedelta | None = None,
@@ -95,20 +96,42 @@ class Context(ContextBase):
     def wait_until(
         self,
         check: Callable[..., T | None],
+        /,
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self,
+        label: str,
+        check: Callable[..., Awaitable[T | None]],
+        /,
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> UntilCall[T]: ...
+    @overload
+    def wait_until(
+        self,
+        label: str,
+        check: Callable[..., T | None],
+        /,
         *args: Any,
         every: float | timedelta = ...,
         timeout: float | timedelta | None = None,
     ) -> UntilCall[T]: ...
     def wait_until(
         self,
-        check: Callable[..., Any],
+        target: Any,
+        /,
         *args: Any,
         every: float | timedelta = timedelta(minutes=1),
         timeout: float | timedelta | None = None,
     ) -> UntilCall[Any]:
         """Wait until ``check(*args)`` answers with something true, and get that answer. The slot is free between two
         checks; a resume or a signal makes the next check due at once. WaitTimeout after ``timeout``."""
-        return self._make_until(check, args, every, timeout, call_line(2))
+        return self._make_until(target, args, every, timeout, call_line(2))
 
     # -- children ------------------------------------------------------------------------------------------------
 

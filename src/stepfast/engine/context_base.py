@@ -295,13 +295,13 @@ class ContextBase:
 
     def _make_until(
         self,
-        check: Callable[..., Any],
+        target: Any,
         args: tuple[Any, ...],
         every: float | timedelta,
         timeout: float | timedelta | None,
         where: str,
     ) -> UntilCall[Any]:
-        name, function, shape, options, args = self._described("ctx.wait_until", check, args)
+        name, function, shape, options, args = self._described("ctx.wait_until", target, args)
         self._check_undo(options, name, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
         limit = _span(timeout, "timeout of ctx.wait_until")

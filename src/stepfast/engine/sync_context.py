@@ -75,6 +75,7 @@ class SyncContext(ContextBase):
     def wait_until(
         self,
         check: Callable[..., Awaitable[T | None]],
+        /,
         *args: Any,
         every: float | timedelta = ...,
         timeout: float | timedelta | None = None,
@@ -83,19 +84,41 @@ class SyncContext(ContextBase):
     def wait_until(
         self,
         check: Callable[..., T | None],
+        /,
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self,
+        label: str,
+        check: Callable[..., Awaitable[T | None]],
+        /,
+        *args: Any,
+        every: float | timedelta = ...,
+        timeout: float | timedelta | None = None,
+    ) -> T: ...
+    @overload
+    def wait_until(
+        self,
+        label: str,
+        check: Callable[..., T | None],
+        /,
         *args: Any,
         every: float | timedelta = ...,
         timeout: float | timedelta | None = None,
     ) -> T: ...
     def wait_until(
         self,
-        check: Callable[..., Any],
+        target: Any,
+        /,
         *args: Any,
         every: float | timedelta = timedelta(minutes=1),
         timeout: float | timedelta | None = None,
     ) -> Any:
         """Wait until a check answers with something true; see ``Context.wait_until``."""
-        return self._wait(self._make_until(check, args, every, timeout, call_line(2)))
+        return self._wait(self._make_until(target, args, every, timeout, call_line(2)))
 
     @overload
     def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[ChildKeywords]) -> SyncChildRun[O]: ...
