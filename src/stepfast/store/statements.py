@@ -7,6 +7,7 @@ none comes from a user unchecked.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -28,7 +29,13 @@ def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[
 
 def load_all(package: str, files: Sequence[str], words: dict[str, str]) -> dict[str, str]:
     """The statements of a store. Those that list runs, which the first file holds, are there twice: from the newest run
-    back, and under a name of their own from the oldest on."""
+    back, and under a name of their own from the oldest on. A second store with the same words need not read them."""
+    return dict(_load_all(package, tuple(files), tuple(words.items())))
+
+
+@functools.lru_cache(maxsize=16)
+def _load_all(package: str, files: tuple[str, ...], pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    words = dict(pairs)
     statements = {
         name: text for file in files for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
     }
