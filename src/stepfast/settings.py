@@ -77,6 +77,14 @@ class Settings:
     """New objects between two looks of Python's garbage collector while a worker works (700 by default, which costs a
     fifth of the speed); 0 leaves it as it is, and so does a higher one of the application's own."""
 
+    # -- remote workers
+    remote_poll: float = 0.5
+    """How often an idle remote worker looks for tasks: nobody wakes it, and each look is a question to the database."""
+    remote_batch: int = 10
+    """Tasks that a remote worker claims at once at most, so that those beside it find some too."""
+    remote_concurrency: int = 10
+    """Handlers that a remote worker runs at once."""
+
     # -- payloads
     warn_payload: int = 256 * 1024
     """A payload above this is logged as large: it is read back at every replay."""

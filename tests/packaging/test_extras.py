@@ -14,7 +14,7 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"asyncpg", "click", "pydantic", "rich", "sqlalchemy", "typer"}:
+        if name.partition(".")[0] in {"asyncmy", "asyncpg", "click", "pydantic", "rich", "sqlalchemy", "typer"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())

@@ -24,6 +24,7 @@ class Program(NamedTuple):
 
 
 PGBOUNCER = Program("pgbouncer", "Debian: apt-get install pgbouncer; macOS: brew install pgbouncer")
+MARIADB = Program("mariadbd", "Debian: apt-get install mariadb-server-core; macOS: brew install mariadb")
 
 _MORE_FOLDERS = "/usr/sbin:/usr/local/sbin"
 """Where servers are put, and where an ordinary user's PATH does not look."""

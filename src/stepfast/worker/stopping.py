@@ -6,14 +6,39 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from .worker import Worker
+from ..errors import WorkerBroken
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def work_until_told(worker: Worker, at_once: Callable[[Worker], None] | None = None) -> None:
+class Stoppable(Protocol):
+    """What can work until it is told: a worker, or one that serves remote steps."""
+
+    broken: asyncio.Event
+
+    async def start(self) -> None:
+        """Begin."""
+        ...
+
+    async def stop(self) -> None:
+        """End in good order."""
+        ...
+
+    def hurry(self) -> None:
+        """Wait for handlers no longer."""
+        ...
+
+    def breakage(self) -> WorkerBroken:
+        """Why it ended by itself."""
+        ...
+
+
+W = TypeVar("W", bound=Stoppable)
+
+
+async def work_until_told(worker: W, at_once: Callable[[W], None] | None = None) -> None:
     """Until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal hurries.
 
     ``at_once`` is called at every signal the moment it comes, also while some code blocks the event loop.

@@ -1,0 +1,11 @@
+"""Steps that are served elsewhere: transports that carry them, and a worker that serves them.
+
+The contract, which other languages speak too, is in ``contract/``.
+"""
+
+from .messages import FatalError, RemoteTask, Result, Task
+from .sql_transport import SqlTransport
+from .transport import Transport
+from .worker import RemoteWorker
+
+__all__ = ["FatalError", "RemoteTask", "RemoteWorker", "Result", "SqlTransport", "Task", "Transport"]

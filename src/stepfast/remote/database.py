@@ -1,0 +1,129 @@
+"""One face for the databases that tasks and results lie in, so that what is done to them is written once.
+
+A dialect brings its statements in ``.sql`` files, with parameters written as ``:name``, and a way to
+begin transactions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import ConfigurationError, SchemaError
+from ..settings import Settings
+from .address import MYSQL, POSTGRES, Address
+from .names import check_prefix
+
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+"""A parameter in a statement, and not a cast."""
+CONNECTIONS = 4
+"""Connections that a worker or a transport has at most: one to claim with, one to record with, and some to spare."""
+
+
+class Work(Protocol):
+    """One open transaction."""
+
+    async def fetch(self, name: str, /, **given: Any) -> Sequence[Any]:
+        """The rows of a statement."""
+        ...
+
+    async def execute(self, name: str, /, **given: Any) -> None:
+        """A statement without rows."""
+        ...
+
+    async def put(self, name: str, /, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One statement for many rows."""
+        ...
+
+
+class Database(Protocol):
+    """Tasks and results of one prefix."""
+
+    async def open(self) -> None:
+        """Connect; errors say what to do, never a password."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect. A pool that the application brought along stays open."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Work]:
+        """A transaction of our own, read committed, on a connection of the pool."""
+        ...
+
+    def within(self, connection: Any) -> AbstractAsyncContextManager[Work]:
+        """The transaction that a caller has open on this connection."""
+        ...
+
+    async def create(self) -> bool:
+        """Make the tables if they are missing; whether they were. Safe when many do it at once."""
+        ...
+
+    def script(self) -> str:
+        """What makes the tables, to be run by somebody who may."""
+        ...
+
+
+class Place(NamedTuple):
+    """Where tasks and results lie: a database by its URL, or by a pool of the application's own; and a prefix."""
+
+    address: Address | None
+    pool: Any
+    prefix: str
+
+    @property
+    def dialect(self) -> str:
+        """What its server speaks."""
+        if self.pool is not None:
+            return _dialect_of_pool(self.pool)
+        assert self.address is not None
+        return self.address.dialect
+
+
+def place(url: str | None, pool: Any, prefix: str) -> Place:
+    """Check what a user gave."""
+    from .address import parse_address
+
+    if (url is None) == (pool is None):
+        raise ConfigurationError("give either the URL of the database or pool=, and not both")
+    found = Place(None if url is None else parse_address(url), pool, check_prefix(prefix))
+    assert found.dialect
+    return found
+
+
+def open_database(where: Place, settings: Settings) -> Database:
+    """The database of a place. Nothing is connected yet; a missing driver is told by the extra that brings it."""
+    extra, server = {POSTGRES: ("postgres", "PostgreSQL"), MYSQL: ("mysql", "MariaDB or MySQL")}[where.dialect]
+    try:
+        if where.dialect == POSTGRES:
+            from .postgres import PostgresDatabase
+
+            return PostgresDatabase(where, settings)
+        from .mysql import MysqlDatabase
+
+        return MysqlDatabase(where, settings)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{server} needs the package {error.name!r}: pip install 'stepfast[{extra}]'"
+        ) from None
+
+
+def missing_tables(said: str) -> SchemaError:
+    """The error for tables that are not there, or not as the contract has them."""
+    return SchemaError(
+        f"the transport's tables are missing, or are not those of the contract ({said}): run `stepfast migrate "
+        "--transport`, or leave create=True"
+    )
+
+
+def _dialect_of_pool(pool: Any) -> str:
+    drivers = {kind.__module__.partition(".")[0] for kind in type(pool).__mro__}
+    if "asyncpg" in drivers:
+        return POSTGRES
+    if "asyncmy" in drivers:
+        return MYSQL
+    raise ConfigurationError(
+        f"pool= takes a pool of asyncpg or asyncmy, not {type(pool).__module__}.{type(pool).__name__}"
+    )

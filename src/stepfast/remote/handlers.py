@@ -1,0 +1,102 @@
+"""Handlers: what serves the steps of a name, and calling it with the input of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..engine.signature import input_type, is_async, name_of, positional, source_line
+from ..errors import ConfigurationError, InvalidInput, PayloadError
+from ..model.payload import Payloads, check_type
+from ..settings import FORMAT
+from .messages import COMPLETED, FAILED, Claimed, Outcome, RemoteTask, error_text, no_handler, refusal
+
+InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
+
+
+class Handler(NamedTuple):
+    """A function, and what it says of itself."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    takes_task: bool
+    input_type: Any
+
+
+def declared(name: str, function: Callable[..., Any]) -> Handler:
+    """A handler, refused now if it could never be called."""
+    what = f"the handler of {name!r}"
+    if not callable(function):
+        raise ConfigurationError(f"{what} must be a function, not {type(function).__name__}")
+    parameters = positional(function)
+    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not parameters or len(needed) > 2:
+        raise ConfigurationError(
+            f"{what}, {name_of(function)!r} ({source_line(function)}), must take the input, and may take the task "
+            "as a second parameter"
+        )
+    type_ = input_type(function, parameters[0], None)
+    try:
+        check_type(type_, f"the input of {what}")
+    except InvalidInput as error:
+        raise ConfigurationError(str(error)) from None
+    return Handler(name, function, is_async(function), len(needed) == 2 or _asks_for_task(parameters), type_)
+
+
+def _asks_for_task(parameters: list[Any]) -> bool:
+    """A second parameter that has a default is the task only if it is called so."""
+    return len(parameters) > 1 and parameters[1].name == "task"
+
+
+class Performer:
+    """Calls handlers, and makes an outcome of whatever comes of it."""
+
+    def __init__(self, handlers: dict[str, Handler], payloads: Payloads, in_thread: InThread) -> None:
+        self._handlers = handlers
+        self._payloads = payloads
+        self._in_thread = in_thread
+
+    async def perform(self, task: Claimed, started_at: int) -> Outcome:
+        """The outcome. Only a cancellation from outside comes through; an error of the code is an outcome, too."""
+        handler = self._handlers.get(task.name)
+        if handler is None:
+            return _failed(task, no_handler(task.name), started_at)
+        try:
+            value = self._payloads.decode(
+                "null" if task.input is None else task.input, handler.input_type, FORMAT, f"the input of {task.name!r}"
+            )
+        except PayloadError as error:
+            return _failed(task, refusal(str(error)), started_at)
+        try:
+            output = await self._call(handler, task, value)
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, asyncio.CancelledError) and _asked_to_end():
+                raise
+            return _failed(task, error_text(error), started_at)
+        try:
+            text = self._payloads.encode(output, f"the output of {task.name!r}")
+        except PayloadError as error:
+            return _failed(task, refusal(str(error)), started_at)
+        return Outcome(task.step_id, task.attempt, COMPLETED, text, None, started_at)
+
+    async def _call(self, handler: Handler, task: Claimed, value: Any) -> Any:
+        arguments = [value]
+        if handler.takes_task:
+            arguments.append(RemoteTask(task.step_id, task.run_id, task.name, task.attempt))
+        if handler.is_async:
+            return await handler.function(*arguments)
+        variables = contextvars.copy_context()
+        return await self._in_thread(lambda: variables.run(handler.function, *arguments))
+
+
+def _failed(task: Claimed, error: str, started_at: int) -> Outcome:
+    return Outcome(task.step_id, task.attempt, FAILED, None, error, started_at)
+
+
+def _asked_to_end() -> bool:
+    """Whether somebody cancelled us. A handler can raise the same by itself, and that is a failure."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,191 @@
+"""Tasks and results in MariaDB and MySQL."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import asyncmy
+
+from ...cancellation import insist, requests
+from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, sentence
+from ...model.redacting import is_shown_in, redact
+from ...settings import Settings
+from ...store.statements import load_statements, split_statements
+from ..address import mysql_options
+from ..database import CONNECTIONS, PARAMETER, Place
+from ..names import results_table, tasks_table
+from .server_errors import is_not_let_in, translate
+from .transactions import borrowed, close_pool, run, transaction
+
+_NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)"
+"""The database's clock in milliseconds, whatever time zone the session has."""
+_STRICT = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+"""What does not fit is refused. Some servers would cut it off without a word."""
+_ROW = re.compile(r"^    \(%\([^\n]*\)$", re.MULTILINE)
+"""The line of a statement that stands for one row of many."""
+_BYTES = 1024 * 1024
+"""About how much one statement for many rows carries."""
+_ROOM = 1024
+"""Bytes of a packet that are not ours."""
+
+
+class MysqlDatabase:
+    """See ``Database``."""
+
+    def __init__(self, where: Place, settings: Settings) -> None:
+        self._address = where.address
+        self._settings = settings
+        self._pool = self._given = where.pool
+        self._packet: int | None = None
+        """The largest statement that the server takes, once it was asked."""
+        tasks, results = tasks_table(where.prefix), results_table(where.prefix)
+        self._tables = tasks, results
+        words = {"tasks": f"`{tasks}`", "results": f"`{results}`", "index": f"`{tasks}_grp_idx`", "now": _NOW}
+        package = "stepfast.remote.mysql"
+        self._script = load_statements(package, "tables.sql", words)
+        statements = self._script | load_statements(package, "transport.sql", words)
+        self._sql = {name: _formatted(text) for name, text in statements.items() if name != "create"}
+
+    async def open(self) -> None:
+        """Connect once, so that what is wrong with the address is told now."""
+        if self._pool is None:
+            assert self._address is not None
+            options = mysql_options(self._address)
+            self._pool = await asyncmy.create_pool(
+                minsize=0,
+                maxsize=CONNECTIONS,
+                autocommit=True,  # transactions of ours are begun by name
+                charset="utf8mb4",
+                sql_mode=_STRICT,
+                connect_timeout=self._settings.connect_timeout,
+                read_timeout=self._settings.command_timeout,
+                **options,
+            )
+        with self._translated():
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection:
+                self._packet = int((await run(connection, "SELECT @@max_allowed_packet"))[0][0])
+
+    async def close(self) -> None:
+        """Close the pool, if it is ours."""
+        pool, self._pool = self._pool, self._given
+        if pool is not None and self._given is None:
+            await close_pool(pool)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_Work]:
+        """A transaction on a connection of the pool."""
+        with self._translated():
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection, transaction(connection):
+                yield _Work(connection, self._sql, self._packet)
+
+    @contextlib.asynccontextmanager
+    async def within(self, connection: Any) -> AsyncIterator[_Work]:
+        """A caller's transaction."""
+        with self._translated():
+            yield _Work(connection, self._sql, self._packet)
+
+    async def create(self) -> bool:
+        """Under a lock of ours. The server itself lets nobody make the same table twice."""
+        with self._translated():
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection:
+                work = _Work(connection, self._sql, self._packet)
+                if await self._exist(work):
+                    return False
+                name = "stepfast transport " + hashlib.sha256(self._tables[0].encode()).hexdigest()[:32]
+                await work.fetch("lock", lock=name, seconds=int(self._settings.connect_timeout))
+                try:
+                    if await self._exist(work):
+                        return False
+                    for statement in split_statements(self._script["create"]):
+                        await run(connection, statement)
+                    return True
+                finally:
+                    await work.fetch("unlock", lock=name)
+
+    async def _exist(self, work: _Work) -> bool:
+        return int((await work.fetch("exist", names=self._tables))[0][0]) == len(self._tables)
+
+    def script(self) -> str:
+        """The statements for the mysql client."""
+        return self._script["create"] + ";\n"
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        before = requests()
+        try:
+            yield
+        except Exception as error:
+            insist(before)
+            raise self._meaning(error) from None
+
+    def _meaning(self, error: Exception) -> Exception:
+        known = translate(error)
+        if known is error or self._address is None or not isinstance(known, DatabaseUnavailable):
+            return known
+        where, said = redact(self._address.text), sentence(error)
+        if is_not_let_in(error):
+            return DatabaseUnavailable(f"the database at {where} refused the user or password, or does not exist")
+        if is_shown_in(said, self._address.text):
+            said = type(error).__name__
+        return DatabaseUnavailable(f"the database at {where} cannot be reached, or cannot do it now: {said}")
+
+
+class _Work:
+    """One open transaction. See ``Work``."""
+
+    def __init__(self, connection: Any, statements: dict[str, str], packet: int | None) -> None:
+        self._connection = connection
+        self._sql = statements
+        self._packet = packet
+
+    async def fetch(self, name: str, /, **given: Any) -> Sequence[Any]:
+        return await run(self._connection, self._sql[name], given)
+
+    async def execute(self, name: str, /, **given: Any) -> None:
+        await run(self._connection, self._sql[name], given)
+
+    async def put(self, name: str, /, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Several rows in one statement, as many as go well together."""
+        statement = self._sql[name]
+        found = _ROW.search(statement)
+        assert found is not None, name
+        cursor = self._connection.cursor()
+        texts = [cursor.mogrify(found[0], dict(row)) for row in rows]
+        for portion in _portions(texts):
+            sql = statement[: found.start()] + ",\n".join(portion) + statement[found.end() :]
+            self._refuse_too_large(sql)
+            await cursor.execute(sql)
+
+    def _refuse_too_large(self, sql: str) -> None:
+        """A server that is sent more than it takes hangs up, and that would look like an outage."""
+        if self._packet is not None and len(sql) * 4 + _ROOM > self._packet:
+            size = len(sql.encode())
+            if size + _ROOM > self._packet:
+                raise DatabaseRefused(
+                    f"it has {size:,} bytes, and the server takes {self._packet:,} at once (max_allowed_packet)"
+                )
+
+
+def _portions(texts: list[str]) -> Iterator[list[str]]:
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        if portion and size + len(text) > _BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text)
+    if portion:
+        yield portion
+
+
+def _formatted(text: str) -> str:
+    """The statement as the driver wants it: without comments, its parameters as ``%(name)s``."""
+    plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    if "%" in plain:
+        raise ConfigurationError("a statement for MySQL must not have a per cent sign in it")
+    return PARAMETER.sub(r"%(\1)s", plain)

@@ -1,0 +1,5 @@
+"""Remote steps over PostgreSQL."""
+
+from .database import PostgresDatabase
+
+__all__ = ["PostgresDatabase"]

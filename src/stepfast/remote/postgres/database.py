@@ -1,0 +1,165 @@
+"""Tasks and results in PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import asyncpg
+
+from ...cancellation import insist, requests
+from ...errors import SchemaError, sentence
+from ...model.url import parse_url
+from ...settings import Settings
+from ...store.postgres.catalogue import qualify
+from ...store.postgres.connections import Connector, connect_error
+from ...store.postgres.server_errors import translate
+from ...store.postgres.transactions import borrowed, close_pool, transaction
+from ...store.statements import load_statements, split_statements
+from ..database import CONNECTIONS, PARAMETER, Place, missing_tables
+from ..names import results_table, tasks_table
+
+_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+"""The database's clock in milliseconds, when the statement came."""
+_MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError)
+"""How it shows that somebody who takes no lock has made the same table at the same moment."""
+_TIMES = 5
+
+Statements = dict[str, tuple[str, list[str]]]
+
+
+class PostgresDatabase:
+    """See ``Database``."""
+
+    def __init__(self, where: Place, settings: Settings) -> None:
+        self._address = where.address
+        self._settings = settings
+        self._pool = self._given = where.pool
+        names = [f'"{table(where.prefix)}"' for table in (tasks_table, results_table)]
+        index = f'"{tasks_table(where.prefix)}_grp_idx"'
+        self._names = names
+        words = {"tasks": names[0], "results": names[1], "index": index, "now": _NOW}
+        package = "stepfast.remote.postgres"
+        self._script = load_statements(package, "tables.sql", words)
+        statements = self._script | load_statements(package, "transport.sql", words)
+        self._sql: Statements = {name: _numbered(qualify(text)) for name, text in statements.items()}
+
+    async def open(self) -> None:
+        """Connect once, so that what is wrong with the address is told now."""
+        if self._pool is None:
+            assert self._address is not None
+            connector = Connector(parse_url(self._address.text), self._settings)
+            options = await connector.options_for_users()  # the tables are found by the search_path of the user
+            options["command_timeout"] = self._settings.command_timeout
+            try:
+                self._pool = await asyncpg.create_pool(min_size=0, max_size=CONNECTIONS, **options)
+            except Exception as error:
+                raise connect_error(error, self._address.text) from None
+
+    async def close(self) -> None:
+        """Close the pool, if it is ours."""
+        pool, self._pool = self._pool, self._given
+        if pool is not None and self._given is None:
+            await close_pool(pool)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[_Work]:
+        """A transaction on a connection of the pool."""
+        with self._translated():
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection, transaction(connection):
+                yield _Work(connection, self._sql)
+
+    @contextlib.asynccontextmanager
+    async def within(self, connection: Any) -> AsyncIterator[_Work]:
+        """A caller's transaction."""
+        with self._translated():
+            yield _Work(connection, self._sql)
+
+    async def create(self) -> bool:
+        """Under a lock of ours. Others who make these tables take none, so that they may come in between."""
+        for _ in range(_TIMES):
+            with contextlib.suppress(*_MADE_MEANWHILE):
+                return await self._create()
+        return await self._create()
+
+    async def _create(self) -> bool:
+        try:
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection:
+                work = _Work(connection, self._sql)
+                if await self._exist(work):
+                    return False
+                async with transaction(connection):
+                    await work.fetch("lock", name=self._names[0])
+                    if await self._exist(work):
+                        return False
+                    for statement in split_statements(self._script["create"]):
+                        await connection.execute(statement)
+                    return True
+        except _MADE_MEANWHILE:
+            raise
+        except Exception as error:
+            raise self._meaning(error) from None
+
+    async def _exist(self, work: _Work) -> bool:
+        return bool((await work.fetch("exist", tasks=self._names[0], results=self._names[1]))[0][0])
+
+    def script(self) -> str:
+        """The statements for psql."""
+        return self._script["create"] + ";\n"
+
+    @contextlib.contextmanager
+    def _translated(self) -> Any:
+        before = requests()
+        try:
+            yield
+        except Exception as error:
+            insist(before)
+            raise self._meaning(error) from None
+
+    def _meaning(self, error: Exception) -> Exception:
+        known = translate(error)
+        if isinstance(known, SchemaError) and isinstance(error, asyncpg.PostgresError):
+            return missing_tables(sentence(error))
+        if known is not error and self._address is not None:
+            return connect_error(error, self._address.text) if _is_refusal(error) else known
+        return known
+
+
+class _Work:
+    """One open transaction. See ``Work``."""
+
+    def __init__(self, connection: Any, statements: Statements) -> None:
+        self._connection = connection
+        self._sql = statements
+
+    async def fetch(self, name: str, /, **given: Any) -> Sequence[Any]:
+        sql, order = self._sql[name]
+        rows: list[Any] = await self._connection.fetch(sql, *(given[word] for word in order))
+        return rows
+
+    async def execute(self, name: str, /, **given: Any) -> None:
+        sql, order = self._sql[name]
+        await self._connection.execute(sql, *(given[word] for word in order))
+
+    async def put(self, name: str, /, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Each column goes as one array."""
+        sql, order = self._sql[name]
+        await self._connection.execute(sql, *([row[word] for row in rows] for word in order))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server did not let us in."""
+    return isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError))
+
+
+def _numbered(text: str) -> tuple[str, list[str]]:
+    """The statement with numbers in place of the names of its parameters, and the names in that order."""
+    order: list[str] = []
+
+    def number(found: Any) -> str:
+        if found[1] not in order:
+            order.append(found[1])
+        return f"${order.index(found[1]) + 1}"
+
+    return PARAMETER.sub(number, text), order

@@ -1,0 +1,36 @@
+-- name: exist
+-- Whether both tables are there, wherever the search_path of this user finds them.
+SELECT to_regclass(:tasks::text) IS NOT NULL AND to_regclass(:results::text) IS NOT NULL;
+
+-- name: lock
+-- Only one at a time makes the tables.
+SELECT pg_advisory_xact_lock(hashtextextended('stepfast transport ' || :name::text, 0));
+
+-- name: create
+-- The two tables of the contract, and the index by which workers find what is due.
+CREATE TABLE IF NOT EXISTS {tasks} (
+    step_id varchar(191) PRIMARY KEY,
+    run_id varchar(191) NOT NULL,
+    seq integer NOT NULL,
+    name varchar(191) NOT NULL,
+    grp varchar(191) NOT NULL,
+    input text,
+    attempt integer NOT NULL,
+    status varchar(32) NOT NULL,
+    claimed_by varchar(191),
+    claimed_at bigint,
+    created_at bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {results} (
+    step_id varchar(191) PRIMARY KEY,
+    run_id varchar(191) NOT NULL,
+    seq integer NOT NULL,
+    status varchar(32) NOT NULL,
+    output text,
+    error text,
+    started_at bigint,
+    claimed_by varchar(191),
+    claimed_at bigint,
+    created_at bigint NOT NULL
+);
+CREATE INDEX IF NOT EXISTS {index} ON {tasks} (grp, status, created_at);

@@ -1,0 +1,103 @@
+-- What workers do ----------------------------------------------------------------------------------------------------
+
+-- name: due
+-- The oldest tasks of a group that nobody holds, or that somebody has held for longer than a lease. Rows that another
+-- worker is just claiming are passed over.
+SELECT step_id, run_id, seq, name, input, attempt, created_at, {now} AS now
+FROM {tasks}
+WHERE grp::text = :grp::text AND status::text = 'pending'::text
+  AND (claimed_at IS NULL OR claimed_at < {now} - :lease::bigint)
+ORDER BY created_at
+LIMIT :most::bigint
+FOR UPDATE SKIP LOCKED;
+
+-- name: stamp
+-- Take them, or hold them for another lease. Their rows are locked already.
+UPDATE {tasks} SET claimed_by = :worker::text, claimed_at = {now} WHERE step_id::text = ANY(:ids::text[]);
+
+-- name: held
+-- Those of the tasks that this worker still holds, locked in one order, so that nobody waits for each other.
+SELECT step_id, attempt, run_id, seq
+FROM {tasks}
+WHERE step_id::text = ANY(:ids::text[]) AND claimed_by::text = :worker::text
+ORDER BY step_id
+FOR UPDATE;
+
+-- name: named
+-- Every task of a group that names this worker, whether it knows or not.
+SELECT step_id, attempt
+FROM {tasks}
+WHERE grp::text = :grp::text AND status::text = 'pending'::text AND claimed_by::text = :worker::text
+ORDER BY step_id
+FOR UPDATE;
+
+-- name: let_go
+-- Give tasks back, so that another worker takes them at once. Their rows are locked already.
+UPDATE {tasks} SET claimed_by = NULL, claimed_at = NULL WHERE step_id::text = ANY(:ids::text[]);
+
+-- name: put_results
+-- What came of tasks. A failure that an earlier attempt has left gives way; what was completed stays.
+INSERT INTO {results} AS kept (step_id, run_id, seq, status, output, error, started_at, created_at)
+SELECT given.step_id, given.run_id, given.seq, given.status, given.output, given.error, given.started_at, {now}
+FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :status::text[], :output::text[], :error::text[],
+            :started_at::bigint[])
+     AS given(step_id, run_id, seq, status, output, error, started_at)
+ON CONFLICT (step_id) DO UPDATE
+SET status = EXCLUDED.status, output = EXCLUDED.output, error = EXCLUDED.error, started_at = EXCLUDED.started_at,
+    claimed_by = NULL, claimed_at = NULL, created_at = EXCLUDED.created_at
+WHERE kept.status::text = 'failed'::text;
+
+-- name: delete_tasks
+-- Tasks that are done, or that nobody waits for any more. Their rows are locked already.
+DELETE FROM {tasks} WHERE step_id::text = ANY(:ids::text[]);
+
+-- What engines do -----------------------------------------------------------------------------------------------------
+
+-- name: put_tasks
+-- Send tasks out. A row that an earlier attempt has left is replaced, whoever holds it.
+INSERT INTO {tasks} AS kept (step_id, run_id, seq, name, grp, input, attempt, status, created_at)
+SELECT given.step_id, given.run_id, given.seq, given.name, given.grp, given.input, given.attempt, 'pending', {now}
+FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :name::text[], :grp::text[], :input::text[],
+            :attempt::integer[])
+     AS given(step_id, run_id, seq, name, grp, input, attempt)
+ON CONFLICT (step_id) DO UPDATE
+SET name = EXCLUDED.name, grp = EXCLUDED.grp, input = EXCLUDED.input, attempt = EXCLUDED.attempt,
+    claimed_by = NULL, claimed_at = NULL, created_at = EXCLUDED.created_at
+WHERE kept.attempt < EXCLUDED.attempt;
+
+-- name: forget_failures
+-- Failures of attempts before the one that is sent out now.
+DELETE FROM {results} WHERE step_id::text = ANY(:ids::text[]) AND status::text = 'failed'::text;
+
+-- name: results
+-- What has come of these steps, and of no others.
+SELECT step_id, run_id, seq, status, output, error, started_at, created_at
+FROM {results}
+WHERE step_id::text = ANY(:ids::text[])
+ORDER BY created_at, step_id;
+
+-- name: lock_results
+-- The same, to be removed: which of them are still those that were read.
+SELECT step_id, status, created_at
+FROM {results}
+WHERE step_id::text = ANY(:ids::text[])
+ORDER BY step_id
+FOR UPDATE;
+
+-- name: delete_results
+-- Results that were recorded. Their rows are locked already.
+DELETE FROM {results} WHERE step_id::text = ANY(:ids::text[]);
+
+-- name: not_begun
+-- Tasks that no worker holds; one that is just being claimed is passed over.
+SELECT step_id
+FROM {tasks}
+WHERE step_id::text = ANY(:ids::text[]) AND (claimed_at IS NULL OR claimed_at < {now} - :lease::bigint)
+ORDER BY step_id
+FOR UPDATE SKIP LOCKED;
+
+-- name: present
+-- Steps of which there is a task or a result. One statement, so that a step on its way from one to the other is seen.
+SELECT step_id FROM {tasks} WHERE step_id::text = ANY(:ids::text[])
+UNION ALL
+SELECT step_id FROM {results} WHERE step_id::text = ANY(:ids::text[]);

@@ -1,0 +1,106 @@
+"""Outcomes on their way into the database: whatever waits when the last commit returns goes out with the next.
+
+So a busy worker writes many results with one commit, and an idle one writes a single result at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ..errors import DatabaseRefused
+from ..settings import Settings
+from ..worker.patience import dutifully
+from .messages import FAILED, Outcome, refusal
+from .serving import Key, Serving
+
+_MOST = 500
+"""Results in one transaction."""
+_BYTES = 1024 * 1024
+"""About how many bytes one transaction carries: a packet of MySQL's takes 16 MB by default, and quoting can double."""
+
+
+class Recorder:
+    """Writes outcomes, in the order in which they came."""
+
+    def __init__(
+        self, serving: Serving, settings: Settings, logger: logging.Logger, written: Callable[[], None]
+    ) -> None:
+        self._serving = serving
+        self._longest = settings.outage_backoff_max
+        self._logger = logger
+        self._written = written
+        self._waiting: list[Outcome] = []
+        self._writing: list[Outcome] = []
+        self._news = asyncio.Event()
+        self.emptied = asyncio.Event()
+        """Set while nothing waits."""
+        self.emptied.set()
+
+    def add(self, outcome: Outcome) -> None:
+        """To be written soon."""
+        self._waiting.append(outcome)
+        self.emptied.clear()
+        self._news.set()
+
+    @property
+    def unrecorded(self) -> list[Key]:
+        """Tasks that are done and still held."""
+        return [outcome.key for outcome in (*self._writing, *self._waiting)]
+
+    async def run(self) -> None:
+        """Write for as long as the worker works."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                self._writing, self._waiting = _portion(self._waiting)
+                await self._write(self._writing)
+                self._writing = []
+                self._written()
+            self.emptied.set()
+
+    async def _write(self, outcomes: list[Outcome]) -> None:
+        """Write them; if the database takes one of them for unfit, the others do not hang on it."""
+        try:
+            written = await dutifully(
+                lambda: self._serving.record(outcomes),
+                "recording results",
+                self._logger,
+                self._longest,
+                refusable=True,
+            )
+        except DatabaseRefused as error:
+            if len(outcomes) > 1:
+                half = len(outcomes) // 2
+                await self._write(outcomes[:half])
+                await self._write(outcomes[half:])
+            else:
+                await self._refused(outcomes[0], error)
+            return
+        for outcome in outcomes:
+            if outcome.key not in written:
+                self._logger.warning(
+                    "the result of step %s, attempt %d, is not recorded: the task is not this worker's any more",
+                    *outcome.key,
+                )
+
+    async def _refused(self, outcome: Outcome, error: DatabaseRefused) -> None:
+        """The step fails, and says why; unless it is this very sentence that the database does not take."""
+        told = refusal(f"the database does not take the result: {error}")
+        failure = Outcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
+        if outcome.status == FAILED and outcome.output is None and outcome.error == told:
+            self._logger.error("step %s: %s; its task is left to others", outcome.step_id, error)
+        else:
+            await self._write([failure])
+
+
+def _portion(waiting: list[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """What goes out now, and what is left for the next time."""
+    size = 0
+    for count, outcome in enumerate(waiting):
+        if count == _MOST or (count and size + outcome.size > _BYTES):
+            return waiting[:count], waiting[count:]
+        size += outcome.size
+    return waiting, []

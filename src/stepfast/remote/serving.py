@@ -1,0 +1,90 @@
+"""What a worker does to the tables: claim, hold, record, give back. Each is one transaction.
+
+A worker writes only for rows that still name it and the attempt it was given: that is its fence. So a worker that was
+taken for dead writes nothing, and a result and the end of its task are seen together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .database import Database, Work
+from .messages import Claimed, Outcome
+
+Key = tuple[str, int]
+"""A step's id and the attempt."""
+
+
+class Serving:
+    """One worker's view of one group."""
+
+    def __init__(self, database: Database, worker: str, group: str, lease: float) -> None:
+        self._database = database
+        self._worker = worker
+        self._group = group
+        self._lease_ms = int(lease * 1000)
+
+    async def claim(self, most: int) -> list[Claimed]:
+        """Take up to so many tasks, the oldest first."""
+        async with self._database.transaction() as work:
+            rows = await work.fetch("due", grp=self._group, lease=self._lease_ms, most=most)
+            if not rows:
+                return []
+            await work.execute("stamp", worker=self._worker, ids=tuple(row[0] for row in rows))
+        return sorted((Claimed(*row) for row in rows), key=lambda task: (task.created_at, task.seq))
+
+    async def renew(self, keys: Sequence[Key]) -> set[Key]:
+        """Hold tasks for another lease; those that are still held."""
+        async with self._database.transaction() as work:
+            held = await self._held(work, keys)
+            if held:
+                await work.execute("stamp", worker=self._worker, ids=_ids(held))
+        return set(held)
+
+    async def give_back(self, keys: Sequence[Key]) -> None:
+        """Let others have them at once."""
+        async with self._database.transaction() as work:
+            held = await self._held(work, keys)
+            if held:
+                await work.execute("let_go", ids=_ids(held))
+
+    async def give_back_strays(self, known: Sequence[Key]) -> None:
+        """Let others have what names this worker without its knowledge: the answer to a claim was lost."""
+        async with self._database.transaction() as work:
+            rows = await work.fetch("named", worker=self._worker, grp=self._group)
+            strays = {(row[0], row[1]) for row in rows} - set(known)
+            if strays:
+                await work.execute("let_go", ids=_ids(strays))
+
+    async def record(self, outcomes: Sequence[Outcome]) -> set[Key]:
+        """Write results and end their tasks, as one; those that were still held, and so were written."""
+        async with self._database.transaction() as work:
+            held = await self._held(work, [outcome.key for outcome in outcomes])
+            kept = [outcome for outcome in outcomes if outcome.key in held]
+            if kept:
+                await work.put("put_results", [_row(outcome, *held[outcome.key]) for outcome in kept])
+                await work.execute("delete_tasks", ids=_ids(held))
+        return set(held)
+
+    async def _held(self, work: Work, keys: Sequence[Key]) -> dict[Key, tuple[str, int]]:
+        """Run and number of those that still name this worker and this attempt; their rows are locked."""
+        rows = await work.fetch("held", worker=self._worker, ids=_ids(keys)) if keys else ()
+        wanted = set(keys)
+        found = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        return {key: place for key, place in found.items() if key in wanted}
+
+
+def _ids(keys: Iterable[Key]) -> tuple[str, ...]:
+    return tuple(sorted(key[0] for key in keys))
+
+
+def _row(outcome: Outcome, run_id: str, seq: int) -> dict[str, object]:
+    return {
+        "step_id": outcome.step_id,
+        "run_id": run_id,
+        "seq": seq,
+        "status": outcome.status,
+        "output": outcome.output,
+        "error": outcome.error,
+        "started_at": outcome.started_at,
+    }

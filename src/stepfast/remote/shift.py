@@ -1,0 +1,239 @@
+"""One shift of a remote worker, from its start to its stop: who claims, who holds, who records.
+
+Three duties run side by side. One claims as many tasks as there are free slots. One holds what is claimed, by saying so
+again three times in every lease. One records what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from ..errors import DatabaseUnavailable, StepfastError
+from ..model.payload import Payloads
+from ..settings import Settings
+from ..worker.ending import bounded, ended
+from ..worker.patience import dutifully
+from ..worker.threads import Threads
+from .database import Database
+from .handlers import Handler, Performer
+from .messages import Claimed
+from .names import LONGEST
+from .recording import Recorder
+from .serving import Key, Serving
+
+_CLAIM_ENDS = 5.0
+"""Seconds for a claim that is under way when the worker stops: its tasks are then given back rather than left lying."""
+_LAST_RESULTS = 5.0
+"""Seconds for results that are still to be written when the worker stops."""
+_GIVE_BACK = 3.0
+"""Seconds for giving back what was not finished."""
+
+
+class Options(NamedTuple):
+    """How a worker works; times in seconds."""
+
+    poll: float
+    lease: float
+    batch: int
+    concurrency: int
+    grace: float
+
+
+class Shift:
+    """What a worker has in hand. It is begun once and ended once."""
+
+    def __init__(
+        self,
+        database: Database,
+        group: str,
+        options: Options,
+        handlers: dict[str, Handler],
+        settings: Settings,
+        logger: logging.Logger,
+    ) -> None:
+        self.id = f"stepfast-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"[-LONGEST:]
+        self._options = options
+        self._settings = settings
+        self._logger = logger
+        self._threads = Threads("remote")
+        self._performer = Performer(handlers, Payloads(settings, None, logger), self._threads.submit)
+        self._serving = Serving(database, self.id, group, options.lease)
+        self._freed = asyncio.Event()
+        self._recorder = Recorder(self._serving, settings, logger, self._freed.set)
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._doubt = False
+        """Whether a claim was asked for whose answer never came: rows may name us without our knowledge."""
+        self.broken = asyncio.Event()
+        """Set if a duty ended by an error, which is a bug."""
+        self.cause: tuple[str, BaseException] | None = None
+        self._duties: dict[str, asyncio.Task[None]] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the duties."""
+        for name, duty in (("claiming", self._claim()), ("holding", self._hold()), ("recording", self._recorder.run())):
+            self._begin_duty(name, duty)
+
+    def _begin_duty(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        task = self._duties[name] = asyncio.create_task(duty, name=f"stepfast-remote-{name}")
+        task.add_done_callback(lambda done: self._duty_ended(name, done))
+
+    def _duty_ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._logger.critical("the duty %s of a remote worker ended by an error", name, exc_info=error)
+        self.cause = self.cause or (name, error)
+        self.broken.set()
+
+    @property
+    def running(self) -> int:
+        """How many handlers run."""
+        return len(self._running)
+
+    def hurry(self) -> None:
+        """Wait for handlers no longer."""
+        self._hurried.set()
+
+    async def end(self, grace: float) -> None:
+        """Claim nothing more, let handlers finish, record what they did, give back the rest."""
+        self._stopping.set()
+        await asyncio.wait((self._duties["claiming"],), timeout=_CLAIM_ENDS)
+        await ended((self._duties["claiming"],))
+        await self._wait_for_handlers(grace)
+        left = list(self._running)
+        await ended(list(self._running.values()))
+        if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
+            self._logger.warning("results of %d steps could not be recorded", len(self._recorder.unrecorded))
+        if left:
+            await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger)
+        await ended(list(self._duties.values()))
+        self._threads.close()
+
+    async def _wait_for_handlers(self, grace: float) -> None:
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            async with asyncio.timeout(grace):
+                while self._running and not hurried.done():
+                    await asyncio.wait((hurried, *self._running.values()), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            hurried.cancel()
+
+    async def _wait_for(self, event: asyncio.Event, seconds: float) -> bool:
+        """Whether something happened in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> None:
+        while not self._stopping.is_set():
+            room = self._room()
+            if not room:
+                self._freed.clear()
+                await self._either(self._freed, None)
+                continue
+            wanted = min(room, self._options.batch)
+            tasks = await self._ask(wanted)
+            for task in tasks:
+                self._accept(task)
+            if len(tasks) < wanted:
+                pause = self._settings.busy_poll if tasks else self._options.poll
+                await self._either(None, pause * random.uniform(0.8, 1))
+
+    def _room(self) -> int:
+        """Free slots; none while results pile up that the database does not take in time."""
+        behind = len(self._recorder.unrecorded) >= 2 * max(self._options.concurrency, self._options.batch)
+        return 0 if behind else self._options.concurrency - len(self._running)
+
+    async def _ask(self, wanted: int) -> list[Claimed]:
+        try:
+            return await dutifully(
+                lambda: self._claim_once(wanted),
+                "claiming remote tasks",
+                self._logger,
+                self._settings.outage_backoff_max,
+                give_up=self._stopping.is_set,
+            )
+        except StepfastError:
+            if not self._stopping.is_set():
+                raise
+            return []
+
+    async def _claim_once(self, wanted: int) -> list[Claimed]:
+        if self._doubt:
+            await self._serving.give_back_strays(self._keys())
+            self._doubt = False
+        try:
+            return await self._serving.claim(wanted)
+        except DatabaseUnavailable:
+            self._doubt = True
+            raise
+
+    def _accept(self, task: Claimed) -> None:
+        """Begin with a task. One that runs here already was ours all the time, only its lease had run out."""
+        if task.key not in self._running and task.key not in self._recorder.unrecorded:
+            self._running[task.key] = asyncio.create_task(self._perform(task), name=f"stepfast-remote {task.step_id}")
+
+    async def _perform(self, task: Claimed) -> None:
+        began = time.monotonic()
+        try:
+            # Only the database's clock is told to others.
+            outcome = await self._performer.perform(task, task.now + int((time.monotonic() - began) * 1000))
+            self._recorder.add(outcome)
+        finally:
+            if self._running.get(task.key) is asyncio.current_task():
+                del self._running[task.key]
+            self._freed.set()
+
+    async def _either(self, event: asyncio.Event | None, seconds: float | None) -> None:
+        """Until it happens, the time is over, or the worker stops; and then at once."""
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._stopping, event) if one is not None]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # -- holding ---------------------------------------------------------------------------------------------------
+
+    def _keys(self) -> list[Key]:
+        return [*self._running, *self._recorder.unrecorded]
+
+    async def _hold(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.lease / 3)
+            keys = self._keys()
+            if not keys:
+                continue
+            held = await dutifully(
+                lambda keys=keys: self._serving.renew(keys),  # type: ignore[misc]
+                "holding remote tasks",
+                self._logger,
+                self._settings.outage_backoff_max,
+            )
+            for key in set(keys) - held:
+                self._lose(key)
+
+    def _lose(self, key: Key) -> None:
+        """Nobody waits for this handler any more: the step was cancelled, or another worker has the task."""
+        task = self._running.pop(key, None)
+        if task is not None:
+            self._logger.warning("the task of step %s, attempt %d, is not this worker's any more; it is ended", *key)
+            task.cancel()
+            self._freed.set()

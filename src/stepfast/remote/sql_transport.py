@@ -1,0 +1,144 @@
+"""The SQL transport: steps for workers elsewhere are rows of the database that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from ..errors import ConfigurationError, DatabaseRefused
+from ..settings import Settings
+from .database import Database, Work, open_database, place
+from .messages import Result, Task
+from .names import DEFAULT_PREFIX, LONGEST, check_group, check_prefix, check_step_name
+
+_NOT_OPEN = "the transport is not open: use `async with`, or await its open()"
+
+
+class SqlTransport:
+    """Where remote steps go. See ``Transport`` for what it can be asked; ``contract/`` says how its tables are used.
+
+    One engine for each prefix: those of others delete results that they do not know.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        pool: Any = None,
+        create: bool = True,
+        settings: Settings | None = None,
+    ) -> None:
+        self.prefix = check_prefix(prefix)
+        self.settings = Settings.from_environment() if settings is None else settings
+        self._create = create
+        self._place = None if url is None and pool is None else place(url, pool, prefix)
+        self._database: Database | None = None
+
+    async def open(self) -> None:
+        """Connect, and make the tables unless ``create=False``."""
+        if self._place is None:
+            raise ConfigurationError("SqlTransport has no database of its own: give its URL, or pool=")
+        database = open_database(self._place, self.settings)
+        await database.open()
+        try:
+            if self._create:
+                await database.create()
+        except BaseException:
+            await database.close()
+            raise
+        self._database = database
+
+    async def close(self) -> None:
+        """Disconnect. A pool that was given stays open."""
+        database, self._database = self._database, None
+        if database is not None:
+            await database.close()
+
+    async def __aenter__(self) -> SqlTransport:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+        """Send tasks out, all in one transaction."""
+        rows = [_row(task) for task in sorted(tasks, key=lambda task: task.step_id)]
+        if not rows:
+            return
+        retried = tuple(task.step_id for task in tasks if task.attempt > 1)
+        async with self._work(connection) as work:
+            if retried:
+                await work.execute("forget_failures", ids=retried)
+            await work.put("put_tasks", rows)
+
+    async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+        """What has come of these steps so far."""
+        if not step_ids:
+            return []
+        async with self._work(connection) as work:
+            return [Result(*row) for row in await work.fetch("results", ids=tuple(step_ids))]
+
+    async def remove(self, results: Sequence[Result], connection: Any = None) -> None:
+        """Take away exactly these results."""
+        if not results:
+            return
+        seen = {(result.step_id, result.status, result.created_at) for result in results}
+        async with self._work(connection) as work:
+            rows = await work.fetch("lock_results", ids=tuple(result.step_id for result in results))
+            ids = tuple(row[0] for row in rows if tuple(row) in seen)
+            if ids:
+                await work.execute("delete_results", ids=ids)
+
+    async def cancel(self, step_ids: Sequence[str], connection: Any = None) -> list[str]:
+        """Take back what no worker has begun, or what its worker has left lying for longer than a lease."""
+        if not step_ids:
+            return []
+        async with self._work(connection) as work:
+            lease = int(self.settings.lease * 1000)
+            ids = [row[0] for row in await work.fetch("not_begun", ids=tuple(step_ids), lease=lease)]
+            if ids:
+                await work.execute("delete_tasks", ids=tuple(ids))
+        return ids
+
+    async def lost(self, step_ids: Sequence[str]) -> list[str]:
+        """Those of the steps of which there is neither a task nor a result."""
+        if not step_ids:
+            return []
+        async with self._work(None) as work:
+            present = {row[0] for row in await work.fetch("present", ids=tuple(step_ids))}
+        return [step_id for step_id in step_ids if step_id not in present]
+
+    async def create_tables(self) -> bool:
+        """Make the tables if they are missing; whether they were."""
+        if self._database is None:
+            raise ConfigurationError(_NOT_OPEN)
+        return await self._database.create()
+
+    def script(self) -> str:
+        """The statements that make the tables."""
+        if self._place is None:
+            raise ConfigurationError("SqlTransport has no database of its own: give its URL, or pool=")
+        return open_database(self._place, self.settings).script()
+
+    def _work(self, connection: Any) -> AbstractAsyncContextManager[Work]:
+        if self._database is None:
+            raise ConfigurationError(_NOT_OPEN)
+        return self._database.transaction() if connection is None else self._database.within(connection)
+
+
+def _row(task: Task) -> dict[str, object]:
+    """The columns of a task, refused if one of them would be cut off."""
+    if len(task.step_id) > LONGEST or len(task.run_id) > LONGEST:
+        raise DatabaseRefused(f"the id of a remote step has more than {LONGEST} characters: {task.step_id[:40]!r}…")
+    return {
+        "step_id": task.step_id,
+        "run_id": task.run_id,
+        "seq": task.seq,
+        "name": check_step_name(task.name),
+        "grp": check_group(task.group),
+        "input": "null" if task.input is None else task.input,
+        "attempt": task.attempt,
+    }

@@ -1,0 +1,42 @@
+"""What tests of remote workers share: a worker that looks often, and waiting for what it has done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepfast.remote import RemoteWorker
+from tests.remote.tables import Tables
+from tests.support.engine import eventually
+
+
+def quick_worker(url: str, **options: Any) -> RemoteWorker:
+    """A worker of the group ``echo`` that has a handler of that name."""
+    options = {"poll": 0.02, "group": "echo", **options}
+    worker = RemoteWorker(url, **options)
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        return input
+
+    return worker
+
+
+async def result_of(tables: Tables, step_id: str) -> dict[str, Any]:
+    """Wait until a result is there."""
+
+    async def there() -> dict[str, Any] | None:
+        return (await tables.results()).get(step_id)
+
+    found: dict[str, Any] = await eventually(there)
+    return found
+
+
+async def results_of(tables: Tables, count: int) -> dict[str, dict[str, Any]]:
+    """Wait until so many results are there."""
+
+    async def there() -> dict[str, dict[str, Any]] | None:
+        found = await tables.results()
+        return found if len(found) >= count else None
+
+    found: dict[str, dict[str, Any]] = await eventually(there)
+    return found

@@ -1,0 +1,77 @@
+"""The vectors of the contract hold here, so that other languages can be held to the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepfast.errors import ConfigurationError
+from stepfast.remote import FatalError, Result, SqlTransport
+from stepfast.remote.messages import error_text, no_handler, wants_retry
+from stepfast.remote.names import LONGEST, check_prefix, group_of, results_table, step_id_of, tasks_table
+from stepfast.remote.staleness import is_stale
+from tests.remote.scene import quick_worker, results_of
+from tests.remote.tables import TASK, Tables
+
+CONTRACT = Path(__file__).parents[2] / "contract"
+
+
+def vectors(name: str) -> Any:
+    return json.loads((CONTRACT / "vectors" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("case", vectors("groups"), ids=lambda case: case["group"])
+def test_groups(case: dict[str, Any]) -> None:
+    assert group_of(case["name"], case["partition"]) == case["group"]
+
+
+def test_names() -> None:
+    names = vectors("names")
+    for case in names["step_ids"]:
+        assert step_id_of(case["run_id"], case["seq"]) == case["step_id"]
+    for case in names["prefixes"]:
+        assert (tasks_table(case["prefix"]), results_table(case["prefix"])) == (case["tasks"], case["results"])
+    for prefix in names["refused_prefixes"]:
+        with pytest.raises(ConfigurationError):
+            check_prefix(prefix)
+    assert names["longest"] == LONGEST
+
+
+def test_errors() -> None:
+    errors = vectors("errors")
+    for case in errors["written"]:
+        if case["raised"] == "FatalError":
+            text = error_text(FatalError(case["message"], code=case["code"]))
+        else:
+            text = no_handler(case["message"])
+        assert json.loads(text) == case["error"]
+    for case in errors["read"]:
+        assert wants_retry(json.dumps(case["error"])) is case["retry"], case
+    assert wants_retry(None) and wants_retry("not JSON")
+
+
+@pytest.mark.parametrize("case", vectors("staleness"))
+def test_staleness(case: dict[str, Any]) -> None:
+    result = Result("r:0", "r", 0, case["status"], None, None, case["started_at"])
+    assert is_stale(result, case["attempt"], case["dispatched_at"]) is case["stale"]
+
+
+async def test_rows(url: str, tables: Tables) -> None:
+    cases = vectors("rows")
+    for case in cases:
+        values = [case["task"][column] for column in TASK.split(", ")]
+        await tables.fetch(f"INSERT INTO [tasks] ({TASK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+    async with quick_worker(url):
+        results = await results_of(tables, len(cases))
+    for case in cases:
+        result = results[case["task"]["step_id"]]
+        assert result["status"] == ("failed" if "error" in case else "completed")
+        assert (result["output"], result["error"]) == (case.get("output"), case.get("error"))
+
+
+@pytest.mark.parametrize(("file", "url"), [("postgres.sql", "postgresql://u@h/d"), ("mysql.sql", "mysql://u@h/d")])
+def test_the_tables_of_the_contract_are_those_that_are_made(file: str, url: str) -> None:
+    assert (CONTRACT / file).read_text() == SqlTransport(url).script()

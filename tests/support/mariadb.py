@@ -1,0 +1,117 @@
+"""A private MariaDB for tests, started in a second.
+
+It runs without its system tables: nobody has to log in, and the data folder need not be installed first. So what
+depends on users and rights cannot be tried on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.needs import MARIADB, need
+from tests.support.postgres import HOST, _free_port, _start_guard, _temporary_folder, _unprivileged_account
+
+START_TIMEOUT = 60.0
+
+
+class MariaDbUnavailable(Exception):
+    """It did not start."""
+
+
+class PrivateMariaDb:
+    """A server of this test process's own. Nothing is kept when it stops."""
+
+    def __init__(self) -> None:
+        self._program = need(MARIADB)
+        self._account = _unprivileged_account()
+        self._folder = _temporary_folder(self._account)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._made = 0
+        self.port = _free_port()
+        data = self._folder / "data"
+        data.mkdir()
+        if self._account:
+            os.chown(data, self._account.pw_uid, self._account.pw_gid)
+        self._guard = _start_guard(self._folder)
+
+    def start(self) -> Self:
+        """Start it, or start it again on the same data."""
+        (self._folder / "log").write_bytes(b"")
+        identity: dict[str, Any] = {}
+        if self._account:
+            identity = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, *self._options()],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True, **identity,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT
+        while b"ready for connections" not in (self._folder / "log").read_bytes():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise MariaDbUnavailable(f"it did not start:\n{(self._folder / 'log').read_text()}")
+            time.sleep(0.01)
+        return self
+
+    def _options(self) -> list[str]:
+        folder = self._folder
+        return [
+            "--no-defaults", "--skip-grant-tables", "--skip-name-resolve", "--skip-log-bin", "--performance-schema=off",
+            f"--datadir={folder}/data", f"--socket={folder}/socket", f"--port={self.port}", f"--bind-address={HOST}",
+            # Where the guard, which was made for Postgres, looks for whom to end.
+            f"--pid-file={folder}/data/postmaster.pid",
+            "--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M",
+        ]  # fmt: skip
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it; SIGKILL is a crash."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(how)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.stop(signal.SIGKILL)
+        assert self._guard.stdin
+        self._guard.stdin.close()  # it removes the folder
+        self._guard.wait(10)
+
+    def create_database(self) -> str:
+        """The URL of a new, empty database. Its default collation is the server's: capitals are small letters."""
+        self._made += 1
+        name = f"stepfast_test_{os.getpid()}_{self._made}"
+        self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        return f"mysql://tester:secret@{HOST}:{self.port}/{name}"
+
+    def drop_database(self, url: str) -> None:
+        """Remove it with all that is in it."""
+        self.execute(f"DROP DATABASE IF EXISTS {Path(url).name}")
+
+    def execute(self, sql: str) -> list[Any]:
+        """One statement; its rows."""
+        import asyncmy
+
+        async def run() -> list[Any]:
+            connection = await asyncmy.connect(host=HOST, port=self.port, user="tester", autocommit=True)
+            try:
+                cursor = connection.cursor()
+                await cursor.execute(sql)
+                return list(await cursor.fetchall()) if cursor.description else []
+            finally:
+                await connection.ensure_closed()
+
+        with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop
+            return thread.submit(asyncio.run, run()).result()
