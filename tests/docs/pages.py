@@ -72,7 +72,9 @@ class Program:
 
 def pages() -> list[Path]:
     """Every document that readers of the project see."""
-    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md")])
+    return sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("contract/*.md")]
+    )
 
 
 def blocks(page: Path) -> list[Block]:

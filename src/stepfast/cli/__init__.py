@@ -16,6 +16,7 @@ from .exits import EXPLAINED
 from .graphs import graph
 from .health import doctor, workers
 from .reading import runs, show
+from .remote_working import remote_worker
 from .retrying import retry
 from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
 from .starting import result, start
@@ -36,6 +37,7 @@ cli = typer.Typer(
 add_verb(cli, migrate)
 add_verb(cli, reset, without={"json"})
 add_verb(cli, worker, without={"app", "json"})
+add_verb(cli, remote_worker, without={"app", "json", "namespace"})
 add_verb(cli, start)
 add_verb(cli, result)
 add_verb(cli, runs)

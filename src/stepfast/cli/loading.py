@@ -1,4 +1,4 @@
-"""Finding the application that ``module:app`` names."""
+"""Finding what ``module:app`` names: an application, or a remote worker."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ import os
 import sys
 import traceback
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..app import Stepfast
 from ..errors import ConfigurationError, StepfastError, sentence
 
+Kind = TypeVar("Kind")
+
 
 def load_app(name: str) -> Stepfast:
     """The application, imported from the current directory or wherever Python finds the module."""
+    return load_named(name, Stepfast, "Stepfast application", "orders:app")
+
+
+def load_named(name: str, kind: type[Kind], called: str, example: str) -> Kind:
+    """The same for anything of a kind."""
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
-        raise ConfigurationError(f"{name!r} does not name an application; write module:app, as in orders:app")
+        last = example.partition(":")[2]
+        raise ConfigurationError(
+            f"{name!r} does not name {_article(called.split()[-1])}; write module:{last}, as in {example}"
+        )
     if module_name.endswith(".py") or "/" in module_name:
         module = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise ConfigurationError(f"{module_name!r} is a file; name the module instead: {module}:{attribute}")
     found: Any = _import(module_name)
     for part in attribute.split("."):
-        found = _attribute(found, part, module_name)
-    if not isinstance(found, Stepfast):
-        raise ConfigurationError(f"{name} is not a Stepfast application, but {_article(type(found).__name__)}")
+        found = _attribute(found, part, module_name, kind)
+    if not isinstance(found, kind):
+        raise ConfigurationError(f"{name} is not {_article(called)}, but {_article(type(found).__name__)}")
     return found
 
 
@@ -59,11 +69,11 @@ def _broken(name: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(f"module {name!r} cannot be imported: {sentence(error)}")
 
 
-def _attribute(owner: Any, name: str, module: str) -> Any:
+def _attribute(owner: Any, name: str, module: str, kind: type[Any]) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError:
-        apps = sorted(key for key, value in vars(owner).items() if isinstance(value, Stepfast))
+        apps = sorted(key for key, value in vars(owner).items() if isinstance(value, kind))
         hint = f"; it has {', '.join(f'{module}:{app}' for app in apps)}" if apps else ""
         raise ConfigurationError(f"module {module!r} has no {name!r}{hint}") from None
 

@@ -15,7 +15,9 @@ from ..store import Store, open_store
 from ..store.migrations import refuse_too_new
 from ..store.protocol import SchemaState
 from .exits import FAILED
+from .options import option
 from .output import say, write_json
+from .remote_working import make_transport_tables
 from .session import Session, absent_file
 from .text import count, lasting, listed
 from .workers import live_workers, worker_name
@@ -25,10 +27,19 @@ async def migrate(
     session: Session,
     sql: Annotated[bool, typer.Option("--sql", help="Print the script; connects to nothing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if migrations are pending.")] = False,
+    transport: Annotated[bool, typer.Option("--transport", help="The tables of remote steps instead.")] = False,
+    prefix: Annotated[str | None, option("--prefix", help="How their names begin. (durable)")] = None,
 ) -> None:
     """Make the tables or bring them up to date. Safe to repeat, and when many do it at once."""
     if sql and check:
         raise typer.BadParameter("--sql and --check exclude each other")
+    if transport:
+        if check:
+            raise typer.BadParameter("--transport and --check exclude each other")
+        await make_transport_tables(session, sql, prefix)
+        return
+    if prefix is not None:
+        raise typer.BadParameter("--prefix goes with --transport")
     app = session.application()
     if sql:
         sys.stdout.write(open_store(app.url, app.namespace, app.settings).migration_sql())

@@ -50,7 +50,7 @@ def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) ->
     ]
     setattr(command, "__signature__", inspect.Signature(parameters))  # noqa: B010
     command.__annotations__ = {p.name: p.annotation for p in parameters}
-    cli.command(function.__name__, help=_paragraphs(inspect.getdoc(function) or ""))(command)
+    cli.command(function.__name__.replace("_", "-"), help=_paragraphs(inspect.getdoc(function) or ""))(command)
 
 
 def _paragraphs(text: str) -> str:

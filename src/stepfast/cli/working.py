@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..app import Stepfast
+from ..remote import RemoteWorker
 from ..worker import Worker
 from ..worker.stopping import work_until_told
 from .crew import Crew
@@ -21,6 +22,7 @@ from .exits import INTERRUPTED
 from .logs import LEVELS, log_to_stderr, say
 from .options import option, time_option
 from .session import CHILD_URL, Session
+from .text import count
 
 
 def worker(
@@ -48,7 +50,7 @@ def worker(
     if processes > 1:
         raise typer.Exit(asyncio.run(Crew(processes, child_command(session)).run()))
     names = [name.strip() for part in queues or () for name in part.split(",") if name.strip()]
-    with _stoppable():
+    with stoppable():
         application = session.with_options(None, None, app, False).application()
         if not application.workflows:
             logging.getLogger("stepfast").warning("%s has no workflows: this worker has nothing to execute", app)
@@ -86,26 +88,32 @@ class Notices:
     """What is said of each signal, at once: also if some code blocks the event loop and the worker cannot answer. Then
     the third one ends the process as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "run") -> None:
+        self._what = what
         self._came = 0
 
-    def tell(self, worker: Worker) -> None:
+    def tell(self, worker: Worker | RemoteWorker) -> None:
         """A signal has come."""
         self._came += 1
         if self._came == 1 and worker.running:
-            runs = "1 run" if worker.running == 1 else f"{worker.running} runs"
-            say(f"stopping: waiting up to {worker.grace:g} s for {runs}; a second Ctrl+C ends at once")
+            say(
+                f"stopping: waiting up to {worker.grace:g} s for {count(worker.running, self._what)}; "
+                "a second Ctrl+C ends at once"
+            )
         elif self._came == 1:
             say("stopping")
         elif self._came == 2:
-            say("ending at once: unfinished runs go back in line; a third Ctrl+C does not wait for that either")
+            say(
+                f"ending at once: unfinished {self._what}s go back in line; "
+                "a third Ctrl+C does not wait for that either"
+            )
         else:
-            say("ended; unfinished runs go back in line when the lease is over")
+            say(f"ended; unfinished {self._what}s go back in line when the lease is over")
             os._exit(INTERRUPTED)
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """A signal that comes before the worker holds anything (modules are imported, the database is asked) is a good end
     too; afterwards the worker takes the signals itself."""
 
