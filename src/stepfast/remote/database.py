@@ -23,7 +23,7 @@ CONNECTIONS = 4
 
 
 class Work(Protocol):
-    """One open transaction."""
+    """What can be done in one open transaction."""
 
     async def fetch(self, name: str, /, **given: Any) -> Sequence[Any]:
         """The rows of a statement."""

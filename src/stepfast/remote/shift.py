@@ -80,7 +80,7 @@ class Shift:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the duties."""
+        """Start the three duties side by side."""
         for name, duty in (("claiming", self._claim()), ("holding", self._hold()), ("recording", self._recorder.run())):
             self._begin_duty(name, duty)
 

@@ -34,7 +34,7 @@ _ROOM = 1024
 
 
 class MysqlDatabase:
-    """See ``Database``."""
+    """The tables of one prefix on a MariaDB or MySQL; what it is asked is said in ``Database``."""
 
     def __init__(self, where: Place, settings: Settings) -> None:
         self._address = where.address
@@ -84,7 +84,7 @@ class MysqlDatabase:
 
     @contextlib.asynccontextmanager
     async def within(self, connection: Any) -> AsyncIterator[_Work]:
-        """A caller's transaction."""
+        """Work in the transaction that a caller has open."""
         with self._translated():
             yield _Work(connection, self._sql, self._packet)
 
@@ -135,7 +135,7 @@ class MysqlDatabase:
 
 
 class _Work:
-    """One open transaction. See ``Work``."""
+    """One open transaction; what it is asked is said in ``Work``."""
 
     def __init__(self, connection: Any, statements: dict[str, str], packet: int | None) -> None:
         self._connection = connection

@@ -30,7 +30,7 @@ Statements = dict[str, tuple[str, list[str]]]
 
 
 class PostgresDatabase:
-    """See ``Database``."""
+    """The tables of one prefix on a Postgres; what it is asked is said in ``Database``."""
 
     def __init__(self, where: Place, settings: Settings) -> None:
         self._address = where.address
@@ -72,7 +72,7 @@ class PostgresDatabase:
 
     @contextlib.asynccontextmanager
     async def within(self, connection: Any) -> AsyncIterator[_Work]:
-        """A caller's transaction."""
+        """Work in the transaction that a caller has open."""
         with self._translated():
             yield _Work(connection, self._sql)
 
@@ -127,7 +127,7 @@ class PostgresDatabase:
 
 
 class _Work:
-    """One open transaction. See ``Work``."""
+    """One open transaction; what it is asked is said in ``Work``."""
 
     def __init__(self, connection: Any, statements: Statements) -> None:
         self._connection = connection
