@@ -56,7 +56,7 @@ class SchemaError(StepfastError):
 
 
 class WorkerBroken(StepfastError):
-    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs went back in line.
+    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs are ready again.
 
     ``async with app.worker()`` ends its body and raises it, in place of what the body raised; ``app.work()`` and
     ``app.drain()`` raise it too. A supervisor should start the worker again.

@@ -35,7 +35,7 @@ class Lookout:
             self._logger.warning("run %s: %s", run_id, missing, extra={"run_id": run_id})
 
     async def missing(self, run_id: str) -> str | None:
-        """That a run stands in line and nobody will take it, in words; None if that is not so, or cannot be told."""
+        """That a run is ready and nobody will take it, in words; None if that is not so, or cannot be told."""
         with contextlib.suppress(StepfastError):
             row = await self._store.run(run_id)
             if row is not None and row.status == status.QUEUED and row.ready:

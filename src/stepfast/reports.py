@@ -65,7 +65,7 @@ class RunInfo:
     """When a run that nobody has picked up yet is given up."""
     worker: str | None
     ready: bool
-    """Whether it stands in line to be claimed."""
+    """Whether a worker may claim it now."""
     asked: str | None
     """What an operator asks of the worker that executes it."""
     origin: str | None
@@ -209,7 +209,7 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
 
 
 def node_info(row: NodeRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
-    """A step of a dag run; one that stands in line, or is to be tried again, waits."""
+    """A step of a dag run; one that is ready, or is to be tried again, waits."""
     return StepInfo(
         name=row.name,
         kind=DAG_STEP,
@@ -252,7 +252,7 @@ def _kind_under_way(branch: str) -> str:
 
 def told_once(found: list[StepInfo], under_way: list[StepInfo], *, executed: bool) -> list[StepInfo]:
     """What is recorded, and what is under way. A step that had to wait has both: an open record, and the last word on
-    its progress. While a worker executes the run it is under way; in a run that waits, is paused or stands in line it
+    its progress. While a worker executes the run it is under way; in a run that waits, is paused or is ready it
     waits."""
     opened = {(step.branch, step.position) for step in found if step.status == status.WAITING}
     if not executed:

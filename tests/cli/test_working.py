@@ -82,7 +82,7 @@ def test_ctrl_c_says_what_it_waits_for(stepfast: Verbs, shop: Shop, spawn: Proce
     worker.send(INT)
     worker.hear("waiting up to 3600 s for 1 run; a second Ctrl+C ends at once")
     worker.send(INT)
-    worker.hear("go back in line")
+    worker.hear("go back into their queues")
     assert worker.ended() == 0
     assert not any("Traceback" in line for line in worker.lines)
     assert_given_back(stepfast, run_id)

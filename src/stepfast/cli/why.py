@@ -46,7 +46,7 @@ def why(
     return _ended(run, [step for step in steps if step.kind == DAG_STEP])
 
 
-# -- in line -----------------------------------------------------------------------------------------------------
+# -- ready -------------------------------------------------------------------------------------------------------
 
 
 def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
@@ -60,7 +60,7 @@ def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
 
 
 def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
-    """How the sentence about a run in line goes on: who is to take it."""
+    """How the sentence about a ready run goes on: who is to take it."""
     live = claiming_workers(workers)
     able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
     if not able:

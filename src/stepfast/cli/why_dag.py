@@ -19,7 +19,7 @@ TOLD = 3
 
 
 def is_among_steps(run: RunInfo) -> bool:
-    """Whether a dag run is with its steps: nobody holds the run itself, and it does not stand in line."""
+    """Whether a dag run is with its steps: nobody holds the run itself, and it is not ready."""
     return run.status == status.RUNNING and run.worker is None and not run.ready
 
 

@@ -104,11 +104,11 @@ class Notices:
             say("stopping")
         elif self._came == 2:
             say(
-                f"ending at once: unfinished {self._what}s go back in line; "
+                f"ending at once: unfinished {self._what}s go back into their queues; "
                 "a third Ctrl+C does not wait for that either"
             )
         else:
-            say(f"ended; unfinished {self._what}s go back in line when the lease is over")
+            say(f"ended; unfinished {self._what}s go back into their queues when the lease is over")
             os._exit(INTERRUPTED)
 
 

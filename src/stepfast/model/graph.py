@@ -72,7 +72,7 @@ class Reopened(NamedTuple):
     """A step that a retry of its run opens again."""
 
     ready: bool
-    """Whether it stands in line; else it waits for others."""
+    """Whether it is ready; else it waits for others."""
     pending: int
     met: int
 

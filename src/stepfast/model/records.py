@@ -348,7 +348,7 @@ class FlushAnswer(Struct, gc=False):
     undelivered: bool = False
     """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
     lanes: set[Lane] = field(default_factory=set)
-    """Where steps of dag runs, or dag runs themselves, were put in line."""
+    """The lanes in which steps of dag runs, or dag runs themselves, were made ready."""
     asked_elsewhere: bool = False
     """Whether steps that other workers hold are to end, because their dag run begins to fail."""
     vanished: set[str] = field(default_factory=set)
@@ -401,12 +401,12 @@ class Asked(Struct):
     done: bool = False
     """False: the run was in no state for it, and nothing was changed."""
     lane: Lane | None = None
-    """Where it stands in line now."""
+    """The lane in which it is ready now."""
     ended: bool = False
     running: bool = False
     """Whether a worker holds it, which is to hear of it."""
     lanes: set[Lane] = field(default_factory=set)
-    """For a dag run: where its steps stand in line now."""
+    """For a dag run: the lanes in which its steps are ready now."""
 
 
 class Held(NamedTuple):
