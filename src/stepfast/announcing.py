@@ -22,21 +22,21 @@ class Namesake(NamedTuple):
     worker: WorkerInfo
 
 
-def place_of(url: DatabaseUrl) -> str:
+def database_shown(url: DatabaseUrl) -> str:
     """The database, as an operator looks for it: never with a password, and a file by its whole path."""
     return redact(url.text) if url.path is None else f"the SQLite file {os.path.abspath(url.path)}"
 
 
 def announce_database(url: DatabaseUrl, namespace: str, named: bool, logger: logging.Logger) -> None:
     """Say where runs are kept; loudly, if it is where they land when nobody says so."""
-    logger.info("works on %s, namespace %r", place_of(url), namespace)
+    logger.info("works on %s, namespace %r", database_shown(url), namespace)
     if not named:
         logger.warning("%s", unnamed(url))
 
 
 def unnamed(url: DatabaseUrl, way: str = "Stepfast(url)") -> str:
     """The warning that nobody named a database; ``way`` is how it could have been named."""
-    return f"no database was named, neither by {way} nor by STEPFAST_URL: runs are kept in {place_of(url)}"
+    return f"no database was named, neither by {way} nor by STEPFAST_URL: runs are kept in {database_shown(url)}"
 
 
 def announce_namesakes(

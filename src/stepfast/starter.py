@@ -42,7 +42,7 @@ class Starter:
             raise AppClosed
         keyed = run.key is not None
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        if keyed and self._waiting and _place(run) in self._waiting.values():
+        if keyed and self._waiting and _keyed(run) in self._waiting.values():
             self._wait_apart((run, future))  # together with others it would only hold them up
             return await future
         self._queues[keyed].append((run, future))
@@ -85,7 +85,7 @@ class Starter:
             return
         run, future = item
         task = asyncio.create_task(self._send_batch([item], at_once=False), name="stepfast-start")
-        self._waiting[task] = _place(run)
+        self._waiting[task] = _keyed(run)
 
         def over(_: object) -> None:
             del self._waiting[task]
@@ -99,7 +99,7 @@ class Starter:
         try:
             ids = await self._insert(runs, at_once)
         except KeysHeld:
-            for item in sorted(items, key=lambda item: _place(item[0])):
+            for item in sorted(items, key=lambda item: _keyed(item[0])):
                 if not item[1].done():
                     self._wait_apart(item)
         except DatabaseRefused as error:
@@ -136,7 +136,7 @@ class Starter:
             self._switchboard.look()
 
 
-def _place(run: NewRun) -> tuple[str, str]:
+def _keyed(run: NewRun) -> tuple[str, str]:
     """What a key is unique in, and the key."""
     return run.shape.workflow, run.key or ""
 

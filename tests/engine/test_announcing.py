@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
-from stepfast.announcing import all_namesakes, namesakes, place_of
+from stepfast.announcing import all_namesakes, database_shown, namesakes
 from stepfast.model.records import WorkerInfo
 from stepfast.model.url import parse_url
 from tests.engine.conftest import MakeApp
@@ -48,7 +48,7 @@ async def test_a_database_that_nobody_named_is_warned_of(
 
 
 def test_the_password_of_the_database_is_not_in_the_log() -> None:
-    assert place_of(parse_url("postgresql://ada:secret@db/shop")) == "postgresql://ada:***@db/shop"
+    assert database_shown(parse_url("postgresql://ada:secret@db/shop")) == "postgresql://ada:***@db/shop"
 
 
 def a_service(make_app: MakeApp, module: str, source: str) -> Stepfast:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast import ConfigurationError, Settings, Stepfast, StepfastError
-from stepfast.announcing import place_of
+from stepfast.announcing import database_shown
 from stepfast.model.redacting import redact, scrub
 from stepfast.model.url import parse_url
 from stepfast.store.postgres.connections import Connector
@@ -188,7 +188,7 @@ def test_no_password_is_shown_whatever_the_url(text: str) -> None:
     shown = [redact(text)]
     try:
         url = parse_url(text)
-        shown += [repr(url), place_of(url)]
+        shown += [repr(url), database_shown(url)]
         asyncio.run(Connector(url, Settings(connect_timeout=1)).connect())
     except StepfastError as error:
         shown.append("".join(traceback.format_exception(error)))

@@ -46,7 +46,7 @@ class BranchCall(DurableCall[T]):
     async def _perform(self) -> T:
         execution, line = self._execution, Line(sub_branch(self.branch, self.position), outer=self._line)
         try:
-            (outcome,) = await settle(execution, self._line, [run_branch(execution, line, self._body)])
+            (outcome,) = await finish_all(execution, self._line, [run_branch(execution, line, self._body)])
         except asyncio.CancelledError:
             self.give_up()
             raise
@@ -88,7 +88,7 @@ class MapCall(DurableCall[list[T]]):
         todo = iter(enumerate(self._items))
         width = min(len(self._items), self._limit or len(self._items))
         try:
-            ends = await settle(execution, self._line, [self._work(todo, results) for _ in range(width)])
+            ends = await finish_all(execution, self._line, [self._work(todo, results) for _ in range(width)])
         except asyncio.CancelledError:
             self.give_up()
             raise
@@ -161,9 +161,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         execution = self._execution
         if execution.replay_only:
             beyond = execution.beyond
-            known = [call for call in calls if call.settled or isinstance(call, (BranchCall, MapCall, FirstCall))]
+            known = [call for call in calls if call.has_outcome or isinstance(call, (BranchCall, MapCall, FirstCall))]
             try:
-                await settle(execution, self._line, [as_coroutine(call) for call in known])
+                await finish_all(execution, self._line, [as_coroutine(call) for call in known])
             except NonDeterminismError:
                 if self._record is None:
                     raise
@@ -171,7 +171,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             execution.beyond = beyond
 
     async def _go(self) -> tuple[str, Any]:
-        finished = {name: call._record for name, call in self._runners.items() if call.settled and call._record}
+        finished = {name: call._record for name, call in self._runners.items() if call.has_outcome and call._record}
         recorded = [name for name, record in finished.items() if record.status != status.CANCELLED]
         if recorded:  # the race was over when the worker died, only who won was not recorded yet
             # Mail is only taken by who has won, even if another has recorded something just before.
@@ -201,7 +201,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         """What the others had begun to wait for when the worker died is given up, with the record of who has won."""
         execution = self._execution
         lost = [call for name, call in self._runners.items() if name != winner]
-        within = {sub_branch(call.branch, call.position) for call in lost if not call.settled}
+        within = {sub_branch(call.branch, call.position) for call in lost if not call.has_outcome}
         places = {(call.branch, call.position) for call in lost}
         for place, record in execution.history.records.items():
             if record.status == status.WAITING and (place in places or within.intersection(branches_around(place[0]))):
@@ -271,13 +271,13 @@ class Failed:
 
 
 async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], ...], return_errors: bool) -> list[Any]:
-    """``ctx.gather``: all of them, in the order they were given. Each is settled before an error surfaces."""
+    """``ctx.gather``: all of them, in the order they were given. All come to their end before an error is raised."""
     group = object()
     for call in calls:
         if isinstance(call, ResultCall):
             call.group = group
     try:
-        outcomes = await settle(execution, line, [as_coroutine(call) for call in calls])
+        outcomes = await finish_all(execution, line, [as_coroutine(call) for call in calls])
     except asyncio.CancelledError:
         for call in calls:
             if isinstance(call, (DurableCall, UnplacedCall)):
@@ -376,7 +376,7 @@ def _has_begun(execution: Execution) -> None:
     execution.look_soon()
 
 
-async def settle(execution: Execution, line: Line, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+async def finish_all(execution: Execution, line: Line, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Do all of them at once: their results or errors, in order."""
     party = Party(execution, len(works))
     tasks = [spawn(execution, work, party) for work in works]

@@ -77,7 +77,7 @@ class StartCall(DurableCall[ChildRun[O]]):
     async def _go(self) -> ChildRun[O]:
         runs = await new_child(self, self._workflow, self._input, self._options, self._child)
         output = msgspec.json.encode(self._child.run_id).decode()
-        return await self._settle(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=runs))
+        return await self._record_outcome(StepWith(self._entry(status.COMPLETED, output, format_=FORMAT), starts=runs))
 
     def _value(self, record: StepRecord) -> ChildRun[O]:
         return ChildRun(self._execution, self._child)
@@ -111,10 +111,10 @@ class ResultCall(DurableCall[O]):
         else:
             text = payloads.encode_own({"type": "RunCancelled", "message": f"it was {mail.name}"})
             entry = self._waited_in_vain(text, payloads.encode_own(self._child.run_id))
-        return await self._settle(StepWith(entry, takes=[mail.id]))
+        return await self._record_outcome(StepWith(entry, takes=[mail.id]))
 
     async def _replay(self, record: StepRecord) -> O:
-        if self.settled:
+        if self.has_outcome:
             self._share(_end_on_record(self._execution, self._child.run_id, record))
         return await super()._replay(record)
 

@@ -193,8 +193,8 @@ class Context(ContextBase):
         limit: int | None = None,
         return_errors: bool = False,
     ) -> MapCall[Any]:
-        """A branch for each item, at most ``limit`` at once; the results in the order of the items. All are settled
-        before an error surfaces; ``return_errors=True`` gives the errors among the results instead."""
+        """A branch for each item, at most ``limit`` at once; the results in the order of the items. All come
+        to their end before an error is raised; ``return_errors=True`` gives the errors among the results instead."""
         self._check("ctx.map")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise ContextMisuse(f"the limit of ctx.map must be a whole number of at least 1, not {limit!r}")
@@ -225,7 +225,7 @@ class Context(ContextBase):
     @overload
     def gather(self, *calls: Awaitable[T], return_errors: bool) -> UnplacedCall[list[T | Exception]]: ...
     def gather(self, *calls: Awaitable[Any], return_errors: bool = False) -> UnplacedCall[Any]:
-        """All of these at once, their results in the order given. Each is settled before an error surfaces;
+        """All of these at once, their results in the order given. All come to their end before an error is raised;
         ``return_errors=True`` gives the errors among the results instead."""
         self._refuse_options("ctx.gather")
         execution, line = self._execution, self._line

@@ -15,7 +15,7 @@ from ..errors import StepFailed
 from ..model import status
 from ..model.graph import Graph, Node
 from ..model.records import NodeRow
-from .branches import run_branch, settle
+from .branches import finish_all, run_branch
 from .dag import Dag, NodeWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
@@ -101,7 +101,7 @@ async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[No
             over[name].set()
 
     works: list[Coroutine[Any, Any, None]] = [undo(name) for name in reversed(graph.order)]
-    for end in await settle(execution, execution.main, works):
+    for end in await finish_all(execution, execution.main, works):
         if isinstance(end, BaseException):
             raise end
     return failed

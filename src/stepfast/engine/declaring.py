@@ -31,7 +31,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _CONTEXT_NAMES = ("ctx", "context")
 
 
-def place(function: Any) -> str:
+def located(function: Any) -> str:
     """A function as its author finds it: its name, file and line."""
     line = source_line(function)
     return f"{name_of(function)!r} ({line})" if line else repr(name_of(function))
@@ -39,7 +39,7 @@ def place(function: Any) -> str:
 
 def check_function(function: Any, what: str) -> None:
     """It is a function that gives one value when it is called: no class, no generator, no method without its object."""
-    said = f"{what} {place(function)}"
+    said = f"{what} {located(function)}"
     if not callable(function):
         raise ConfigurationError(f"a {what} must be a function, not {function!r}")
     if isinstance(function, staticmethod):
@@ -58,7 +58,7 @@ def check_function(function: Any, what: str) -> None:
 def input_parameter(function: Any, kind: str, takes_context: bool, scope: dict[str, Any] | None) -> Any:
     """The parameter that is given the input of a task or workflow; None, if it takes none."""
     check_function(function, kind)
-    said = f"{kind} {place(function)}"
+    said = f"{kind} {located(function)}"
     for parameter in signature_of(function).parameters.values():
         if parameter.kind in _VARIADIC:
             raise ConfigurationError(
@@ -104,7 +104,7 @@ def _check_context(function: Any, parameter: inspect.Parameter, kind: str, scope
     found = annotation_of(function, parameter.annotation, scope)
     kinds = [each for each in typing.get_args(found) or (found,) if each is not type(None)]
     ways = [way for way in map(_way_of, kinds) if way is not None]
-    said = f"{kind} {place(function)}"
+    said = f"{kind} {located(function)}"
     if not ways:
         hint = "" if kind != "workflow" else ", or declare it with @app.task if it needs no context"
         raise ConfigurationError(
@@ -169,7 +169,7 @@ def check_types(types: dict[str, Any], what: str, function: Any) -> None:
     """The annotations can be read from JSON; ``types`` says which is whose."""
     for whose, type_ in types.items():
         try:
-            check_type(type_, f"{whose} of {what} {place(function)}")
+            check_type(type_, f"{whose} of {what} {located(function)}")
         except InvalidInput as error:
             raise ConfigurationError(str(error)) from None
 
@@ -236,7 +236,7 @@ def check_undo(undo: Any, function: Any) -> None:
     fixed = [p for p in parameters if p.default is _EMPTY and p.kind not in _VARIADIC]
     every = [p for p in parameters if p.kind not in _VARIADIC]
     if not any(_takes(takes, chosen) for chosen in (fixed, every)):
-        _refuse_undo(undo, place(function), ", ".join(["output", *(p.name for p in every)]), ConfigurationError)
+        _refuse_undo(undo, located(function), ", ".join(["output", *(p.name for p in every)]), ConfigurationError)
 
 
 def _takes(signature: inspect.Signature, parameters: list[inspect.Parameter]) -> bool:
@@ -266,7 +266,7 @@ def check_undo_call(undo: Any, name: str, args: tuple[Any, ...], kwargs: dict[st
 def _refuse_undo(undo: Any, step: str, given: str, error: type[Exception]) -> NoReturn:
     raise error(
         f"step {step}: compensate={name_of(undo)} cannot undo it. An undo is called with the output of its step and "
-        f"the same arguments, {name_of(undo)}({given}), but {place(undo)} takes {signature_of(undo)}"
+        f"the same arguments, {name_of(undo)}({given}), but {located(undo)} takes {signature_of(undo)}"
     )
 
 
@@ -285,9 +285,9 @@ def warn_if_types_are_lost(function: Callable[..., Any]) -> None:
     wrapped = [cell for cell in _cells(function) if getattr(cell, "__annotations__", None) and code_of(cell)]
     if wrapped:
         text = (
-            f"step {place(function)} seems to wrap {place(wrapped[0])} without functools.wraps: the step is recorded "
-            f"under the name {name_of(function)!r}, and its result comes back untyped. Put @functools.wraps above the "
-            "inner function of the decorator"
+            f"step {located(function)} seems to wrap {located(wrapped[0])} without functools.wraps: the step is "
+            f"recorded under the name {name_of(function)!r}, and its result comes back untyped. Put @functools.wraps "
+            "above the inner function of the decorator"
         )
         warnings.warn_explicit(text, UserWarning, code.co_filename, code.co_firstlineno)
 

@@ -105,7 +105,7 @@ class DurableCall(AsCoroutine[T]):
         return self._line
 
     @property
-    def settled(self) -> bool:
+    def has_outcome(self) -> bool:
         """Whether its outcome is recorded already."""
         return self._record is not None and self._record.status in (status.COMPLETED, status.FAILED)
 
@@ -282,7 +282,7 @@ class DurableCall(AsCoroutine[T]):
         self._execution.stop_if_late()  # nothing is decided yet but when to wait until
         return as_record(entry, now)
 
-    async def _settle(self, entry: StepDone | StepWith) -> T:
+    async def _record_outcome(self, entry: StepDone | StepWith) -> T:
         """Record the outcome, and give the code what a replay would give it."""
         now = await self._execution.record(entry)
         if isinstance(entry, StepWith) and entry.takes:

@@ -68,9 +68,9 @@ class SignalCall(DurableCall[T]):
         if mail is None:
             late = SignalTimeout(f"no signal {self.name!r} came within {(self._timeout_ms or 0) / 1000:g} s")
             text = encode_error(late, self._execution.recorder.payloads)
-            return await self._settle(self._waited_in_vain(text))
+            return await self._record_outcome(self._waited_in_vain(text))
         entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
-        return await self._settle(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
+        return await self._record_outcome(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
 
     async def _arrival(self, refused: set[str]) -> Mail | None:
         due_at = None

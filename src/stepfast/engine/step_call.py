@@ -267,7 +267,7 @@ class StepCall(DurableCall[T]):
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
         execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
-        return await self._settle(self._made(status.FAILED, None, text))
+        return await self._record_outcome(self._made(status.FAILED, None, text))
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay. Its time counts from the first

@@ -33,10 +33,10 @@ class Doubts:
         self.open.update(self._held())
 
     def asking(self) -> None:
-        """A flush is sent: it settles the doubts of its runs, but not those that come while it is under way."""
+        """A flush is sent: it ends the doubts about its runs, but not those that come while it is under way."""
         self._asked_at = self._breaks
 
-    def settle(self, batch: Batch, answer: FlushAnswer) -> None:
+    def compared(self, batch: Batch, answer: FlushAnswer) -> None:
         """What was compared, and found to be as believed or lost, is doubted no more."""
         if self._asked_at == self._breaks:
             for run_id in batch.claims:

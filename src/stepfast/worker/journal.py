@@ -106,7 +106,7 @@ class Journal:
                 return True
         return False
 
-    async def settle(self) -> None:
+    async def flush_all(self) -> None:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
         while not self._over and (self._waiting or self._aside or not self._idle.is_set()):
             await self._idle.wait()
@@ -245,7 +245,7 @@ class Journal:
 
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         if self._doubts.open:
-            self._doubts.settle(batch, answer)
+            self._doubts.compared(batch, answer)
         if self.left:
             for run_id in batch.claims.keys() - answer.busy:
                 self.left.pop(run_id, None)

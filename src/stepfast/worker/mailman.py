@@ -92,9 +92,9 @@ class Mailman:
             holder, next_look = self._wanted.setdefault(look.run_id, (execution, future))
             if holder is execution:
                 if next_look is not future:  # somebody has asked meanwhile, and brings the rest
-                    next_look.add_done_callback(lambda _: _settle(future))
+                    next_look.add_done_callback(lambda _: _resolve(future))
                 return
-        _settle(future)
+        _resolve(future)
 
     async def close(self) -> None:
         """Nobody asks any more."""
@@ -103,6 +103,6 @@ class Mailman:
             await asyncio.gather(self._round, return_exceptions=True)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

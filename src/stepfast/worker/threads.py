@@ -114,7 +114,7 @@ class Threads:
     def _hand_back(self) -> None:
         self._handing_back = False
         while self._done:
-            _settle(*self._done.popleft())
+            _resolve(*self._done.popleft())
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Threads:
             pass  # the loop is closed: nobody waits any more
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

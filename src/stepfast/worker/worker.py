@@ -153,7 +153,7 @@ class Worker:
     async def _hand_over(self) -> None:
         """What is in the slots goes back in line, and what is in the journal is committed."""
         await self.duties.executor.give_back()
-        await self.duties.journal.settle()
+        await self.duties.journal.flush_all()
 
     async def _end_claim(self) -> None:
         """Let a claim that is under way bring its runs, so that they go back at once. Not for long: what it brings too
@@ -196,7 +196,9 @@ class Worker:
         executor, claimer = self.duties.executor, self.duties.claimer
         while True:
             await executor.idle.wait()
-            await self.duties.journal.settle()  # what has just left its slot is not due, nor in line, before its commit
+            await (
+                self.duties.journal.flush_all()
+            )  # what has just left its slot is neither due nor ready before its commit
             before = claimer.last_found
             tick = await self.duties.sweeper.tick(look_for_lanes=True)
             soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
