@@ -9,12 +9,19 @@ comes.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 
 def requests() -> int:
     """How often the running task has been asked to end. A timeout that has come and gone is not counted any more."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def seen(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for this any more, and how it ended is no news: asyncio is not to report it. A done callback."""
+    if not task.cancelled():
+        task.exception()
 
 
 def insist(before: int) -> None:

@@ -287,7 +287,23 @@ class HistoryEnded(Released):
     """A replay that does nothing new has come to the end of what is recorded."""
 
 
-def sentence(error: BaseException) -> str:
-    """One line for logs and reports: the type and the message, no traceback."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+MOST_OF_A_TEXT = 64 * 1024
+"""Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
+_MOST_OF_A_LINE = 1000
+"""Characters of a message in one line of a log or report."""
+
+
+def sentence(error: BaseException, name: str | None = None) -> str:
+    """One line for logs and reports: the class, or what it is to be called, and the first line of the message. It
+    always succeeds, and is bounded."""
+    name, text = name or type(error).__name__, message_of(error).strip().splitlines()
+    return f"{name}: {text[0][:_MOST_OF_A_LINE]}" if text else name
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says, as any database and any log can keep it; also if its own code cannot say it."""
+    try:
+        text = str(error)
+    except Exception as trouble:
+        text = f"(no message: __str__ raised {type(trouble).__name__})"
+    return text[:MOST_OF_A_TEXT].encode("utf-8", "backslashreplace").decode()

@@ -14,6 +14,7 @@ from ..engine.undo import UNDO_BRANCH
 from ..engine.workflow import DAG_STEP
 from ..model import status
 from ..model.records import WorkerInfo
+from ..model.serving import nobody_serves
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
 from .steps import waited_for
@@ -63,22 +64,23 @@ def _who_serves(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     """How the sentence about a ready run goes on: who is to take it."""
     live = claiming_workers(workers)
     able = [worker for worker in live if serves(worker, run.workflow, run.queue)]
-    if not able:
-        return f", but {_nobody(run, live)}"
+    if missing := nobody_serves(workers, run.workflow, run.queue):
+        return f", but {missing}{_others(run, live)}"
     if all(worker.running >= worker.concurrency for worker in able):
         return f"; every worker that serves it is full: {listed([_load(w) for w in able])}."
     return f"; it will be taken by one of {listed([_load(w) for w in able])}."
 
 
-def _nobody(run: RunInfo, live: Sequence[WorkerInfo]) -> str:
+def _others(run: RunInfo, live: Sequence[WorkerInfo]) -> str:
+    """How the sentence ends that nobody will take a run: who is there instead."""
     if not live:
-        return "there is no live worker: start one with `stepfast worker module:app`."
+        return ": start one with `stepfast worker module:app`."
     knowing = [worker for worker in live if run.workflow in worker.workflows]
     if knowing:
         told = listed([f"{worker_name(w)} (queues: {queues_of(w)})" for w in knowing])
-        return f"no live worker serves queue {run.queue!r}. Those that know workflow {run.workflow!r} are {told}."
+        return f". Those that know workflow {run.workflow!r} are {told}."
     told = listed([f"{worker_name(w)} ({', '.join(sorted(w.workflows)) or 'no workflows'})" for w in live])
-    return f"no live worker knows workflow {run.workflow!r}. Live are {told}."
+    return f". Live are {told}."
 
 
 def _load(worker: WorkerInfo) -> str:
@@ -114,10 +116,8 @@ def _due(run: RunInfo) -> str:
 
 def _overdue(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
     """Who will act when the time comes, if that is in doubt."""
-    live = claiming_workers(workers)
-    if any(serves(worker, run.workflow, run.queue) for worker in live):
-        return ""
-    return f" But {_nobody(run, live)}"
+    missing = nobody_serves(workers, run.workflow, run.queue)
+    return "" if missing is None else f" But {missing}{_others(run, claiming_workers(workers))}"
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------

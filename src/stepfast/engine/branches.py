@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ..cancellation import seen
 from ..errors import ContextMisuse, HistoryEnded, NonDeterminismError, Released
 from ..model import status
 from ..model.records import StepRecord
@@ -228,7 +229,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         try:
             await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             for task in tasks.values():
-                task.add_done_callback(_seen)
+                task.add_done_callback(seen)
             if race.winner is None:  # the race around this one is lost: whoever won there stops us
                 await asyncio.get_running_loop().create_future()
             first = race.winner
@@ -248,7 +249,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
     async def _stop(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in (stopped := list(tasks)):
             task.cancel()
-            task.add_done_callback(_seen)
+            task.add_done_callback(seen)
         if stopped and self._execution.closed is None:
             await asyncio.wait(stopped)
 
@@ -410,7 +411,7 @@ async def _stop_all(execution: Execution, tasks: list[asyncio.Task[Any]]) -> Non
     finally:
         for task in tasks:
             task.cancel()
-            task.add_done_callback(_seen)  # now, because the wait below may be cancelled once more
+            task.add_done_callback(seen)  # now, because the wait below may be cancelled once more
     if execution.closed is not None:
         raise execution.closed from None
     if tasks:
@@ -431,11 +432,6 @@ def _outcome(task: asyncio.Task[Any]) -> Any:
         return asyncio.CancelledError()
     error = task.exception()
     return task.result() if error is None else error
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def as_coroutine(call: Awaitable[T]) -> T:

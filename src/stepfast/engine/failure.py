@@ -10,14 +10,10 @@ from typing import Any
 
 import msgspec
 
-from ..errors import RecordedError, StepFailed
+from ..errors import MOST_OF_A_TEXT, RecordedError, StepFailed, message_of
 from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
-_MAX_TEXT = 64 * 1024
-"""Characters kept of a message or traceback: enough to read, not enough to fill a disk."""
-_MAX_LINE = 1000
-"""Characters of a message in one line of the log."""
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
 """As Python says it."""
 
@@ -27,8 +23,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     trace = getattr(error, "only_traceback", None) or _whole_traceback(error)
     kept = {
         "type": type_name(error),
-        "message": _clean(_message(error)),
-        "traceback": _clean(trace[-_MAX_TEXT:]),
+        "message": message_of(error),
+        "traceback": _clean(trace[-MOST_OF_A_TEXT:]),
         "retryable": is_retryable(error),
     }
     bases = [
@@ -112,19 +108,6 @@ def type_name(error: BaseException | type[BaseException]) -> str:
     return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def sentence_of(error: BaseException) -> str:
-    """The class and the first line of the message, for the log. It always succeeds, and is bounded."""
-    first = _clean(_message(error)).strip().partition("\n")[0][:_MAX_LINE]
-    return f"{type_name(error)}: {first}" if first else type_name(error)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as trouble:
-        return f"(no message: __str__ raised {type(trouble).__name__})"
-
-
 def _clean(text: str) -> str:
     """Any text can be kept: what no database stores is spelled out."""
-    return text[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -12,13 +12,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout
+from ..cancellation import seen
+from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
 from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
 from .durable_call import DurableCall
-from .failure import encode_error, sentence_of, step_failed
+from .failure import encode_error, step_failed, type_name
 from .line import Line
 from .scope import BlockingTry, alarm, current_call, current_try, wake
 from .signature import Shape, name_of
@@ -238,7 +239,7 @@ class StepCall(DurableCall[T]):
         if future.done():
             return future.result()
         future.cancel()
-        future.add_done_callback(_discard)
+        future.add_done_callback(seen)  # its error has been replaced
         raise StepTimeout(f"step {self.name!r} took longer than its timeout of {timeout:g} s")
 
     def note_progress(self, detail: str | None, data: str | None, since_ms: int) -> None:
@@ -325,7 +326,7 @@ def default_backoff(settings: Any) -> Backoff:
 def exited(error: BaseException) -> RuntimeError:
     """What a handler's attempt to end the process becomes: the process is the worker's, not the handler's. The same for
     what only the engine may raise: a function that does it by itself has failed, like any other."""
-    said = f"the code raised {sentence_of(error)}; a handler cannot end its worker with it"
+    said = f"the code raised {sentence(error, type_name(error))}; a handler cannot end its worker with it"
     if isinstance(error, SystemExit):
         said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
     return RuntimeError(said).with_traceback(error.__traceback__)
@@ -344,9 +345,3 @@ def being_cancelled() -> bool:
     """Whether a cancellation comes from outside (a timeout of the code), rather than from what was awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _discard(future: asyncio.Future[Any]) -> None:
-    """A try that was given up ends at last; nobody wants its result, and its error has been replaced."""
-    if not future.cancelled():
-        future.exception()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import StepFailed
-from .failure import ending_record, sentence_of, type_name
+from ..errors import StepFailed, sentence
+from .failure import ending_record, type_name
 from .matching import UNDO
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def step_of(error: BaseException) -> str | None:
 def _why(execution: Execution, error: BaseException) -> str:
     """The class and the first line of the message. Without messages, the class, and which step it came from."""
     if execution.recorder.settings.log_errors:
-        return sentence_of(error)
+        return sentence(error, type_name(error))
     record, name = ending_record(error), type_name(error)
     return f"{name} (step {record.step!r}: {record.error_type})" if isinstance(record, StepFailed) else name
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from ..cancellation import seen
 from ..errors import StepfastError, sentence
 
 _LAST_WORD = 1.0
@@ -78,13 +79,8 @@ def _leave_to_itself(task: asyncio.Task[Any]) -> None:
 def _leave_behind(task: asyncio.Task[Any]) -> None:
     task.cancel()
     _left_behind.add(task)
-    task.add_done_callback(_seen)
-
-
-def _seen(task: asyncio.Task[Any]) -> None:
-    _left_behind.discard(task)
-    if not task.cancelled():
-        task.exception()
+    task.add_done_callback(_left_behind.discard)
+    task.add_done_callback(seen)
 
 
 def _went_well(task: asyncio.Task[Any], what: str, logger: logging.Logger) -> bool:

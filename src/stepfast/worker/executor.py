@@ -273,7 +273,7 @@ class Executor:
             self._free(execution)
             return
         move = Transition(execution.run_id, execution.claim, status.FAILED, reason=status.REASON_CODE)
-        error = StepfastError(f"an error of the engine's own ended the run: {type(bug).__name__}: {sentence(bug)}")
+        error = StepfastError(f"an error of the engine's own ended the run: {sentence(bug)}")
         with contextlib.suppress(Exception):  # it may be the application's codec that is broken
             move.error, move.format = encode_error(error, self.payloads), self.payloads.format
         await self._leave(execution, move)

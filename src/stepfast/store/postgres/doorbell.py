@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ...model.records import Lane
 from ..protocol import Wakeups
 
-_MOST_LANES = 500
+_MOST_IN_A_BUNDLE = 500
 """Lanes in one bundle; if there are more, the database is asked which have something."""
 
 
@@ -52,7 +52,7 @@ class Doorbell:
         self._lanes |= wakeups.lanes
         self._ended |= wakeups.ended
         self._look |= wakeups.look
-        if len(self._lanes) > _MOST_LANES:
+        if len(self._lanes) > _MOST_IN_A_BUNDLE:
             self._lanes, self._look = set(), True
         if self._timer is None:
             self._pass_on()

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from ...cancellation import insist, requests
+from ...cancellation import insist, requests, seen
 
 PATIENCE = 5.0
 """Seconds for a rollback or a reset to be answered. Then the connection is dropped."""
@@ -152,14 +152,9 @@ async def give_back(pool: Any, connection: Any) -> None:
         drop(connection)
         insist(before)
     except BaseException:
-        release.add_done_callback(_seen)
+        release.add_done_callback(seen)
         drop(connection)
         raise
-
-
-def _seen(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 async def close_pool(pool: Any) -> None:
