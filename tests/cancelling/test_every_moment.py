@@ -7,15 +7,31 @@ comes to its end, and nothing is left. `make test` tries a small share, always t
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from stepfast import Run, Stepfast
-from tests.cancelling.trials import CUT, MESSAGES, NOTHING, SILENCE, WAITS, Moment, Scene, patiently, scene_on, trial
+from stepfast import AppClosed, DatabaseUnavailable, Run, Stepfast
+from tests.cancelling.trials import (
+    CUT,
+    LEAVING,
+    MESSAGES,
+    NOTHING,
+    SILENCE,
+    SOON,
+    WAITS,
+    Moment,
+    Scene,
+    patiently,
+    scene_on,
+    trial,
+)
+from tests.support.engine import eventually
 
 Call = Callable[[Scene, Run[Any]], Coroutine[Any, Any, Any]]
 
@@ -58,14 +74,30 @@ async def enter(scene: Scene, app: Stepfast) -> None:
         pass
 
 
-async def work(scene: Scene, app: Stepfast) -> None:
+async def drain(scene: Scene, app: Stepfast) -> None:
     await app.drain()
+
+
+async def work(scene: Scene, app: Stepfast) -> None:
+    """Until a signal comes, which comes as soon as somebody listens for it."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def tell() -> None:
+        await eventually(lambda: signal.getsignal(signal.SIGTERM) is not before)
+        signal.raise_signal(signal.SIGTERM)
+
+    telling = asyncio.create_task(tell())
+    try:
+        await app.work()
+    finally:
+        telling.cancel()
 
 
 LIVES: dict[str, Callable[[Scene, Stepfast], Coroutine[Any, Any, Any]]] = {
     "open and close": first_use,
     "a worker": enter,
-    "drain": work,
+    "drain": drain,
+    "work": work,
 }
 """Of an application of its own, which is closed afterwards, and that is cancelled too. They have hundreds of moments;
 the later ones are tried here and there."""
@@ -112,7 +144,43 @@ async def try_life(scene: Scene, what: str, moment: Moment) -> bool:
     return reached
 
 
-ALL = {**dict.fromkeys(OF_RUNS, try_call), **dict.fromkeys(LIVES, try_life)}
+async def try_stop(scene: Scene, _: str, moment: Moment) -> bool:
+    """A worker is stopped that holds a run; whoever asks for it once more waits until it has left."""
+    app = scene.new_app()
+    async with app.worker() as worker:
+        await patiently(lambda: app.start("wait"))
+        await eventually(lambda: worker.running)
+        reached = await trial(scene, worker.stop, moment, LEAVING)
+    assert not worker.running
+    await app.close()
+    return reached
+
+
+async def try_close(scene: Scene, _: str, moment: Moment) -> bool:
+    """An application is closed in which somebody waits for a result, in this event loop and in that of ``app.sync``."""
+    app = scene.new_app()
+    run: Run[Any] = await patiently(lambda: app.start("wait"))
+    waiting = [asyncio.create_task(run.result()), asyncio.create_task(_in_sync(app, run.id))]
+    await eventually(lambda: app.sync._calls)
+    reached = await trial(scene, app.close, moment)
+    done, _pending = await asyncio.wait(waiting, timeout=SOON)
+    assert done == set(waiting), "somebody waits on for an application that was closed"
+    for task in waiting:
+        assert isinstance(task.exception(), (AppClosed, DatabaseUnavailable)), task
+    await app.close()
+    return reached
+
+
+async def _in_sync(app: Stepfast, run_id: str) -> Any:
+    return await asyncio.to_thread(app.sync.get(run_id).result)
+
+
+ALL = {
+    **dict.fromkeys(OF_RUNS, try_call),
+    **dict.fromkeys(LIVES, try_life),
+    "stop": try_stop,
+    "close": try_close,
+}
 SHARE = {"postgres": 40, "sqlite": 60}
 """Trials in `make test`."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,13 +13,15 @@ from typing import Any
 
 import asyncpg
 
-from stepfast import Context, DagContext, DatabaseUnavailable, InvalidState, Run, Settings, Stepfast
+from stepfast import Context, DagContext, DatabaseUnavailable, InvalidState, Run, RunInfo, Settings, Stepfast
 from stepfast.model.status import TERMINAL
 from tests.support.engine import PATIENCE, eventually
 from tests.support.proxy import Proxy
 
 SOON = 5.0
 """Seconds within which a call that was cancelled is over. What the driver would wait for takes ten and more."""
+LEAVING = 10.0
+"""The same where runs are to be given back and a worker signs off first, each with a bound of some seconds."""
 SETTINGS = Settings(lease=2, heartbeat=0.4, sweep=0.2, poll=0.2, grace=0.1, outage_backoff_max=0.2)
 
 WAITS, MESSAGES = "waits", "messages"
@@ -104,13 +108,12 @@ async def scene_on(url: str) -> AsyncIterator[Scene]:
             await _disconnected(url)
 
 
-async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment) -> bool:
+async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment, soon: float = SOON) -> bool:
     """Make the call, and cancel it at that moment; False if it was over before. A refusal is an end like any other."""
-    came = False
+    came = asyncio.Event()
 
     def now() -> None:
-        nonlocal came
-        came = True
+        came.set()
         scene.strike(moment.fault)
         _cancel(task, moment.times)
 
@@ -119,9 +122,10 @@ async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], mome
         assert scene.proxy is not None
         scene.proxy.passing = _after(moment.number, lambda: None if task.done() else now())
     try:
-        await asyncio.wait({task}, timeout=PATIENCE if not came else SOON)
+        await _either(task, came)
+        await asyncio.wait({task}, timeout=soon)
         assert task.done(), f"it goes on: {task}"
-        if not came:
+        if not came.is_set():
             task.exception()
             return False
         assert task.cancelled(), f"it ended otherwise: {task}"
@@ -129,6 +133,15 @@ async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], mome
     finally:
         task.cancel()
         scene.calm()
+
+
+async def _either(task: asyncio.Task[Any], came: asyncio.Event) -> None:
+    """Until it is over, or is cancelled."""
+    coming = asyncio.create_task(came.wait())
+    try:
+        await asyncio.wait({task, coming}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        coming.cancel()
 
 
 def _cancel(task: asyncio.Task[Any], times: int) -> None:
@@ -197,7 +210,11 @@ async def everything_ends(scene: Scene) -> None:
     left."""
     app = scene.app
     async with app.worker():
-        await eventually(lambda: patiently(lambda: _all_ended(app)))
+        fewest, until = sys.maxsize, 0.0
+        while left := await patiently(lambda: _told_to_go_on(app)):
+            if len(left) < fewest:  # thousands take their time: what counts is that they become fewer
+                fewest, until = len(left), time.monotonic() + PATIENCE
+            assert time.monotonic() < until, f"these do not end: {left}"
     store = await app.store()
 
     async def nobody() -> bool:
@@ -207,7 +224,8 @@ async def everything_ends(scene: Scene) -> None:
     await eventually(lambda: patiently(nobody))
 
 
-async def _all_ended(app: Stepfast) -> bool:
+async def _told_to_go_on(app: Stepfast) -> list[RunInfo]:
+    """The runs that have not ended."""
     open_runs = [info for info in await app.runs(limit=10_000) if info.status not in TERMINAL]
     for info in open_runs:
         run: Run[Any] = app.get(info.id)
@@ -217,7 +235,7 @@ async def _all_ended(app: Stepfast) -> bool:
                 await wish()
             except InvalidState:
                 pass  # it is not held; or it has ended meanwhile
-    return not open_runs
+    return open_runs
 
 
 async def _disconnected(url: str) -> None:
