@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .engine.dag import Dag
+from .engine.dag_run import steps_gone, undos_gone
 from .engine.execution import Execution
 from .engine.handler import decode_input
 from .engine.matching import CAUSES, recorded_as
 from .engine.replay_only import replay
 from .engine.undo import unreachable
-from .engine.workflow import DAG, TASK, Workflow
+from .engine.workflow import TASK, Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
 from .model import status
+from .model.graph import Graph
 from .model.payload import Payloads
 from .model.records import Claimed, Entry, NewRun, Outcome, Parent, RunRow, StepDone, StepRecord
 from .settings import Settings
@@ -38,6 +41,7 @@ VERDICTS = (FITS, DIVERGES, TOO_LONG, UNKNOWN)
 
 _UNFINISHED = (status.QUEUED, status.RUNNING, status.WAITING, status.PAUSED, status.COMPENSATING)
 _PAGE = 500
+"""Runs that are read at once. Of a queue that is long most may never have begun, and are passed over."""
 _GRACE = 1.0
 """Seconds that code which has been told to stop is given before it counts as blocked."""
 _BLOCKED_OFTEN = 3
@@ -96,7 +100,8 @@ class Rehearsals:
                 await self._stage.close()
 
     async def _unfinished(self, workflow: str | None, limit: int | None) -> AsyncIterator[RunRow]:
-        """Runs that have been executed and have not ended, newest first, each once though it may move meanwhile."""
+        """Runs that have been executed and have not ended, newest first, each once though it may move meanwhile. Of dag
+        runs all: each goes by the graph it was started with, and is executed itself when its steps are settled."""
         pages = [Pages(self._store, workflow, each, min(limit or _PAGE, _PAGE)) for each in _UNFINISHED]
         seen: set[str] = set()
         while True:
@@ -104,7 +109,7 @@ class Rehearsals:
             if not heads:
                 return
             row = max(heads, key=lambda head: head[0])[1].take()
-            if row.claim > 0 and row.id not in seen:
+            if (row.claim > 0 or row.graph is not None) and row.id not in seen:
                 seen.add(row.id)
                 yield row
 
@@ -119,6 +124,8 @@ class Rehearsals:
             if whole is None or whole.status in status.TERMINAL:
                 return None
             row = whole
+        if isinstance(workflow, Dag):
+            return await self._dag(row, workflow)
         records, seed = await self._history(row.id), await self._store.seed(row.id)
         while True:
             verdict = await self._play(_as_claimed(row, records, seed), workflow)
@@ -130,6 +137,24 @@ class Rehearsals:
             if now == records:
                 return verdict
             row, records = found, now
+
+    async def _dag(self, row: RunRow, dag: Dag) -> Verdict:
+        """A dag run keeps the graph it was started with: the code must have each of its steps that is not settled."""
+        nodes = await self._store.nodes(row.id)
+        text = await self._store.graph(dag.name, row.graph or "", row.id)
+        if text is None:
+            return UNKNOWN, "the graph it was started with is not stored"
+        graph = Graph.from_text(text)
+        gone = steps_gone(dag, graph, nodes)
+        if gone:
+            names = ", ".join(repr(name) for name in gone)
+            return DIVERGES, (
+                f"step {names} of the graph it was started with is not in this code, so nobody would take it: keep the "
+                "old steps until such runs have ended, or cancel them"
+            )
+        if row.undoing and (lost := undos_gone(dag, graph, nodes)):
+            return DIVERGES, f"the undo of step {lost[0]!r} is not in this code"
+        return FITS, "a dag run keeps the graph it was started with"
 
     async def _history(self, run_id: str) -> list[StepRecord]:
         records: list[StepRecord] = []
@@ -173,6 +198,7 @@ class Pages:
             )
             self._rows.extend(page)
             self._more = len(page) == self._size
+            self._size = _PAGE  # whoever wants few has got them by now, unless they lie far behind
             self._before = page[-1].id if page else None
         return self._rows[0] if self._rows else None
 
@@ -207,8 +233,6 @@ class Stage:
     async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
         if workflow.kind == TASK:
             return self._task(claimed, workflow)
-        if workflow.kind == DAG:
-            return FITS, "a dag run keeps the graph it was started with"
         return judge(*await replay(claimed, workflow, self, self._handlers.submit, longest))
 
     def _task(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:

@@ -125,6 +125,13 @@ def test_runs_that_nobody_serves(stepfast: Verbs, shop: Shop) -> None:
     assert "2 live; dead: wreck:3" in finding(checks, "workers")["found"]
 
 
+def test_a_step_that_no_code_has_any_more_is_in_line_in_vain(stepfast: Verbs, shop: Shop) -> None:
+    run_id = shop.start("order", "gift", module="fulfil")
+    shop.play(lambda scene: scene.rows.fetch("UPDATE [runs] SET workflow = 'order/old' WHERE node = 'check'"))
+    checks = stepfast.json("doctor", code=1)
+    assert run_id and "'order/old' in queue 'order'" in finding(checks, "queues")["found"]
+
+
 def test_suspects_are_counted_and_are_no_less_served(stepfast: Verbs, shop: Shop) -> None:
     """Runs that workers died with stand in no usual line; whoever looks for what waits finds them all the same."""
     run_id = shop.start("double", {"id": "o-1", "cents": 1}, queue="vip")

@@ -81,6 +81,12 @@ def undos_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
     return [name for name in to_undo(graph, nodes) if name not in dag.steps or dag.steps[name].undo is None]
 
 
+def steps_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
+    """Steps of a run that are not settled, and that the code cannot do."""
+    unsettled = [node.name for node in nodes if node.status not in status.TERMINAL]
+    return [name for name in unsettled if name not in dag.steps or dag.steps[name].as_in(graph.nodes[name]) is None]
+
+
 async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[NodeRow]) -> list[str]:
     """Undo every completed step that says how; what failed, in words."""
     graph, failed = view.graph, list[str]()

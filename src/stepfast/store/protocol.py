@@ -383,9 +383,9 @@ class Store(Protocol):
         """Put (run, claim) pairs back in line at once; no attempt, no loss."""
 
     async def tick(
-        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
     ) -> Tick:
-        """Which duties have work, for a worker that knows these workflows and serves these queues (None: every one)?"""
+        """Which duties have work, for a worker that knows these workflows and serves these queues (None: all)?"""
         ...
 
     async def promote(self, limit: int) -> Promotion:

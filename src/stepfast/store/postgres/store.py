@@ -424,7 +424,7 @@ class PostgresStore:
         await self._sweeps.give_back(worker, held)
 
     async def tick(
-        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
     ) -> Tick:
         """Which duties have work?"""
         return await self._sweeps.tick(workflows, lanes, queues)

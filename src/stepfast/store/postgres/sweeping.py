@@ -25,10 +25,11 @@ class Sweeps:
         self._sql = statements
         self._dags = dags
 
-    async def tick(self, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None) -> Tick:
+    async def tick(self, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None) -> Tick:
         """Which duties have work?"""
         served = None if queues is None else list(queues)
-        row = (await self._line.fetch(self._sql["tick"], lanes, list(workflows), served))[0]
+        known = None if workflows is None else list(workflows)
+        row = (await self._line.fetch(self._sql["tick"], lanes, known, served))[0]
         self._continuity.met(row["server"])
         found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
         due = row["next_due"]

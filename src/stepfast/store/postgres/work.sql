@@ -398,11 +398,12 @@ WITH RECURSIVE lanes AS (
         ORDER BY r.queue, r.workflow, r.priority LIMIT 1
     ) AS n
 ), known AS (
-    SELECT queue, workflow, priority FROM lanes WHERE $1 AND workflow = ANY($2::text[])
+    SELECT queue, workflow, priority FROM lanes WHERE $1 AND ($2::text[] IS NULL OR workflow = ANY($2::text[]))
 )
 SELECT {now} AS now_ms, {server} AS server,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
-       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2 AND workflow = ANY($2::text[])
+       EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2
+               AND ($2::text[] IS NULL OR workflow = ANY($2::text[]))
                AND ($3::text[] IS NULL OR queue = ANY($3::text[]))) AS suspects,
        (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
        (SELECT array_agg(queue) FROM known) AS queues,

@@ -57,7 +57,7 @@ class Claims:
         return self._with_history(database, taken, NOTHING)
 
     def has_suspects(
-        self, database: sqlite3.Connection, workflows: Sequence[str], queues: Sequence[str] | None
+        self, database: sqlite3.Connection, workflows: Sequence[str] | None, queues: Sequence[str] | None
     ) -> bool:
         """Whether one of these workflows has, in one of these queues, a run that workers have died with."""
         return bool(self._first_suspects(database, workflows, queues, (1,)))
@@ -89,7 +89,7 @@ class Claims:
     def _first_suspects(
         self,
         database: sqlite3.Connection,
-        workflows: Sequence[str] | dict[str, str],
+        workflows: Sequence[str] | dict[str, str] | None,
         queues: Sequence[str] | None,
         room: Sequence[int],
     ) -> list[tuple[int, int, str, str]]:
@@ -98,7 +98,7 @@ class Claims:
         fewest = limit = size = 0
         cursor = database.execute(self._sql["suspects"])
         for losses, place, row, last, workflow, queue, bytes_ in cursor:
-            if workflow in workflows and (queues is None or queue in queues):
+            if (workflows is None or workflow in workflows) and (queues is None or queue in queues):
                 if not found:
                     fewest, limit = losses, room[min(losses - SUSPECT_LOSSES, len(room) - 1)]
                 if losses > fewest or len(found) == limit or size >= self._settings.claim_bytes:

@@ -432,7 +432,7 @@ class SqliteStore:
         await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
 
     async def tick(
-        self, worker: str, workflows: Sequence[str], lanes: bool, queues: Sequence[str] | None = None
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
     ) -> Tick:
         """Which duties have work?"""
         return await self._read(

@@ -36,7 +36,7 @@ def tick(
     database: sqlite3.Connection,
     sql: dict[str, str],
     claims: Claims,
-    workflows: Sequence[str],
+    workflows: Sequence[str] | None,
     lanes: bool,
     queues: Sequence[str] | None = None,
 ) -> Tick:
@@ -47,17 +47,20 @@ def tick(
         due=next_due is not None and next_due <= now,
         next_due_ms=None if next_due is None else next_due - now,
         suspects=claims.has_suspects(database, workflows, queues),
-        lanes=list(_known_lanes(database, sql, set(workflows))) if lanes else [],
+        lanes=list(_known_lanes(database, sql, workflows)) if lanes else [],
         mail=bool(mail),
     )
 
 
-def _known_lanes(database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str]) -> Iterator[Lane]:
+def _known_lanes(
+    database: sqlite3.Connection, sql: dict[str, str], workflows: Collection[str] | None
+) -> Iterator[Lane]:
+    known = None if workflows is None else set(workflows)
     lane: Lane | None = _BEFORE_ALL
     while lane is not None:
         row = database.execute(sql["next_lane"], lane).fetchone()
         lane = None if row is None else Lane(*row)
-        if lane is not None and lane.workflow in workflows:
+        if lane is not None and (known is None or lane.workflow in known):
             yield lane
 
 
