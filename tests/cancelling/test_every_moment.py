@@ -19,7 +19,6 @@ import pytest
 from stepfast import AppClosed, DatabaseUnavailable, Run, Stepfast
 from tests.cancelling.trials import (
     CUT,
-    LEAVING,
     MESSAGES,
     NOTHING,
     SILENCE,
@@ -150,7 +149,7 @@ async def try_stop(scene: Scene, _: str, moment: Moment) -> bool:
     async with app.worker() as worker:
         await patiently(lambda: app.start("wait"))
         await eventually(lambda: worker.running)
-        reached = await trial(scene, worker.stop, moment, LEAVING)
+        reached = await trial(scene, worker.stop, moment)
     assert not worker.running
     await app.close()
     return reached

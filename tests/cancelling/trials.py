@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+import pytest
 
 from stepfast import Context, DagContext, DatabaseUnavailable, InvalidState, Run, RunInfo, Settings, Stepfast
 from stepfast.model.status import TERMINAL
+from stepfast.worker import worker
 from tests.support.engine import PATIENCE, eventually
 from tests.support.proxy import Proxy
 
 SOON = 5.0
 """Seconds within which a call that was cancelled is over. What the driver would wait for takes ten and more."""
-LEAVING = 10.0
-"""The same where runs are to be given back and a worker signs off first, each with a bound of some seconds."""
+BOUNDS = {"_GIVE_BACK": 0.5, "_SIGN_OFF": 0.5, "_CLOSE": 0.5}
+"""Seconds for which a worker that leaves waits for a silent database. Usually it takes more time; but here it leaves a
+hundred times."""
 SETTINGS = Settings(lease=2, heartbeat=0.4, sweep=0.2, poll=0.2, grace=0.1, outage_backoff_max=0.2)
 
 WAITS, MESSAGES = "waits", "messages"
@@ -92,6 +95,9 @@ async def scene_on(url: str) -> AsyncIterator[Scene]:
     """On Postgres behind a proxy. Afterwards nothing may be left: no connection, thread, task or worker."""
     threads, tasks = _threads(), asyncio.all_tasks()
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, seconds in BOUNDS.items():
+            patch.setattr(worker, name, seconds)
         proxy = None
         if url.startswith("postgres"):
             host, port = url.rpartition("@")[2].partition("/")[0].split(":")
@@ -108,7 +114,7 @@ async def scene_on(url: str) -> AsyncIterator[Scene]:
             await _disconnected(url)
 
 
-async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment, soon: float = SOON) -> bool:
+async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment) -> bool:
     """Make the call, and cancel it at that moment; False if it was over before. A refusal is an end like any other."""
     came = asyncio.Event()
 
@@ -123,7 +129,7 @@ async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], mome
         scene.proxy.passing = _after(moment.number, lambda: None if task.done() else now())
     try:
         await _either(task, came)
-        await asyncio.wait({task}, timeout=soon)
+        await asyncio.wait({task}, timeout=SOON)
         assert task.done(), f"it goes on: {task}"
         if not came.is_set():
             task.exception()

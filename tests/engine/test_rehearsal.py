@@ -14,9 +14,9 @@ def declare(app: Stepfast, *steps: str, undo: bool = True, gate: str = "ok") -> 
     """A dag whose first step has an undo; then a gate, then the others in a row."""
     dag = app.dag("order")
 
-    async def function(ctx: DagContext[Any]) -> None: ...
+    async def function(ctx: DagContext) -> None: ...
 
-    async def later(ctx: DagContext[Any]) -> None:
+    async def later(ctx: DagContext) -> None:
         raise RetryLater(600)
 
     first, *others = steps
