@@ -151,7 +151,7 @@ class Stepfast:
         else:
             run_id = (await connected.starter.start_many(runs))[0]
         if runs[0].earlier is not None:
-            self._tell_of_used_keys(runs, plan)
+            self._tell_of_used_keys(runs, plan, run_id)
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
 
     @overload
@@ -190,12 +190,13 @@ class Stepfast:
         known = connection is None
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
 
-    def _tell_of_used_keys(self, runs: list[NewRun], plan: Plan) -> None:
-        keys = told_otherwise(runs, self._payloads)
+    def _tell_of_used_keys(self, runs: list[NewRun], plan: Plan, run_id: str | None = None) -> None:
+        keys, ids = told_otherwise(runs, self._payloads), {"workflow": plan.shape.workflow}
         if keys:
             self.logger.warning(
                 "start of %r: %s used before for a run with another input; that run is given, and the new input is not "
                 "used. A key should name one piece of work", plan.shape.workflow, _named_keys(keys),
+                extra=ids if run_id is None else {**ids, "run_id": run_id},
             )  # fmt: skip
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepfast import Context, NonDeterminismError, RunFailed, Stepfast
+from stepfast.engine.matching import PAGE
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
 Body = Callable[[Context], Awaitable[object]]
+
+
+def test_the_page_that_messages_name_is_there() -> None:
+    assert (Path(__file__).parents[2] / PAGE).exists()
 
 
 async def work() -> str:
@@ -107,6 +113,7 @@ async def test_a_changed_order_of_steps_ends_the_run_and_says_where(scene: Scene
     assert "step 'b'" in error.message and f"step {now!r}" in error.message
     assert line_of(scene.body, "recorded here") in error.message
     assert line_of(body, "now here") in error.message
+    assert "ctx.patched" in error.message and PAGE in error.message
 
 
 async def test_a_step_removed_at_the_end_is_noticed_too(scene: Scene) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+from pathlib import Path
 
 import pytest
 
+import stepfast
 from stepfast import Backoff, Context, NonRetryableError, RunFailed, Stepfast
 from stepfast.settings import Settings
 
+SOURCE = Path(stepfast.__file__).parent
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 PAYLOAD = "what the step was given"
 SECRET = "card 4111 was declined"
 
@@ -49,6 +54,40 @@ async def test_every_record_of_a_run_has_its_ids(caplog: pytest.LogCaptureFixtur
     found = [(getattr(r, "workflow", None), getattr(r, "attempt", None), getattr(r, "step", None)) for r in records]
     assert found == [("checkout", 1, "charge")] * 2
     assert not [r for r in caplog.records if "run " in r.getMessage() and not hasattr(r, "run_id")]
+
+
+async def test_values_that_are_large_are_told_with_the_ids_of_their_run(caplog: pytest.LogCaptureFixture) -> None:
+    async with Stepfast("sqlite://", settings=Settings(warn_payload=100)) as app:
+
+        @app.workflow
+        async def load(ctx: Context) -> str:
+            await ctx.set("page", "x" * 200)
+            return await ctx.step("fetch", lambda: "x" * 200)
+
+        with caplog.at_level(logging.WARNING, "stepfast"):
+            run = await app.start(load)
+            await app.drain()
+    large = [record for record in caplog.records if "is large" in record.getMessage()]
+    told = {(record.getMessage().partition(" is")[0], getattr(record, "step", None)) for record in large}
+    assert told == {
+        ("the value of 'page'", None),
+        ("the result of step 'fetch'", "fetch"),
+        ("the result of 'load'", None),
+    }
+    assert {getattr(record, "run_id", None) for record in large} == {run.id}
+
+
+def test_whatever_is_logged_of_a_run_carries_its_ids() -> None:
+    """As attributes of the record, for those who search their logs: read off the source."""
+    without = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS:
+                text = [part.value for part in ast.walk(call) if isinstance(part, ast.Constant)]
+                names_run = any(isinstance(part, str) and "run %s" in part for part in text)
+                if names_run and "extra" not in [keyword.arg for keyword in call.keywords]:
+                    without.append(f"{file.name}:{call.lineno}")
+    assert without == []
 
 
 async def test_without_log_errors_no_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,7 @@ from .signature import Shape, shape_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .step_call import StepCall
+from .telling import OfRun
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
 from .workflow import Workflow
@@ -323,7 +324,7 @@ class ContextBase:
             own = " or ".join(map(repr, OWN_KEYS))
             raise ContextMisuse(f"a key must not begin with {own}, under which Stepfast keeps its own: {key!r}")
         payloads = execution.recorder.payloads
-        text = payloads.encode(value, f"the value of {key!r}")
+        text = payloads.encode(value, OfRun(execution, "the value of", key))
         entry = ValueSet(execution.run_id, execution.claim, key, text, payloads.format)
         return UnplacedCall(execution, line, f"ctx.set({key!r}, …)", lambda: _write(execution, line, entry))
 

@@ -157,7 +157,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
         check_name(name, f"the name of an approval of dag {self.name!r}", self._settings.max_name)
         with self._naming(name):
-            check_signal(name, 100)
+            check_signal(name, self._settings.max_name)
             if on_timeout not in ("fail", "skip", "approve"):
                 raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
             limit = None if timeout is None else seconds(timeout, "the timeout of an approval")

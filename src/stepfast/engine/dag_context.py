@@ -78,7 +78,6 @@ class _DagFacts:
     """What both contexts of a step have beside the usual calls."""
 
     _execution: Execution
-    _view: DagView
 
     input: Any
     outputs: Outputs

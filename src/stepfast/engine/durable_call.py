@@ -20,8 +20,9 @@ from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
 from .failure import decode_error
 from .line import Line
-from .matching import recorded_as
+from .matching import PAGE, recorded_as
 from .scope import alarm, wake
+from .telling import ids_of
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -105,6 +106,11 @@ class DurableCall(AsCoroutine[T]):
         return self._line
 
     @property
+    def ids(self) -> dict[str, Any]:
+        """The ids that the log is told with what is said of this call."""
+        return ids_of(self._execution, self.name)
+
+    @property
     def has_outcome(self) -> bool:
         """Whether its outcome is recorded already."""
         return self._record is not None and self._record.status in (status.COMPLETED, status.FAILED)
@@ -176,7 +182,7 @@ class DurableCall(AsCoroutine[T]):
         error = NonDeterminismError(
             f"{recorded_as(record)} and given up by the code's own timeout or cancellation, but now the code (at "
             f"{self.line}) has not given it up for {patience:.3g} s. Time or chance decides in code outside of steps: "
-            "bound a step by ctx.options(timeout=…), race waits by ctx.first"
+            f"bound a step by ctx.options(timeout=…), race waits by ctx.first. {PAGE} shows how"
         )
         execution.diverge(error)
         raise error

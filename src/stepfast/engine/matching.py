@@ -15,10 +15,11 @@ _ASIDE = (PATCH, UNDO)
 """Kinds of records that are no calls of the code at a position."""
 
 
+PAGE = "docs/how-to/live-with-code-changes.md"
 CAUSES = (
     "Either the code was changed while this run was under way: put the old order back, let only new runs go the new "
     "way by ctx.patched(…), or give the new code a new name. Or time, chance or something outside decides which calls "
-    "it makes: use ctx.now(), ctx.random() or a step for that"
+    f"it makes: use ctx.now(), ctx.random() or a step for that. {PAGE} shows how"
 )
 """How the message of a divergence ends: what may be the cause, and what to do."""
 

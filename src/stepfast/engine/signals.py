@@ -19,6 +19,7 @@ from ..model.schema import first_problem
 from .durable_call import DurableCall, time_given
 from .failure import encode_error, step_failed
 from .line import Line
+from .telling import ids_of
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -109,7 +110,7 @@ class SignalCall(DurableCall[T]):
         said += f" ({where[0]})" if where is not None else ""
         execution.recorder.logger.warning(
             "run %s: %s; it stays in the mailbox, and the run waits on: send another", execution.run_id, said,
-            extra={"run_id": execution.run_id},
+            extra=ids_of(execution, self.name),
         )  # fmt: skip
         execution.journal_note(
             StepRunning(

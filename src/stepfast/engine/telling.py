@@ -23,6 +23,25 @@ def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
     return ids if step is None else {**ids, "step": step}
 
 
+class OfRun:
+    """A value of a run, as the messages about it name it. If it is large, the log is told with the ids of the run."""
+
+    __slots__ = ("_execution", "_name", "_what")
+
+    def __init__(self, execution: Execution, what: str, name: str) -> None:
+        self._execution = execution
+        self._what = what
+        self._name = name
+
+    def __str__(self) -> str:
+        return f"{self._what} {self._name!r}"
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The ids of its run."""
+        return ids_of(self._execution)
+
+
 def tell_try(call: DurableCall[Any], error: BaseException, number: int, delay: float | None) -> None:
     """A try of a step failed: it is tried again after so many seconds, or has failed for good."""
     execution = call._execution

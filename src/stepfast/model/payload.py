@@ -150,7 +150,8 @@ class Payloads:
                     "Keep large data elsewhere and pass its address"
                 )
             if self._logger is not None:
-                self._logger.warning("%s is large: %d bytes of JSON", what, size)
+                ids = getattr(what, "ids", None)  # what belongs to a run says to which
+                self._logger.warning("%s is large: %d bytes of JSON", what, size, extra=ids)
         if raw.count(b"[") + raw.count(b"{") > limits.max_depth and is_deeper(raw, limits.max_depth):
             raise PayloadError(f"{what} is nested deeper than {limits.max_depth} levels (setting max_depth)")
         if _LONG_RUN in raw.translate(_DIGITS) and _LONG_INTEGER.search(_STRING.sub(b"", raw)):

@@ -84,8 +84,14 @@ class LoopWatch:
         self._logger.warning(
             "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves meanwhile: "
             "await something that does not block, or block in a plain def step, which runs in a thread",
-            seconds, who, step, place.line, extra={"run_id": place.run} if place.run is not None else {},
+            seconds, who, step, place.line, extra=_ids(place),
         )  # fmt: skip
+
+
+def _ids(place: Place) -> dict[str, str]:
+    """The ids that every record of the log about a run carries, as far as they are known here."""
+    known = {"run_id": place.run, "workflow": place.workflow, "step": place.step}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def find_place(innermost: FrameType) -> Place:

@@ -36,7 +36,7 @@ from ..engine.replay_only import replay
 from ..engine.scope import current_execution
 from ..engine.step_call import being_cancelled, default_backoff, exited
 from ..engine.suspect import Suspect
-from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
+from ..engine.telling import OfRun, ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.undo import undo_all
 from ..engine.workflow import DAG, DAG_STEP, WORKFLOW
 from ..errors import (
@@ -413,7 +413,9 @@ class Executor:
             if workflow.kind == DAG:  # its parts are within the limits
                 output = self.payloads.encode_own(result)
             else:
-                output, _ = self.payloads.round_trip(result, workflow.output_type, f"the result of {workflow.name!r}")
+                output, _ = self.payloads.round_trip(
+                    result, workflow.output_type, OfRun(execution, "the result of", workflow.name)
+                )
         except NonDeterminismError as error:
             execution.diverge(error)
             await self._closed(execution)

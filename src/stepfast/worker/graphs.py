@@ -58,6 +58,7 @@ class Graphs:
         self._kit.logger.warning(
             "run %s: graph %s of dag %s is not stored, so it waits; a worker with the code of that version stores it",
             claimed.id, claimed.graph, name,
+            extra={"run_id": claimed.id, "workflow": claimed.workflow, "attempt": claimed.attempt},
         )  # fmt: skip
         if claimed.undoing or not (claimed.failing or claimed.asked == status.ASK_CANCEL):
             return None

@@ -174,7 +174,9 @@ class Sweeper:
             if done.buried:
                 self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
             if done.dead_letters:
-                self._logger.error("dead letters after too many lost workers: %s", ", ".join(done.dead_letters))
+                for run_id in done.dead_letters:
+                    told = "run %s: too many workers were lost with it; it is a dead letter"
+                    self._logger.error(told, run_id, extra={"run_id": run_id})
                 self._port.ended()
             if done.lanes:
                 self._port.ready(done.lanes)

@@ -11,6 +11,7 @@ from ...errors import ConfigurationError, InvalidState, sentence
 from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import Check, SchemaState
 from ..statements import fill, split_statements
+from .connections import HELD
 from .transactions import transaction
 
 _MADE_SCHEMA = "made_schema"
@@ -125,9 +126,9 @@ class Schema:
             ),
             Check(
                 "pool",
-                free >= 5,
+                free >= HELD,
                 f"{row['connections']} of {row['max_connections']} connections in use",
-                "each worker takes about five: raise max_connections or put a pooler in between",
+                f"a worker holds up to {HELD}, beside its pools: raise max_connections or put a pooler in between",
             ),
             Check(
                 "wake_ups",

@@ -48,7 +48,7 @@ from .arrays import know_arrays
 from .callers import Callers
 from .catalogue import qualify
 from .claiming import Claims
-from .connections import Connector, Line, connect_error
+from .connections import DUTIES, Connector, Line, connect_error
 from .continuity import Continuity
 from .flushing import Flusher
 from .graph_reading import GraphReader
@@ -75,8 +75,6 @@ _SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1
 """When the server was started: another time is another server, or the same one after a crash."""
 
 _FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
-_DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
-"""Each has a connection of its own, made when it is first needed."""
 
 
 class PostgresStore:
@@ -99,7 +97,7 @@ class PostgresStore:
         known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
         self._schema = Schema(words["schema"], known, self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
-        lines = self._lines = {duty: Line(self._connector, continuity) for duty in _DUTIES}
+        lines = self._lines = {duty: Line(self._connector, continuity) for duty in DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
         held = HeldKeys(self._with_connection, settings)
         self._starts = Starts(lines, held, self._sql, settings.start_batch, callers)
@@ -110,7 +108,7 @@ class PostgresStore:
         self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers, settings)
         self._operators = Operators(self._sql, dags)
         self._graphs = GraphReader(lines["mail"], self._sql)
-        self._transactions = Transactions(self._connector, self._sql, settings, len(_DUTIES) + 1, continuity)
+        self._transactions = Transactions(self._connector, self._sql, settings, len(DUTIES) + 1, continuity)
 
     @property
     def can_wake(self) -> bool:
