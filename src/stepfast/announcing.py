@@ -66,7 +66,7 @@ def namesakes(modules: Mapping[str, str], versions: Mapping[str, str], workers: 
 
 
 def all_namesakes(workers: Sequence[WorkerInfo]) -> list[Namesake]:
-    """The same among all live workers, each name once."""
+    """Names under which any two live workers have code of different modules, each name once."""
     live = [worker for worker in workers if worker.state == "live"]
     found = {n.workflow: n for worker in live for n in namesakes(worker.modules, worker.workflows, live)}
     return [found[name] for name in sorted(found)]

@@ -51,7 +51,7 @@ _HERE = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What came of one run."""
+    """What came of checking one run."""
 
     id: str
     workflow: str

@@ -72,7 +72,7 @@ class Connections:
             raise
 
     def drop(self) -> None:
-        """The same without waiting for anything."""
+        """Drop what this event loop works with, without waiting for anything."""
         future = None if os.getpid() != self._process else self._loops.pop(asyncio.get_running_loop(), None)
         if future is not None:
             self._drop_when_made(future)

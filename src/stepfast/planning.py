@@ -151,7 +151,7 @@ def _shape(
     timeout: Seconds | None = None,
     tags: Sequence[str] = (),
 ) -> RunShape:
-    """Options of a start, checked."""
+    """What the rows of a start have in common, from its checked options."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
         raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
     if delay is not None and at is not None:

@@ -179,7 +179,7 @@ class Run(Generic[O]):
         return default
 
     async def values(self) -> dict[str, Any]:
-        """All that it has set."""
+        """Everything that the run has set by ``ctx.set``."""
         await self._row()
         found = await (await self._connect()).store.values(self.id)
         return {

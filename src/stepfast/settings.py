@@ -21,7 +21,7 @@ DEFAULT_NAMESPACE = "stepfast"
 FORMAT = 1
 """The format number of a record written by this code. A record with a higher one is refused, not guessed at."""
 FORMAT_CODEC = 2
-"""The same, with the payloads passed through the application's codec."""
+"""The format number of a record whose payloads passed through the application's codec."""
 
 SUSPECT_LOSSES = 2
 """From this many losses on a run is a suspect: it is tried in ever smaller groups (``model/suspects.py``), so that a
@@ -63,7 +63,7 @@ class Settings:
     poll: float = 1.0
     """How often an idle worker asks for work when nothing woke it. Polling alone is always correct."""
     busy_poll: float = 0.05
-    """The same without wake-ups while there is work about."""
+    """How often a worker without wake-ups asks for work while there is some."""
     max_losses: int = 5
     """Losses without a new record between them before a run is a dead letter."""
     grace: float = 30.0
@@ -123,7 +123,7 @@ class Settings:
     history_records: int = 64
     """Records a claim brings along per run; the rest is fetched in pages when the run is replayed."""
     history_bytes: int = 256 * 1024
-    """The same in bytes: whichever comes first."""
+    """Bytes of records that a claim brings along per run, if that limit is reached first."""
     history_cache: int = 64 * 1024 * 1024
     """Memory for the records of runs that wait, so that they need not be read again."""
     running_after: float = 1.0

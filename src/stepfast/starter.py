@@ -52,7 +52,7 @@ class Starter:
         return await future
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[str]:
-        """All of them or none."""
+        """Start all of these runs, or none of them."""
         try:
             ids = await self._insert(runs, at_once=True)
         except KeysHeld:
@@ -137,7 +137,7 @@ class Starter:
 
 
 def _keyed(run: NewRun) -> tuple[str, str]:
-    """What a key is unique in, and the key."""
+    """The workflow and the key of a start, which together name one run."""
     return run.shape.workflow, run.key or ""
 
 

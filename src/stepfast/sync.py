@@ -62,7 +62,7 @@ class SyncApp:
         self, workflow: str, inputs: Sequence[Any], **options: Unpack[StartManyKeywords]
     ) -> list[SyncRun[Any]]: ...
     def start_many(self, workflow: Any, inputs: Sequence[Any], **options: Any) -> list[SyncRun[Any]]:
-        """Start many, all or none."""
+        """Start many runs, all or none."""
         return [SyncRun(run, self) for run in self.call(self._app.start_many(workflow, inputs, **options))]
 
     def get(self, run_id: str) -> SyncRun[Any]:
@@ -172,7 +172,7 @@ def _promise() -> concurrent.futures.Future[Any]:
 
 
 class SyncRun(Generic[C]):
-    """A run's handle without ``await``."""
+    """The handle of a run for code without an event loop."""
 
     def __init__(self, run: Run[C], app: SyncApp) -> None:
         self._run = run

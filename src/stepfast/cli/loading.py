@@ -21,7 +21,7 @@ def load_app(name: str) -> Stepfast:
 
 
 def load_named(name: str, kind: type[Kind], called: str, example: str) -> Kind:
-    """The same for anything of a kind."""
+    """The object that ``module:attribute`` names, which must be of a kind."""
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
         last = example.partition(":")[2]

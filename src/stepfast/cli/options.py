@@ -18,12 +18,12 @@ def option(*names: str, help: str | None = None, **more: Any) -> Any:
 
 
 def time_option(*names: str, help: str) -> Any:
-    """A span of time."""
+    """An option whose value is a span of time."""
     return option(*names, help=help, parser=span, metavar="TIME")
 
 
 def moment_option(*names: str, help: str) -> Any:
-    """A point in time."""
+    """An option whose value is a point in time."""
     return option(*names, help=help, parser=moment, metavar="WHEN")
 
 

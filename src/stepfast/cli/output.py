@@ -35,12 +35,12 @@ _COLOURS = {
 
 
 def write_json(value: Any) -> None:
-    """One JSON document, on one line."""
+    """Write a value as one JSON document on one line."""
     print(harmless_json(msgspec.json.encode(value).decode()))
 
 
 def write_value(value: Any) -> None:
-    """A result as readable JSON."""
+    """Write a result as JSON that people can read."""
     print(harmless_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
@@ -75,13 +75,13 @@ def write_fields(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def write_heading(text: str) -> None:
-    """A line above a table."""
+    """Write the line that stands above a table."""
     print()
     _show(Text(text, style="bold"))
 
 
 def write_text(text: str) -> None:
-    """Text as it is."""
+    """Write text as it is, on stdout."""
     print(printable(text))
 
 

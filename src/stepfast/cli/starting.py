@@ -88,10 +88,10 @@ def aloud(logger: logging.Logger) -> Iterator[None]:
 
 
 class Speaker(logging.Handler):
-    """Says what is logged."""
+    """A handler of the log that tells a person at the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """In a line on stderr."""
+        """Write the message as a line on stderr."""
         say(record.getMessage())
 
 

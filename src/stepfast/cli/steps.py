@@ -24,7 +24,7 @@ def write_steps(steps: Sequence[StepInfo], run: RunInfo) -> None:
 
 
 def write_children(children: Sequence[RunInfo], more: int) -> None:
-    """The runs that it started."""
+    """Write the runs that a run started as a table."""
     if children:
         write_heading(f"Children (the last {len(children)} of {len(children) + more})" if more else "Children")
         rows = [

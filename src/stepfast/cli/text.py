@@ -84,12 +84,12 @@ def clock(when: datetime) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """``a, b and c``."""
+    """Names as a sentence lists them: ``a, b and c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
 
 
 def count(number: int, noun: str) -> str:
-    """``1 worker``, ``3 workers``."""
+    """A number with its noun: ``1 worker``, ``3 workers``."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 

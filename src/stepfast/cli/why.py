@@ -22,7 +22,7 @@ from .text import ago, clock, count, lasting, listed, shortened
 from .workers import claiming_workers, queues_of, serves, worker_name
 
 _FEW = 3
-"""So many children are named."""
+"""The number of children that are named one by one."""
 _UNDER_WAY = (status.RUNNING, status.COMPENSATING)
 
 
@@ -207,7 +207,7 @@ def _send(run: RunInfo, name: str) -> str:
 
 
 def _open_children(children: Sequence[RunInfo]) -> str:
-    """Those that have not ended, the first few by name."""
+    """The children that have not ended, the first few by name."""
     waited = [child for child in children if child.completed_at is None]
     if not waited:
         return "a child"

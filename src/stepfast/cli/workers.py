@@ -16,7 +16,7 @@ def worker_name(worker: WorkerInfo) -> str:
 
 
 def live_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-    """Those within their lease, also if they are about to stop."""
+    """Workers within their lease, also those that are about to stop."""
     return [worker for worker in workers if worker.state != "dead"]
 
 

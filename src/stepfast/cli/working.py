@@ -93,7 +93,7 @@ class Notices:
         self._came = 0
 
     def tell(self, worker: Worker | RemoteWorker) -> None:
-        """A signal has come."""
+        """Say what a signal that has just come will do."""
         self._came += 1
         if self._came == 1 and worker.running:
             say(

@@ -21,7 +21,7 @@ class AsCoroutine(Coroutine[Any, Any, T]):
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Nobody will await it."""
+        """Note that nobody will await this call."""
         raise NotImplementedError
 
     def send(self, value: Any, /) -> Any:

@@ -265,7 +265,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
 
 
 class Failed:
-    """An error among results."""
+    """An error that stands among results."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -340,7 +340,7 @@ class Party:
         self._handed_over = False
 
     def ended(self) -> None:
-        """One of them is done."""
+        """One of those whom the branch waits for is done."""
         self._left -= 1
         if self._left == 0:
             self._handed_over = True

@@ -48,7 +48,7 @@ class ChildRun(Generic[O]):
         return f"ChildRun({self.id!r})"
 
     def result(self) -> ResultCall[O]:
-        """Its result, recorded in this run; ChildFailed if it has none."""
+        """The result of the child, recorded in this run; ChildFailed if the child has none."""
         line = current_line.get() or self._execution.main
         self._execution.check_caller(line)
         return ResultCall(self._execution, line, self._child, call_line(2))

@@ -373,7 +373,7 @@ def _is_list(value: object) -> bool:
 
 
 def dag_options(said_by: str, **given: Unpack[DagKeywords]) -> WorkflowOptions:
-    """Checked options of a dag."""
+    """The options of a dag, checked."""
     refuse_unknown(said_by, given, DagKeywords.__annotations__)
     return workflow_options(said_by, queue=given.get("queue"), deadline=given.get("deadline"))
 

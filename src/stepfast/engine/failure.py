@@ -15,11 +15,11 @@ from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
-"""As Python says it."""
+"""What Python writes between an error and the one that it caused."""
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """What is kept of an error."""
+    """What is kept of an error, as JSON."""
     trace = getattr(error, "only_traceback", None) or _whole_traceback(error)
     kept = {
         "type": type_name(error),

@@ -94,7 +94,7 @@ class Holds:
             self._rest(moves)
 
     def _rest(self, moves: int) -> None:
-        """Nothing moves any more."""
+        """The code has come to rest: nothing of it moves any more."""
         ahead = [(call, line) for call in self._held.values() if (line := behind(self._execution, call.of_line))]
         if ahead and self._elsewhere:
             asyncio.get_running_loop().call_later(_ELSEWHERE, self._diverge, *ahead[0], moves)

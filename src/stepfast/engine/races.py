@@ -11,7 +11,7 @@ from ..model.records import StepRecord
 from .line import places_above
 
 FIRST = "first"
-"""The kind of a race."""
+"""The kind under which a race is recorded."""
 
 Winners = dict[tuple[str, int], str]
 """(branch, position) of everything that ran in a race which is decided: who won it."""

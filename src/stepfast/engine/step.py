@@ -32,7 +32,7 @@ class StepOptions:
     """What undoes the step when the run fails for good or is cancelled: called with the output and the arguments."""
 
     def over(self, other: StepOptions) -> StepOptions:
-        """These, and where they are silent the other's."""
+        """These options, and the other's where these say nothing."""
         return StepOptions(
             *(getattr(other, f) if getattr(self, f) is None else getattr(self, f) for f in self.__dataclass_fields__)
         )

@@ -185,6 +185,6 @@ class SyncChildRun(Generic[O]):
         return f"SyncChildRun({self.id!r})"
 
     def result(self) -> O:
-        """Its result; ChildFailed if it has none."""
+        """The result of the child; ChildFailed if the child has none."""
         result: O = self._context._wait(self._child.result())
         return result

@@ -63,7 +63,7 @@ def tell_attempt(execution: Execution, error: BaseException, delay: float) -> No
 
 
 def tell_end(execution: Execution, error: BaseException, reason: str) -> None:
-    """A run failed for good."""
+    """Log that a run failed for good."""
     execution.recorder.logger.warning(
         "run %s (%s) failed for good (%s): %s",
         execution.run_id, execution.workflow.name, reason, _why(execution, error),

@@ -19,7 +19,7 @@ T = TypeVar("T", covariant=True)
 
 
 class UnplacedCall(AsCoroutine[T]):
-    """Begins when it is awaited."""
+    """A call that takes no position, and begins when it is awaited."""
 
     __slots__ = ("_execution", "_work", "branch", "name", "position")
 

@@ -24,7 +24,7 @@ APPROVAL = "approval"
 
 
 class Node(Struct, frozen=True, omit_defaults=True):
-    """One step of a graph."""
+    """A step of a declared graph."""
 
     name: str
     after: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
     kind: str = STEP
     conditional: bool = False
     undo: str | None = None
-    """The name of its compensation."""
+    """The name of the function that undoes the step."""
     catch: dict[str, str] = {}
     """Error type → the step to go to instead of failing."""
     retries: int | None = None
@@ -48,7 +48,7 @@ class Settled(NamedTuple):
     dag_id: str
     node: str
     outcome: str
-    """completed, skipped, failed, cancelled, or ``caught:`` and the step that goes on."""
+    """How the step ended, in the words of ``Settled``."""
     graph: Graph
 
 
@@ -64,7 +64,7 @@ class Stood(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """In the words of ``Settled``."""
+        """How the step ended, in the words of ``Settled``."""
         return self.reason if self.reason is not None and self.reason.startswith("caught:") else self.status
 
 
@@ -94,12 +94,12 @@ class Graph:
 
     @cached_property
     def text(self) -> str:
-        """What is stored of it."""
+        """The graph as it is stored."""
         return msgspec.json.encode(list(self.nodes.values())).decode()
 
     @cached_property
     def version(self) -> str:
-        """A hash of its content."""
+        """A hash of what the graph holds."""
         return hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
 
     @classmethod

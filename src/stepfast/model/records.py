@@ -80,7 +80,7 @@ class NewRun(Struct, gc=False):
 
 
 class Lane(NamedTuple):
-    """One line of ready runs: a queue, a workflow and a priority."""
+    """Where ready runs wait in order: a queue, a workflow and a priority."""
 
     queue: str
     workflow: str
@@ -145,7 +145,7 @@ class Claimed(Struct, gc=False):
     """For a dag run: one of its steps failed, or it was cancelled."""
     reason: str | None = None
     seed: str = ""
-    """What its random values are made from; a secret."""
+    """What the random values of the run are made from; a secret."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""
@@ -322,7 +322,7 @@ class Batch(Struct, gc=False):
             self.running.append(entry)
 
     def entries(self) -> Iterator[Entry]:
-        """Everything in the batch."""
+        """All entries of the batch, of whatever kind."""
         return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
 
     def clear(self) -> None:
@@ -559,7 +559,7 @@ class DagOutputs(Struct):
 CallKey = tuple[str, int, int, int]
 """Which call of a run: branch, position, attempt and number of the try."""
 NO_CALL: CallKey = ("", RUN_ITSELF - 1, -1, -1)
-"""Sorts before every call."""
+"""A key that sorts before that of every call."""
 
 
 class ActivityRow(Struct):
@@ -585,7 +585,7 @@ class ActivityRow(Struct):
 
 
 class ProgressRow(Struct):
-    """A step under way."""
+    """A step that is under way, or has told its progress."""
 
     branch: str
     position: int

@@ -8,7 +8,7 @@ from .records import WorkerInfo
 
 
 def claiming_workers(workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
-    """Those that take new runs."""
+    """The workers that take new runs."""
     return [worker for worker in workers if worker.state == "live"]
 
 

@@ -39,7 +39,7 @@ class Standing(Struct, gc=False):
     reason: str | None = None
     waiting_for: str | None = None
     asked: str | None = None
-    """What an operator wants of the worker that holds it."""
+    """What an operator asks of the worker that executes the run."""
     worker: str | None = None
     claim: int = 0
     place: int | None = None

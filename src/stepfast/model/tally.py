@@ -27,10 +27,10 @@ class Tally:
         self._settled: set[tuple[str, int]] = set()
 
     def add(self, branch: str, position: int, status: str) -> None:
-        """A record that is stored."""
+        """Count a record that is stored."""
         (self._open if status == WAITING else self._settled).add((branch, position))
 
     @property
     def number(self) -> int:
-        """What the records are worth."""
+        """How much is stored: two for a record, one for an open one."""
         return 2 * len(self._settled) + len(self._open - self._settled)
