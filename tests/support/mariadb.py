@@ -67,6 +67,7 @@ class PrivateMariaDb:
             f"--datadir={folder}/data", f"--socket={folder}/socket", f"--port={self.port}", f"--bind-address={HOST}",
             # Where the guard, which was made for Postgres, looks for whom to end.
             f"--pid-file={folder}/data/postmaster.pid",
+            "--max-allowed-packet=2M",
             "--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M",
         ]  # fmt: skip
 

@@ -1,0 +1,200 @@
+"""Where remote steps lie: addresses, tables that are missing or that others made, pools of the application's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncmy
+import asyncpg
+import pytest
+
+from stepfast.errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError
+from stepfast.remote import RemoteWorker, SqlTransport, Task
+from stepfast.remote.address import mysql_options, parse_address
+from stepfast.settings import Settings
+from tests.remote.scene import quick_worker, result_of
+from tests.remote.tables import Tables
+from tests.support.engine import eventually
+
+
+async def test_tables_that_are_missing_are_told_with_what_to_do(url: str) -> None:
+    async with SqlTransport(url, create=False) as transport:
+        with pytest.raises(SchemaError, match="stepfast migrate --transport"):
+            await transport.results(["run:0"])
+
+
+async def test_a_worker_that_may_not_make_the_tables_waits_for_them(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with quick_worker(url, create=False, settings=Settings(outage_backoff_max=0.1)):
+        await eventually(lambda: "stepfast migrate --transport" in caplog.text)
+        async with SqlTransport(url):
+            tables = await Tables(url).open()
+        await tables.put_task("run:0")
+        await result_of(tables, "run:0")
+        await tables.close()
+
+
+async def test_prefixes_keep_apart_and_capitals_count_where_they_can(url: str) -> None:
+    async with SqlTransport(url, "mine") as mine, SqlTransport(url, "Your-s2") as yours:
+        await mine.dispatch([Task("run:0", "run", 0, "echo", "echo", "1")])
+        assert await yours.lost(["run:0"]) == ["run:0"]
+        tables = await Tables(url, "mine").open()
+        async with quick_worker(url, prefix="mine"):
+            assert (await result_of(tables, "run:0"))["output"] == 1
+        await tables.close()
+
+
+async def test_a_pool_of_the_application_s_own_is_used_and_left_open(url: str, tables: Tables) -> None:
+    if tables.is_mysql:
+        pool = await asyncmy.create_pool(**mysql_options(parse_address(url)), minsize=0, maxsize=4)
+    else:
+        settings = {"default_transaction_isolation": "serializable"}
+        pool = await asyncpg.create_pool(url, min_size=0, max_size=4, server_settings=settings)
+    worker = RemoteWorker(pool=pool, group="echo", poll=0.02)
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        return input
+
+    async with worker, SqlTransport(pool=pool) as transport:
+        await transport.dispatch([Task("run:0", "run", 0, "echo", "echo", '"x"')])
+        assert (await result_of(tables, "run:0"))["output"] == "x"
+        connection = await pool.acquire()
+        pool.release(connection) if tables.is_mysql else await pool.release(connection)
+    connection = await pool.acquire()  # it is still ours
+    pool.release(connection) if tables.is_mysql else await pool.release(connection)
+    if tables.is_mysql:
+        pool.close()
+        await pool.wait_closed()
+    else:
+        await pool.close()
+
+
+async def test_a_task_can_be_sent_in_a_transaction_of_the_caller_s(
+    url: str, transport: SqlTransport, tables: Tables
+) -> None:
+    connection = tables._connection
+    await (connection.begin() if tables.is_mysql else tables.fetch("BEGIN"))
+    await transport.dispatch([Task("run:0", "run", 0, "echo", "echo", None)], connection)
+    assert await transport.lost(["run:0"]) == ["run:0"]
+    await tables.fetch("ROLLBACK")
+    assert await tables.tasks() == []
+    await tables.fetch("BEGIN")
+    await transport.dispatch([Task("run:0", "run", 0, "echo", "echo", None)], connection)
+    await tables.fetch("COMMIT")
+    assert await tables.fetch("SELECT input, attempt, status FROM [tasks]") == [("null", 1, "pending")]
+
+
+async def test_many_tasks_are_sent_at_once(transport: SqlTransport, tables: Tables) -> None:
+    tasks = [Task(f"run:{n}", "run", n, "echo", "echo", f'"{"x" * 4000}%s {n}"') for n in range(400)]
+    await transport.dispatch(tasks)
+    await transport.dispatch(tasks)
+    assert await tables.fetch("SELECT count(*) FROM [tasks]") == [(400,)]
+    assert len(await transport.cancel([task.step_id for task in tasks])) == 400
+
+
+async def test_a_result_that_the_database_does_not_take_fails_its_own_step(
+    url: str, tables: Tables, transport: SqlTransport
+) -> None:
+    """On MariaDB a packet has a limit. On Postgres the test sets one for the column."""
+    if tables.is_mysql:
+        size = 3_000_000
+    else:
+        size = 100_000
+        await tables.fetch("ALTER TABLE [results] ADD CONSTRAINT small CHECK (length(output) < 50000)")
+    worker = quick_worker(url, settings=Settings(max_payload=2**26, warn_payload=2**26))
+
+    @worker.handle("large")
+    async def large(input: Any) -> str:
+        return "x" * size
+
+    await tables.put_task("run:0", "large", created_at=1)
+    await tables.put_task("run:1", input="small", created_at=2)
+    async with worker:
+        assert (await result_of(tables, "run:1"))["output"] == "small"
+        result = await result_of(tables, "run:0")
+    assert (result["status"], result["error"]["retryable"]) == ("failed", False)
+    assert "the database does not take the result" in result["error"]["message"]
+
+
+async def test_tables_that_others_have_made_with_other_collations(mariadb_url: str) -> None:
+    """Node's transport makes its tables with whatever collation is the server's default."""
+    script = SqlTransport(mariadb_url).script().replace(" COLLATE utf8mb4_bin", " COLLATE utf8mb4_general_ci")
+    tables = await Tables(mariadb_url).open()
+    for statement in script.split(";\n"):
+        if "CREATE" in statement:
+            await tables.fetch(statement)
+    await tables.put_task("run:0", group="ECHO")
+    await tables.put_task("run:1", group="echo", input="Grüße 🎈")
+    async with quick_worker(mariadb_url):
+        assert (await result_of(tables, "run:1"))["output"] == "Grüße 🎈"
+    assert await tables.tasks() == ["run:0"]
+    await tables.close()
+
+
+@pytest.mark.parametrize("name", ["x" * 192, "", "a\0b", "\ud800", 7])
+def test_names_that_cannot_be_kept_are_refused(name: Any) -> None:
+    worker = quick_worker("postgresql://u@h/d")
+    with pytest.raises(ConfigurationError):
+        worker.handle(name)
+    with pytest.raises(ConfigurationError):
+        RemoteWorker("postgresql://u@h/d", group=name)
+
+
+async def test_ids_and_names_that_are_too_long_are_not_sent(transport: SqlTransport) -> None:
+    with pytest.raises(DatabaseRefused):
+        await transport.dispatch([Task("r" * 190 + ":0", "r", 0, "echo", "echo", None)])
+    with pytest.raises(ConfigurationError):
+        await transport.dispatch([Task("r:0", "r", 0, "e" * 192, "echo", None)])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///x.db", "sqs://queue", "oracle://u@h/d", "", "mysql://u:hush@h", "mysql://u:hush@h:99999/d",
+        "mysql://u:hush@h/d?speed=hush", "mysql://u:hu/sh@h/d", "mysql://u@x:hush@h/d", "mysql://u:hush@h/d#x",
+        "mysql+pymysql://u:hush@h/d",
+    ],
+)  # fmt: skip
+def test_addresses_that_cannot_be_are_refused_without_the_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        RemoteWorker(url, group="echo")
+    assert "hush" not in str(refused.value)
+
+
+def test_addresses_as_they_are_read() -> None:
+    options = mysql_options(parse_address("mariadb+asyncmy://us%40er:p%2Fw@h:13/n%20m?unix_socket=/s"))
+    assert (options["host"], options["port"], options["user"]) == ("h", 13, "us@er")
+    assert (options["password"], options["db"], options["unix_socket"]) == ("p/w", "n m", "/s")
+    assert "p/w" not in repr(parse_address("mysql://u:p%2Fw@h/d"))
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+async def test_a_database_that_is_not_there_is_told_at_once_without_the_password(scheme: str) -> None:
+    with pytest.raises(DatabaseUnavailable) as refused:
+        await quick_worker(f"{scheme}://u:hush@127.0.0.1:1/d").start()
+    assert "hush" not in str(refused.value) and f"{scheme}://u:***@127.0.0.1:1/d" in str(refused.value)
+
+
+def test_a_worker_needs_one_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPFAST_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="STEPFAST_URL"):
+        RemoteWorker(group="echo")
+    with pytest.raises(ConfigurationError, match="not both"):
+        RemoteWorker("postgresql://u@h/d", "echo", pool=object())
+    with pytest.raises(ConfigurationError, match="asyncpg or asyncmy"):
+        RemoteWorker(group="echo", pool=object())
+    monkeypatch.setenv("STEPFAST_URL", "postgresql://u@h/d")
+    assert RemoteWorker(group="echo").group == "echo"
+
+
+def test_handlers_that_could_never_be_called_are_refused() -> None:
+    worker = quick_worker("postgresql://u@h/d")
+    with pytest.raises(ConfigurationError, match="already"):
+        worker.handle("echo")(lambda value: value)
+    with pytest.raises(ConfigurationError, match="must take the input"):
+        worker.handle("none")(lambda: None)
+    with pytest.raises(ConfigurationError, match="must take the input"):
+        worker.handle("three")(lambda a, b, c: None)
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        worker.handle("nothing")(None)  # type: ignore[type-var]
+    assert worker.handlers == ["echo"]
