@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from stepfast.cli import cli
-from stepfast.remote import RemoteWorker
+from stepfast.remote import RemoteWorker, SqlTransport
 from tests.cli.processes import Processes
 from tests.remote.scene import result_of
 from tests.remote.tables import Tables
+from tests.support.engine import eventually
 
 STEPS = """
 import time
@@ -55,20 +56,23 @@ def logging_as_before() -> Iterator[None]:
 
 
 async def test_a_process_serves_until_it_is_told_and_gives_back_what_it_holds(
-    url: str, tables: Tables, spawn: Processes, tmp_path: Path
+    postgres_url: str, spawn: Processes, tmp_path: Path
 ) -> None:
+    async with SqlTransport(postgres_url):
+        tables = await Tables(postgres_url).open()
+    url = postgres_url.replace("postgres@", "postgres:secret@")
     worker = spawn("remote-worker", "steps:worker", "--url", url, "--poll", "20ms", "--concurrency", "3")
     await tables.put_task("run:0", "double", 21, group="steps")
     assert (await result_of(tables, "run:0"))["output"] == 42
     assert "secret" not in "".join(worker.hear("serves group 'steps'"))
     await tables.put_task("run:1", "hold", group="steps")
-    while not (tmp_path / "held").exists():
-        assert worker.lines
+    await eventually((tmp_path / "held").exists)
     worker.send(signal.SIGTERM)
     worker.hear("waiting up to 30 s for 1 task;")
     worker.send(signal.SIGTERM)
     assert worker.ended() == 0
     assert await tables.fetch("SELECT step_id, claimed_by, attempt FROM [tasks]") == [("run:1", None, 1)]
+    await tables.close()
 
 
 @pytest.mark.usefixtures("logging_as_before")
