@@ -44,6 +44,7 @@ async def test_prefixes_keep_apart_and_capitals_count_where_they_can(url: str) -
 
 
 async def test_a_pool_of_the_application_s_own_is_used_and_left_open(url: str, tables: Tables) -> None:
+    pool: Any
     if tables.is_mysql:
         pool = await asyncmy.create_pool(**mysql_options(parse_address(url)), minsize=0, maxsize=4)
     else:

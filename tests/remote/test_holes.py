@@ -288,7 +288,7 @@ async def test_many_make_the_tables_at_once_with_others_who_take_no_lock(url: st
         await mine[0].dispatch([task(0)])
         assert await others[0].tasks() == ["run:0"]
     finally:
-        await asyncio.gather(*(one.close() for one in (*mine, *others)))
+        await asyncio.gather(*(one.close() for one in mine), *(one.close() for one in others))
 
 
 def _nested(depth: int) -> Any:
