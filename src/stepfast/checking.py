@@ -11,16 +11,18 @@ import logging
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .engine.dag import Dag
 from .engine.dag_run import steps_gone, undos_gone
 from .engine.execution import Execution
 from .engine.handler import decode_input
+from .engine.kinds import kind_of
 from .engine.matching import CAUSES, recorded_as
+from .engine.recorder import Recorder
 from .engine.replay_only import replay
 from .engine.undo import unreachable
 from .engine.workflow import TASK, Workflow
@@ -28,7 +30,7 @@ from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadEr
 from .model import status
 from .model.graph import Graph
 from .model.payload import Payloads
-from .model.records import Claimed, Entry, NewRun, Outcome, Parent, RunRow, StepDone, StepRecord
+from .model.records import Claimed, RunRow, StepRecord
 from .settings import Settings
 from .store import Store
 from .worker.threads import Threads
@@ -207,14 +209,12 @@ class Pages:
         return self._rows.popleft()
 
 
-class Stage:
+class Stage(Recorder):
     """A thread with an event loop of its own in which one run at a time is played, so that code which blocks can be
     left behind. To the code it looks like a worker; but it writes nothing."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
-        self.settings = settings
-        self.payloads = payloads
-        self.logger = logger
+        super().__init__(settings, payloads, logger)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda *_: None)  # what becomes of code that was left behind is of no interest
         self._handlers = Threads("rehearsal")
@@ -233,7 +233,8 @@ class Stage:
     async def _play(self, claimed: Claimed, workflow: Workflow[Any, Any], longest: float) -> Verdict:
         if workflow.kind == TASK:
             return self._task(claimed, workflow)
-        return judge(*await replay(claimed, workflow, self, self._handlers.submit, longest))
+        ghost = Execution(claimed, workflow, self)
+        return judge(ghost, await replay(ghost, kind_of(workflow).perform(ghost, self._handlers.submit), longest))
 
     def _task(self, claimed: Claimed, workflow: Workflow[Any, Any]) -> Verdict:
         """A task has no records: it begins anew, with the input it was given."""
@@ -259,68 +260,6 @@ class Stage:
         if rest:
             await asyncio.wait(rest, timeout=_GRACE / 2)
         self.loop.stop()
-
-    # -- a worker, as an execution sees it (engine.Recorder) ---------------------------------------------------------
-
-    def note(self, entry: Entry) -> None:
-        """What nobody waits for is not even heard."""
-
-    def record(self, entry: Entry) -> asyncio.Future[int]:
-        """Never asked for, as all below: a replay ends where something would have to be done."""
-        _never()
-
-    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Never asked for: a step would be called."""
-        _never()
-
-    async def look_into_mailbox(self, execution: Execution) -> None:
-        """Never asked for: a wait would begin."""
-        _never()
-
-    def watch_mail(self, execution: Execution) -> None:
-        """Never asked for: a wait would begin."""
-        _never()
-
-    def lingers(self, execution: Execution) -> None:
-        """Never asked for: a wait would begin."""
-        _never()
-
-    def has_free_slots(self) -> bool:
-        """Never asked for: a wait would begin."""
-        _never()
-
-    async def new_child(
-        self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
-    ) -> tuple[list[NewRun], Any]:
-        """Never asked for: a child would be started."""
-        _never()
-
-    async def outcome(self, run_id: str) -> Outcome | None:
-        """Never asked for: a child would be waited for."""
-        _never()
-
-    async def value(self, run_id: str, key: str) -> str | None:
-        """What is known of a check."""
-        _never()
-
-    async def retry(self, run_id: str) -> bool:
-        """Never asked for: a child would be retried."""
-        _never()
-
-    async def transact(
-        self,
-        execution: Execution,
-        place: tuple[str, int],
-        call: Callable[[Any], Awaitable[Any]],
-        record: Callable[[Any], StepDone],
-        timeout: float | None,
-    ) -> StepRecord:
-        """Never asked for: a transaction would be made."""
-        _never()
-
-
-def _never() -> NoReturn:
-    raise RuntimeError("a rehearsal was asked to do something, which is a bug in Stepfast")
 
 
 def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Claimed:

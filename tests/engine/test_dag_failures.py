@@ -950,7 +950,7 @@ async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
     async def task() -> None:
         raise ValueError("x")
 
-    monkeypatch.setattr("stepfast.worker.executor.retry_delay", broken)
+    monkeypatch.setattr("stepfast.engine.endings.retry_delay", broken)
     run = await app.start(task)
     await app.drain()
     with pytest.raises(RunFailed, match=r"engine.s own ended the run: TypeError: a bug$"):

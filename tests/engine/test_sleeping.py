@@ -494,7 +494,7 @@ async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
     runs = await app.start_many(dream, list(range(1000)))
     async with app.worker(concurrency=20) as worker:
         await worker.until_drained()
-        assert worker.duties.executor.running == {} and worker.duties.executor.free == 20
+        assert worker.duties.executor.running == {} and worker.duties.executor.slots.free == 20
         await eventually(lambda: not in_memory({run.id for run in runs}))
         others = await app.start_many(quick, list(range(50)))
         assert [await run.result(timeout=PATIENCE) for run in others] == list(range(50))

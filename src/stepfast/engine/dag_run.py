@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ..errors import StepFailed
+from ..errors import AttemptEnded, DeadlineExceeded, StepFailed
 from ..model import status
 from ..model.graph import Graph, Node
 from ..model.records import NodeRow
@@ -21,7 +21,62 @@ from .dag_context import DagContext, DagView
 from .execution import Execution
 from .failure import decode_error, step_failed, type_name
 from .step import Undoable
+from .telling import ids_of
 from .undo import call_undo, undo_line
+
+
+class DagFailed(Exception):
+    """A dag run ends by an error of one of its steps, or by its deadline."""
+
+    def __init__(self, error: Exception, reason: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.reason = reason
+
+
+async def finish_dag(execution: Execution) -> dict[str, Any]:
+    """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no sooner:
+    before its steps are known nobody knows what there is to undo."""
+    assert execution.view is not None
+    nodes = await execution.recorder.errands.nodes(execution.run_id)
+    claimed = execution.claimed
+    if claimed.failing and claimed.reason == status.REASON_CANCELLED:
+        execution.asked = status.ASK_CANCEL
+    if not claimed.failing and execution.asked != status.ASK_CANCEL:
+        return result_of(execution, nodes)  # whatever becomes of it: what has come to its end is not undone
+    execution.undo_recorded = bool(to_undo(execution.view.graph, nodes) or failed_within(execution, nodes))
+    if execution.asked == status.ASK_CANCEL:
+        execution.obey()
+        raise execution.closed or AttemptEnded("the dag run is cancelled")
+    if claimed.reason == status.REASON_DEADLINE:
+        late = DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
+        raise DagFailed(late, status.REASON_DEADLINE)
+    first = first_failure(nodes)
+    raise DagFailed(failure_of(execution, first), first.reason or status.REASON_CODE)
+
+
+async def undo_dag_run(execution: Execution, dag: Dag) -> list[str]:
+    """Undo the completed steps; what failed, in words. What steps could not undo of their own work is said too."""
+    assert execution.view is not None
+    nodes = await execution.recorder.errands.nodes(execution.run_id)
+    await _leave_to_others(execution, dag, nodes)
+    failed = await undo_dag(execution, dag, execution.view, nodes)
+    return failed_within(execution, nodes) + failed
+
+
+async def _leave_to_others(execution: Execution, dag: Dag, nodes: list[NodeRow]) -> None:
+    """An undo that is not in our code any more, while workers with the code of its time live: it is theirs."""
+    assert execution.view is not None
+    recorder = execution.recorder
+    version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
+    if not gone or version == dag.version:
+        return
+    if any(peer.workflows[dag.name] == version for peer in await recorder.errands.peers(dag.name)):
+        told = "run %s: other code that still runs has the undo of %r"
+        recorder.logger.warning(told, execution.run_id, gone[0], extra=ids_of(execution, gone[0]))
+        pause = int(recorder.settings.poll * 1000)
+        execution.suspend(execution.database_now() + pause, status.WAITING_RETRY)
+        raise execution.closed or AttemptEnded("the undo is left to others")
 
 
 def result_of(execution: Execution, nodes: list[NodeRow]) -> dict[str, Any]:

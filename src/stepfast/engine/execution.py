@@ -19,10 +19,10 @@ from ..errors import (
     RunSuspended,
 )
 from ..model import status
-from ..model.cancelling import goes_on_first, may_have_acted
-from ..model.graph import Settled
+from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from ..model.tally import Tally
+from . import endings
 from .durable_call import as_record
 from .failure import ending_record
 from .holding import Holds
@@ -35,6 +35,7 @@ from .waits import Waits
 from .workflow import DAG_STEP, WORKFLOW, Workflow
 
 if TYPE_CHECKING:
+    from ..model.graph import Graph
     from .dag_context import DagView
     from .durable_call import DurableCall
     from .step import Undoable
@@ -63,6 +64,8 @@ class Execution:
     """Set when the run leaves this handler: every further call raises it again."""
     diverged: NonDeterminismError | None = None
     task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    """Rings when its time is up."""
     busy = 1
     """How many lines and calls are at work rather than waiting; at none, the run may be released."""
     at_work = 0
@@ -90,9 +93,6 @@ class Execution:
     """The receipt for the entry that ends this claim."""
     handler_done = False
     """Whether the handler has given its slot back."""
-    thread_over = True
-    """Whether no thread is at work for it: False from when a plain def is called until it returns, also if the run has
-    left meanwhile."""
     out_of_time = False
     """Whether its time is up: the run is being ended apart from its handler, which has no say any more."""
     branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
@@ -177,6 +177,11 @@ class Execution:
         self.close_waits()
         for task in self.branches - {asyncio.current_task()}:
             task.cancel()
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph that it follows, as far as it is known here."""
+        return None if self.view is None else self.view.graph
 
     @property
     def inbox(self) -> Inbox:
@@ -535,31 +540,16 @@ class Execution:
         if self.closed is not None or self.leaving:
             return
         if self.asked == status.ASK_PAUSE:
-            # With the count of wakes at the claim, whatever was seen since: a resume has taken the wish back, and moved
-            # it on.
-            wakes = self.claimed.wakes
-            self.leave(Transition(self.run_id, self.claim, status.PAUSED, wakes=wakes, recorded=self.recorded))
+            self.leave(endings.paused(self))
             self.close(RunSuspended(f"run {self.run_id} is paused"))
         elif self.asked == status.ASK_CANCEL:
-            self.leave(self.cancelled())
+            self.leave(endings.cancelled(self))
             self.close(AttemptEnded(f"run {self.run_id} is cancelled"))
 
-    def cancelled(self) -> Transition:
-        """The end of a cancelled run, or the beginning of its undoing."""
-        undo = self.has_undos()
-        return Transition(
-            self.run_id,
-            self.claim,
-            status.COMPENSATING if undo else status.CANCELLED,
-            reason=status.REASON_CANCELLED,
-            error=None if self.recorded else self._may_have_acted(),
-            recorded=self.recorded,
-            forget=[] if undo else self.to_forget(None),
-        )
-
-    def _may_have_acted(self) -> str | None:
-        records = sorted(self.history.records.values(), key=lambda record: record.seq)
-        return may_have_acted(self.claimed.losses, status.RUNNING, None, records[-1].name if records else None)
+    def last_step(self) -> str | None:
+        """The name of the step that was recorded last, before this claim."""
+        last = max(self.history.records.values(), key=lambda record: record.seq, default=None)
+        return None if last is None else last.name
 
     def has_undos(self) -> bool:
         """Whether something that was done can be undone."""
@@ -573,19 +563,7 @@ class Execution:
         if self.closed is None and self.settles_loss:
             self.obey()
         elif self.closed is None:
-            self.leave(
-                Transition(
-                    self.run_id,
-                    self.claim,
-                    status.COMPENSATING if self.claimed.undoing else status.WAITING,
-                    waiting_for=waiting_for,
-                    wakes=self.inbox.wakes,
-                    recorded=self.recorded,
-                    due_at=due_at,
-                    awaits=awaits,
-                    linger_ms=linger_ms,
-                )
-            )
+            self.leave(endings.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
 
     def end_of_history(self, call: DurableCall[Any]) -> HistoryEnded:
@@ -596,17 +574,9 @@ class Execution:
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
         self.leaving = True
-        claimed = self.claimed
-        transition.child = claimed.parent_id is not None
-        if claimed.node is not None and transition.status in status.TERMINAL and transition.settled is None:
-            assert self.view is not None
-            transition.settled = Settled(claimed.dag_id or "", claimed.node, transition.status, self.view.graph)
+        endings.settle(self, transition, self.graph)
         self.parting = self.recorder.record(transition)
         return self.parting
-
-    def is_in_thread(self) -> bool:
-        """Whether a thread is at work for it."""
-        return not self.thread_over
 
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""

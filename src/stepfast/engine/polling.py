@@ -81,7 +81,7 @@ class UntilCall(StepCall[T]):
     async def _wait_as_before(self) -> None:
         """The run was claimed again, for whatever reason: if not for this check, the check waits on."""
         execution = self._execution
-        kept = await execution.recorder.value(execution.run_id, self._key)
+        kept = await execution.recorder.errands.value(execution.run_id, self._key)
         if kept is None:
             return
         last = msgspec.json.decode(kept, type=Checked)

@@ -1,67 +1,52 @@
-"""What the engine needs of the worker around it: a journal, threads, and the knowledge whether slots are free."""
+"""What the engine needs of whatever it runs in: a journal, threads, a look into the mailbox, errands.
+
+A worker does what it is asked. A replay that does nothing new never asks for anything: for it the bases here are
+enough, which refuse everything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..model.payload import Payloads
-from ..model.records import Entry, NewRun, Outcome, Parent, StepDone, StepRecord
+from ..model.records import Entry, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
 from ..settings import Settings
 
 if TYPE_CHECKING:
     from .execution import Execution
 
 
-class Recorder(Protocol):
-    """The worker as an execution sees it."""
+class Errands:
+    """What a run asks of the database beside its journal."""
 
-    settings: Settings
-    payloads: Payloads
-    logger: logging.Logger
-    loop: asyncio.AbstractEventLoop
-    loop_thread: int
-    """The event loop the worker runs in, and the thread of that loop."""
-
-    @property
-    def record(self) -> Callable[[Entry], asyncio.Future[int]]:
-        """Journals an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
-        ...
-
-    def note(self, entry: Entry) -> None:
-        """Journal an entry that nobody waits for; safe to call from any thread."""
-
-    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run a blocking call in a thread for steps, with the caller's context variables."""
-        ...
-
-    async def look_into_mailbox(self, execution: Execution) -> None:
-        """Ask for the mail of a run, and put it into its inbox."""
-
-    def watch_mail(self, execution: Execution) -> None:
-        """From now on look into the mailbox of this run again whenever there may be something new."""
-
-    def lingers(self, execution: Execution) -> None:
-        """The run waits in memory; release it when its slot is wanted."""
-
-    @property
-    def new_child(self) -> Callable[[Any, Any, dict[str, Any], Parent], Coroutine[Any, Any, tuple[list[NewRun], Any]]]:
-        """Makes a child to be started (and, for a dag, its steps), checked as any start; and the type of its result."""
-        ...
+    def new_child(
+        self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
+    ) -> Coroutine[Any, Any, tuple[list[NewRun], Any]]:
+        """A child to be started (and, for a dag, its steps), checked as any start; and the type of its result."""
+        never()
 
     async def outcome(self, run_id: str) -> Outcome | None:
         """How a run ended, if it has."""
-        ...
+        never()
 
     async def value(self, run_id: str, key: str) -> str | None:
         """A value that a run has set, as it is kept."""
-        ...
+        never()
 
     async def retry(self, run_id: str) -> bool:
         """Queue a failed run again, if it can go on."""
-        ...
+        never()
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        never()
+
+    async def peers(self, workflow: str) -> list[WorkerInfo]:
+        """The other living workers that know a workflow."""
+        never()
 
     async def transact(
         self,
@@ -72,8 +57,46 @@ class Recorder(Protocol):
         timeout: float | None,
     ) -> StepRecord:
         """Call a function inside a transaction that also holds the record of its result."""
-        ...
+        never()
 
-    def has_free_slots(self) -> bool:
-        """Whether a wait may be kept in memory rather than released."""
-        ...
+
+class Recorder:
+    """Where an execution runs. Made within the event loop that its code runs in."""
+
+    errands = Errands()
+
+    def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
+        self.settings = settings
+        self.payloads = payloads
+        self.logger = logger
+        self.loop: asyncio.AbstractEventLoop
+        self.loop_thread: int
+        """The event loop that the code runs in, and the thread of that loop."""
+
+    def record(self, entry: Entry) -> asyncio.Future[int]:
+        """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
+        never()
+
+    def note(self, entry: Entry) -> None:
+        """Journal an entry that nobody waits for; safe to call from any thread. A replay notes nothing."""
+
+    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run a blocking call in a thread for steps, with the caller's context variables."""
+        never()
+
+    async def look_into_mailbox(self, execution: Execution) -> None:
+        """Ask for the mail of a run, and put it into its inbox."""
+        never()
+
+    def watch_mail(self, execution: Execution) -> None:
+        """From now on look into the mailbox of this run again whenever there may be something new."""
+        never()
+
+    def may_linger(self, execution: Execution) -> bool:
+        """Whether a run may wait in memory rather than be released; it is released when its slot is wanted."""
+        never()
+
+
+def never() -> NoReturn:
+    """What a replay does not ask for."""
+    raise RuntimeError("a replay was asked to do something, which is a bug in Stepfast")

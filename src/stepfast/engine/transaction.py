@@ -27,7 +27,7 @@ class TransactionCall(StepCall[T]):
         place = (self.branch, self.position)
         self._context = contextvars.copy_context()
         try:
-            return await execution.recorder.transact(
+            return await execution.recorder.errands.transact(
                 execution, place, self._inside, self._record_of, self._options.timeout
             )
         except LeaseLost:

@@ -174,18 +174,15 @@ class Waits:
 
     def _may_stay(self) -> bool:
         recorder = self._execution.recorder
-        moment = recorder.settings.moment
-        if not recorder.has_free_slots():
-            return False
-        due = self._earliest()
+        moment, due = recorder.settings.moment, self._earliest()
         if due is not None and due - self._execution.database_now() <= moment * 1000:
-            recorder.lingers(self._execution)
-            return True
+            return recorder.may_linger(self._execution)
         assert self._since is not None
         left = moment - (time.monotonic() - self._since)
         if left <= 0 or not any(wait.mail for wait in self._open.values()):
             return False
-        recorder.lingers(self._execution)
+        if not recorder.may_linger(self._execution):
+            return False
         asyncio.get_running_loop().call_later(left + 0.001, self.look)
         return True
 

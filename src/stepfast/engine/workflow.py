@@ -78,6 +78,8 @@ class Workflow(Generic[I, O]):
         self.function = function
         self.kind = kind
         self.name = check_name(name or name_of(function), f"the name of a {spoken(kind)}")
+        self.dag = self.name
+        """The dag whose graph its runs follow, if they follow one: itself, or that of which it is a step."""
         self.options = options
         self.is_async = is_async(function)
         self.takes_input, self.input_type = self._input(scope)

@@ -97,11 +97,11 @@ class Duties:
 
     def free_slots(self) -> int:
         """How many runs may be claimed."""
-        return 0 if self.stopping else self.executor.free
+        return 0 if self.stopping else self.executor.slots.free
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in, by their losses."""
-        return self.executor.suspect_room()
+        return self.executor.slots.suspect_room()
 
     def accept(self, runs: list[Claimed]) -> None:
         """Into the slots with them; or back in line, if we stopped while the claim was under way."""
@@ -210,7 +210,7 @@ class Duties:
 
     def holding(self) -> dict[str, int]:
         """Run id → claim number of all that is held. Called from the heartbeat's thread."""
-        return self.executor.holding()
+        return self.executor.slots.holding()
 
     def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""
@@ -231,8 +231,7 @@ class Duties:
 
     def _is_known(self, run_id: str, claim: int) -> bool:
         """In the slots, or on its way out of them by an entry in the journal."""
-        execution = self.executor.running.get(run_id)
-        return (execution is not None and execution.claim == claim) or self.journal.has(run_id, claim)
+        return self.executor.slots.find(run_id, claim) is not None or self.journal.has(run_id, claim)
 
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from typing import Any, Protocol
 
 from ..engine.execution import Execution
+from ..engine.recorder import Errands as EngineErrands
 from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
@@ -87,15 +88,21 @@ class ErrandPort(Protocol):
         """Of these (run, claim) less is stored than was believed."""
 
 
-class Errands:
+class Errands(EngineErrands):
     """Done one by one, as they are asked."""
 
     def __init__(self, kit: Kit, new_child: NewChild, doubts: Doubts, port: ErrandPort) -> None:
         self._kit = kit
         self._store = kit.store
-        self.new_child = new_child
+        self._new_child = new_child
         self._doubts = doubts
         self._port = port
+
+    def new_child(
+        self, workflow: Any, input: Any, options: dict[str, Any], parent: Parent
+    ) -> Coroutine[Any, Any, tuple[list[NewRun], Any]]:
+        """A child to be started, checked as any start."""
+        return self._new_child(workflow, input, options, parent)
 
     async def history(self, claimed: Claimed) -> list[StepRecord]:
         """All records of a run, page by page."""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..engine.dag_context import DagView
+from ..engine.execution import Execution
 from ..model import status
 from ..model.graph import Graph
 from ..model.records import Claimed, DagOutputs
@@ -42,6 +43,13 @@ class Graphs:
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[Seen]] = {}
         self._round: asyncio.Task[None] | None = None
+
+    async def sees(self, execution: Execution) -> bool:
+        """A step of a dag run, or the run itself: bring what it sees, if it is not there yet. False: its graph is not
+        stored."""
+        if execution.view is None:
+            execution.view = await self.view(execution.workflow.dag, execution.claimed)
+        return execution.view is not None
 
     async def view(self, name: str, claimed: Claimed) -> DagView | None:
         """What a step, or the run itself, sees; None, if its graph is not stored. Who is stopped while it asks must not

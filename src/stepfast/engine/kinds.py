@@ -1,0 +1,157 @@
+"""The kinds of workflow, and how the runs of each are performed, interrupted and undone.
+
+A worker asks none of them what they are: it performs a run by its kind, whatever that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..errors import AttemptEnded
+from ..model import status
+from ..model.graph import Node
+from .context import Context
+from .dag import SKIP, Dag, NodeWorkflow
+from .dag_context import DagContext, DagSyncContext
+from .dag_run import finish_dag, undo_dag_run, wanted
+from .execution import Execution
+from .handler import InThread, call_code
+from .replay_only import replay
+from .sync_context import SyncContext
+from .telling import OfRun, ids_of
+from .undo import undo_all
+from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
+
+
+class Kind:
+    """One of them; what is said here holds unless a kind says otherwise."""
+
+    bounded = True
+    """Whether its timeout and deadline bound an attempt."""
+    heeds_first = True
+    """Whether what was asked while nobody held the run is done before its code is called."""
+
+    async def perform(self, execution: Execution, in_thread: InThread) -> Any:
+        """Call the code; what it returns."""
+        raise NotImplementedError
+
+    async def undo(self, execution: Execution, in_thread: InThread) -> list[str]:
+        """Undo what the code did, in reverse; what failed, in words. A replay tells what there is to undo."""
+        ghost = Execution(execution.claimed, execution.workflow, execution.recorder)
+        ghost.view = execution.view
+        end = await replay(ghost, self.perform(ghost, in_thread))
+        if ghost.diverged is not None:
+            told = "run %s: its code was changed; some undos may be out of reach: %s"
+            execution.recorder.logger.error(told, ghost.run_id, end, extra=ids_of(execution))
+        return await undo_all(execution, ghost.undoable)
+
+    def is_between_steps(self, execution: Execution) -> bool:
+        """Whether an operator's wish can be carried out now, without cutting off a piece of work."""
+        return execution.at_work == 0
+
+    def encode_result(self, execution: Execution, result: Any) -> str:
+        """What the code returned, as it is stored."""
+        workflow = execution.workflow
+        what = OfRun(execution, "the result of", workflow.name)
+        return execution.recorder.payloads.round_trip(result, workflow.output_type, what)[0]
+
+
+class TaskKind(Kind):
+    """One piece of work. It is told what is asked of it, and may finish."""
+
+    async def perform(self, execution: Execution, in_thread: InThread) -> Any:
+        """Call the function of the task."""
+        return await call_code(execution, [], in_thread)
+
+    def is_between_steps(self, execution: Execution) -> bool:
+        """It has no steps."""
+        return False
+
+
+class WorkflowKind(Kind):
+    """Code that is given a context, and does its work in steps."""
+
+    async def perform(self, execution: Execution, in_thread: InThread) -> Any:
+        """Call the function with a context."""
+        loop = execution.recorder.loop
+        context = Context(execution) if execution.workflow.is_async else SyncContext(execution, loop)
+        return await call_code(execution, [context], in_thread)
+
+
+class DagStepKind(Kind):
+    """A step of a dag run: code that is given a context, if the graph and its condition want it."""
+
+    async def perform(self, execution: Execution, in_thread: InThread) -> Any:
+        """Call the function of the step, as the graph of its run has it: by now the code may say something else of it,
+        but a run keeps its graph."""
+        workflow, view = cast(NodeWorkflow, execution.workflow), execution.view
+        assert view is not None
+        node = view.graph.nodes[workflow.node.name]
+        execution.workflow = workflow = _code_for(execution, workflow, node)
+        context: DagContext | DagSyncContext
+        if workflow.is_async:
+            context = DagContext(execution, view, workflow.node.name)
+        else:
+            context = DagSyncContext(execution, execution.recorder.loop, view, workflow.node.name)
+        begun = bool(execution.history.records)  # what has is not skipped any more, whatever its condition says now
+        if node.conditional and not begun and not await wanted(workflow.when, context):
+            return SKIP
+        return await call_code(execution, [context], in_thread)
+
+    def is_between_steps(self, execution: Execution) -> bool:
+        """Only while it waits for something: its own code is a piece of work, as that of a task."""
+        return execution.at_work == 0 and execution.busy == 0
+
+
+class DagKind(Kind):
+    """A dag run itself, which is claimed when all its steps are settled."""
+
+    bounded = False
+    heeds_first = False  # before its steps are known nobody knows what there is to undo
+
+    async def perform(self, execution: Execution, in_thread: InThread) -> Any:
+        """Its result, or the error that ended it."""
+        return await finish_dag(execution)
+
+    async def undo(self, execution: Execution, in_thread: InThread) -> list[str]:
+        """Undo the completed steps, in the reverse order of the graph."""
+        return await undo_dag_run(execution, cast(Dag, execution.workflow))
+
+    def is_between_steps(self, execution: Execution) -> bool:
+        """It heeds what is asked when it knows its steps."""
+        return False
+
+    def encode_result(self, execution: Execution, result: Any) -> str:
+        """Its parts are within the limits."""
+        return execution.recorder.payloads.encode_own(result)
+
+
+KINDS: dict[str, Kind] = {
+    TASK: TaskKind(),
+    WORKFLOW: WorkflowKind(),
+    DAG_STEP: DagStepKind(),
+    DAG: DagKind(),
+}
+
+
+def kind_of(workflow: Workflow[Any, Any]) -> Kind:
+    """The kind of a workflow."""
+    return KINDS[workflow.kind]
+
+
+def _code_for(execution: Execution, workflow: NodeWorkflow, node: Node) -> NodeWorkflow:
+    """The code that the graph of the run asks for. If the code has only a gate of that name now, the step is left to
+    workers that have its function: to ask somebody instead, or to fail, would be another graph."""
+    code = workflow.as_in(node)
+    if code is not None:
+        return code
+    said = (
+        f"run {execution.run_id}: by its graph {node.name!r} of dag {workflow.dag!r} is a step with a function, "
+        "but the code has an approval of that name"
+    )
+    if not execution.replay_only:
+        recorder = execution.recorder
+        told = "%s; it is left to workers that have the function"
+        recorder.logger.warning(told, said, extra=ids_of(execution, node.name))
+        execution.suspend(execution.database_now() + int(recorder.settings.poll * 1000), status.WAITING_RETRY)
+    raise execution.closed or AttemptEnded(said)

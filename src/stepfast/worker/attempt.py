@@ -1,0 +1,242 @@
+"""One attempt of a run, from its claim to its end.
+
+    load → heed → perform → judge
+
+What is missing of the run is loaded; what operators asked meanwhile is heeded; its code is performed, or its undos; and
+what came of that is judged: the run ends, is tried again, or is left to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Any
+
+from ..engine import endings
+from ..engine.dag import SKIP
+from ..engine.dag_run import DagFailed, target_of
+from ..engine.execution import Execution
+from ..engine.failure import decode_error, encode_error, ending_record, explain
+from ..engine.kinds import kind_of
+from ..engine.scope import current_execution
+from ..engine.step_call import being_cancelled, default_backoff, exited
+from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
+from ..errors import CompensationFailed, ContextMisuse, NonDeterminismError, Released, StepfastError, sentence
+from ..model import status
+from ..model.records import Transition
+from ..settings import FORMAT
+from .divergence import Divergence
+from .errands import Errands
+from .graphs import Graphs
+from .handler_threads import HandlerThreads
+from .kit import Kit
+from .leaving import OVER, Leaving
+
+
+class Attempts:
+    """All attempts of one worker go this way."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        leaving: Leaving,
+        errands: Errands,
+        graphs: Graphs,
+        threads: HandlerThreads,
+        divergence: Divergence,
+    ) -> None:
+        self._settings, self._payloads, self._logger = kit.settings, kit.payloads, kit.logger
+        self._leaving = leaving
+        self._errands = errands
+        self._graphs = graphs
+        self._threads = threads
+        self._divergence = divergence
+
+    async def drive(self, execution: Execution) -> None:
+        """The whole of an attempt; what a task does that is made for it."""
+        current_execution.set(execution)
+        try:
+            try:
+                result = await self._perform(execution)
+            except asyncio.CancelledError:  # ends here: the last thing that this task does
+                if execution.closed is None and not being_cancelled():
+                    cancelled = RuntimeError("the handler was cancelled by something it awaited")
+                    await self.retry(execution, cancelled, status.REASON_CODE)
+                    return
+                if execution.closed is None:
+                    execution.lose()  # the event loop is shutting down under us: nothing can be recorded any more
+                await self._closed(execution)
+            except Released as error:
+                if execution.closed is None:
+                    await self.retry(execution, exited(error), status.REASON_CODE)
+                    return
+                await self._closed(execution)
+            except DagFailed as end:
+                await self.fail(execution, end.error, end.reason)
+            except Exception as error:
+                await self._raised(execution, error)
+            except BaseException as error:  # ends here: a cancellation was caught above
+                # SystemExit and the like from user code must not end the worker, nor hang the run.
+                await self._raised(execution, exited(error))
+            else:
+                await self._returned(execution, result)
+        except Exception as bug:
+            await self.end_by_bug(execution, bug)
+
+    # -- load, heed, perform -----------------------------------------------------------------------------------
+
+    async def _perform(self, execution: Execution) -> Any:
+        """What the code returns; or, for a run that is being undone, which undos failed."""
+        claimed, kind = execution.claimed, kind_of(execution.workflow)
+        if not claimed.complete or claimed.graph is not None:
+            await self._load(execution)
+        if claimed.asked is not None:
+            execution.asked = execution.asked or claimed.asked
+        if claimed.undoing:
+            return await kind.undo(execution, self._threads.submit)
+        if execution.asked is not None and kind.heeds_first and not execution.settles_loss:
+            execution.obey()
+            raise execution.closed or OVER
+        return await kind.perform(execution, partial(self._threads.call, execution))
+
+    async def _load(self, execution: Execution) -> None:
+        """The rest of a long history, and what a step sees of its dag run. Without its graph it gives its slot back, so
+        that it can be cancelled meanwhile."""
+        claimed = execution.claimed
+        if not claimed.complete:
+            claimed.records = await self._errands.history(claimed)
+            execution.load(claimed.records)
+            claimed.complete = True
+        if claimed.graph is not None and not await self._graphs.sees(execution):
+            pause = int(self._settings.sweep * 1000)
+            execution.suspend(execution.database_now() + pause, status.WAITING_GRAPH)
+            raise execution.closed or OVER
+
+    # -- judge ---------------------------------------------------------------------------------------------------
+
+    async def _returned(self, execution: Execution, result: Any) -> None:
+        """The handler came to its end: check that it left nothing behind, then record the result."""
+        if execution.closed is not None:
+            await self._closed(execution)
+        elif execution.claimed.undoing:
+            await self._undone(execution, result)
+        elif result is SKIP and execution.claimed.node is not None:
+            await self._leaving.leave(execution, endings.skipped(execution))
+        else:
+            await self._completed(execution, result)
+
+    async def _completed(self, execution: Execution, result: Any) -> None:
+        try:
+            _check_nothing_left(execution)
+            output = kind_of(execution.workflow).encode_result(execution, result)
+        except NonDeterminismError as error:
+            execution.diverge(error)
+            await self._closed(execution)
+        except StepfastError as error:
+            await self.fail(execution, error, status.REASON_CODE)
+        except Exception as error:  # the application's codec; it may do better next time
+            await self.retry(execution, error, status.REASON_CODE)
+        else:
+            await self._leaving.leave(execution, endings.completed(execution, output, self._payloads.format))
+
+    async def _undone(self, execution: Execution, failed: list[str]) -> None:
+        """Every undo was called. The run keeps the error that it had ended with, unless one of them failed."""
+        format_ = self._payloads.format
+        if failed:
+            cause = await self._errands.error_of(execution.run_id)
+            error = decode_error(cause, format_, self._payloads)
+            said = f"; the run had ended with {error['type']}: {error['message']}" if cause is not None else ""
+            text = encode_error(CompensationFailed("; ".join(failed) + said), self._payloads)
+            tell_undos(execution, failed)
+            move = endings.undo_failed(execution, text, format_)
+        else:
+            move = endings.undone(execution, format_)
+            endings.settle_caught(execution, execution.claimed.reason, move, execution.graph)
+        await self._leaving.leave(execution, move)
+
+    async def _raised(self, execution: Execution, error: Exception) -> None:
+        """The handler raised: another attempt, later, or the end."""
+        if execution.closed is not None:
+            await self._closed(execution)
+        else:
+            await self.retry(execution, error, status.REASON_CODE)
+
+    async def retry(self, execution: Execution, error: Exception, reason: str) -> None:
+        """An attempt has failed: another one, if that can help; unless the run is to be cancelled anyhow."""
+        explain(error)
+        claimed, options = execution.claimed, execution.workflow.options
+        if execution.asked == status.ASK_CANCEL and not claimed.undoing:
+            self._leaving.note_attempt(execution, encode_error(error, self._payloads))
+            await self._leaving.leave(execution, endings.cancelled(execution))
+            return
+        allowed = claimed.max_attempts or options.max_attempts or self._settings.max_attempts
+        backoff = options.backoff or default_backoff(self._settings)
+        verdict = endings.judge(error, reason, claimed, allowed, backoff)
+        if verdict.delay is None:
+            await self.fail(execution, error, verdict.reason)
+            return
+        text = encode_error(error, self._payloads)
+        self._leaving.note_attempt(execution, text)
+        tell_attempt(execution, error, verdict.delay)
+        cause, format_ = ending_record(error), self._payloads.format
+        await self._leaving.leave(execution, endings.next_attempt(execution, text, verdict.delay, cause, format_))
+
+    async def fail(self, execution: Execution, error: Exception, reason: str) -> None:
+        """There is no further attempt."""
+        text = encode_error(error, self._payloads)
+        self._leaving.note_attempt(execution, text)
+        tell_end(execution, error, reason)
+        move = endings.failed(execution, text, reason, ending_record(error), self._payloads.format)
+        if reason != status.REASON_NON_DETERMINISM and execution.claimed.node is not None:
+            await self._catch(execution, error, move)
+        await self._leaving.leave(execution, move)
+
+    async def _catch(self, execution: Execution, error: Exception, move: Transition) -> None:
+        """A step of a dag run may say where to go on an error instead of failing the run."""
+        if not await self._graphs.sees(execution):
+            return
+        assert execution.graph is not None
+        target = target_of(execution.graph.nodes[execution.claimed.node or ""], error)
+        if target is not None:
+            move.reason = endings.caught_by(target)
+            endings.settle_caught(execution, move.reason, move, execution.graph)
+
+    async def _closed(self, execution: Execution) -> None:
+        """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
+        if execution.out_of_time:
+            return  # the run is held until its end is in the journal, which for a step of a dag may take a question
+        error = execution.diverged
+        if execution.leaving or (error is None and execution.successor is None):
+            self._leaving.released(execution)
+        elif error is None:
+            assert execution.successor is not None
+            await self._leaving.leave(execution, endings.continued(execution, execution.successor))
+        elif await self._divergence.is_left_to_others(execution):
+            await self._leaving.leave(execution, endings.left_to_others(execution, self._settings.poll))
+        else:
+            await self.fail(execution, error, status.REASON_NON_DETERMINISM)
+
+    async def end_by_bug(self, execution: Execution, bug: Exception) -> None:
+        """The engine itself could not end the attempt. Nobody waits for ever because of that: the run ends and says
+        so."""
+        told = "run %s: an error of the engine's own"
+        self._logger.error(told, execution.run_id, exc_info=bug, extra=ids_of(execution))
+        if execution.leaving:
+            self._leaving.released(execution)
+            return
+        error = StepfastError(f"an error of the engine's own ended the run: {sentence(bug)}")
+        move = endings.broken(execution, None, FORMAT)
+        with contextlib.suppress(Exception):  # it may be the application's codec that is broken
+            move = endings.broken(execution, encode_error(error, self._payloads), self._payloads.format)
+        await self._leaving.leave(execution, move)
+
+
+def _check_nothing_left(execution: Execution) -> None:
+    """A call that was made and never awaited never began; a record that was not asked for is a divergence."""
+    if forgotten := execution.never_awaited():
+        names = ", ".join(forgotten)
+        raise ContextMisuse(
+            f"the workflow returned without awaiting {names}: it never began. Await every call of the context"
+        )
+    execution.history.check_all_taken()

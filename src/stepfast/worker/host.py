@@ -1,0 +1,52 @@
+"""What a run finds around it in a worker: the journal, threads for its steps, its mail, and somebody to run errands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from ..engine.execution import Execution
+from ..engine.recorder import Recorder
+from ..model.records import Entry
+from .errands import Errands
+from .journal import Journal
+from .kit import Kit
+from .mailman import Mailman
+from .slots import Slots
+from .threads import Threads
+
+
+class WorkerHost(Recorder):
+    """The worker as an execution sees it."""
+
+    def __init__(self, kit: Kit, journal: Journal, mailman: Mailman, errands: Errands, slots: Slots) -> None:
+        super().__init__(kit.settings, kit.payloads, kit.logger)
+        self.loop = asyncio.get_running_loop()
+        self.loop_thread = threading.get_ident()
+        self.errands = errands
+        self._journal = journal
+        self._mailman = mailman
+        self._steps = Threads("step")
+        # Not methods, so that what is called at each step is called without another call around it.
+        self.record = journal.record  # type: ignore[method-assign]
+        self.run_in_thread = self._steps.submit  # type: ignore[method-assign]
+        self.may_linger = slots.may_linger  # type: ignore[method-assign]
+
+    def note(self, entry: Entry) -> None:
+        """Journal an entry nobody waits for, from any thread."""
+        if threading.get_ident() == self.loop_thread:
+            self._journal.note(entry)
+        else:
+            self.loop.call_soon_threadsafe(self._journal.note, entry)
+
+    async def look_into_mailbox(self, execution: Execution) -> None:
+        """Ask for the mail of a run."""
+        await self._mailman.look(execution)
+
+    def watch_mail(self, execution: Execution) -> None:
+        """Look into its mailbox again whenever there may be something new."""
+        self._mailman.watch(execution)
+
+    def close(self) -> None:
+        """Let idle threads go; busy ones go when they are done."""
+        self._steps.close()

@@ -1,0 +1,102 @@
+"""How a run leaves its worker: the entry that ends its claim is journalled, and its commit waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ..engine import endings
+from ..engine.execution import Execution
+from ..engine.failure import encode_error
+from ..engine.telling import ids_of
+from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, PayloadError, RunSuspended
+from ..model import status
+from ..model.records import RUN_ITSELF, Transition, TryFailed
+from .cache import HistoryCache
+from .graphs import Graphs
+from .journal import Journal
+from .kit import Kit
+from .slots import Slots
+
+OVER = AttemptEnded("the attempt is over")
+
+
+class Leaving:
+    """Whoever has come to an end of a run, by its handler or apart from it, ends it here."""
+
+    def __init__(self, kit: Kit, journal: Journal, graphs: Graphs, slots: Slots) -> None:
+        self._kit = kit
+        self._payloads = kit.payloads
+        self._journal = journal
+        self._graphs = graphs
+        self._slots = slots
+        self.cache = HistoryCache(kit.settings.history_cache)
+        """Records of runs that may come back here."""
+
+    async def leave(self, execution: Execution, move: Transition) -> None:
+        """Journal the entry that ends this claim, wait for its commit, forget the run."""
+        if execution.closed is None:
+            execution.closed = OVER
+            execution.close_waits()
+        self._slots.give_back(execution)
+        try:
+            if execution.claimed.node is not None:
+                move = await self._settled(execution, move)
+            await execution.leave(move)
+        except DatabaseRefused as refusal:
+            await self._end_refused(execution, refusal)
+        except (LeaseLost, asyncio.CancelledError):  # ends here: the last thing that this task does
+            pass
+        finally:
+            self._slots.leave(execution)
+
+    async def _settled(self, execution: Execution, move: Transition) -> Transition:
+        """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
+        if move.status not in status.TERMINAL or await self._graphs.sees(execution):
+            return move
+        due = execution.database_now() + int(self._kit.settings.sweep * 1000)
+        return endings.waits_for_graph(execution, due)
+
+    async def _end_refused(self, execution: Execution, refusal: DatabaseRefused) -> None:
+        """The database would not take the result: end the run with a plain sentence instead."""
+        text = encode_error(PayloadError(f"the database refused the outcome of the run: {refusal}"), self._payloads)
+        try:
+            await execution.leave(endings.broken(execution, text, self._payloads.format))
+        except (LeaseLost, DatabaseRefused):
+            told = "run %s: its outcome could not be recorded"
+            self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
+
+    def released(self, execution: Execution) -> None:
+        """The run has left by itself already; keep its records if it may come back here."""
+        if isinstance(execution.closed, RunSuspended):
+            records = execution.cacheable()
+            if records is not None:
+                self.cache.put(execution.run_id, execution.claim, records)
+        if execution.parting is not None and not execution.parting.done():
+            self._journal.left[execution.run_id] = execution
+        self._slots.leave(execution)
+
+    def lost(self, execution: Execution) -> None:
+        """The run is not ours any more. What it has done may still be written, if nobody else has it."""
+        execution.lose()
+        if self._journal.has(execution.run_id, execution.claim):
+            self._journal.left[execution.run_id] = execution
+        self._slots.leave(execution)
+
+    def note_attempt(self, execution: Execution, error: str) -> None:
+        """The failed attempt goes into the activity log, in the same flush as what becomes of the run."""
+        self._journal.note(
+            TryFailed(
+                execution.run_id,
+                execution.claim,
+                "",
+                RUN_ITSELF,
+                execution.claimed.attempt,
+                1,
+                execution.workflow.name,
+                error,
+                None,
+                int((time.monotonic() - execution.began) * 1000),
+                self._payloads.format,
+            )
+        )

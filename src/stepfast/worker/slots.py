@@ -1,0 +1,121 @@
+"""The slots of a worker: which runs are at hand, and how many more may come.
+
+A slot is free again when its handler is done or given up. What a run left to the journal is committed while the next
+claim is under way, up to as many runs again as there are slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..engine.execution import Execution
+from ..model.suspects import room_for_suspects
+from ..settings import SUSPECT_LOSSES
+from .handler_threads import HandlerThreads
+from .kit import Kit
+
+
+class Slots:
+    """Runs come in when they are claimed, and leave once."""
+
+    def __init__(self, kit: Kit, threads: HandlerThreads, freed: Callable[[], None]) -> None:
+        self._concurrency = kit.settings.concurrency
+        self._max_losses = kit.settings.max_losses
+        self._threads = threads
+        self._freed = freed
+        """Told when there is room for more."""
+        self.running: dict[str, Execution] = {}
+        """All runs that are this worker's, those whose end is being committed among them."""
+        self._ending = 0
+        """How many of them have given their slot back."""
+        self._lingering: set[Execution] = set()
+        """Runs that wait in memory because slots are free."""
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    # -- how much room there is ------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> int:
+        """Slots to be claimed for."""
+        held = len(self.running)
+        most = 2 * self._concurrency - held
+        return min(self._concurrency - held + self._ending, most, most - self._threads.stuck)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free, not counting what is on its way out."""
+        return len(self.running) - self._ending < self._concurrency
+
+    def suspect_room(self) -> list[int]:
+        """How many more runs that workers have died with may come in. Those that have made a new record have cleared
+        themselves, and those whose handler is done can do no harm any more."""
+        unproved = [
+            execution.claimed.losses
+            for execution in self.running.values()
+            if execution.claimed.losses >= SUSPECT_LOSSES and not (execution.recorded or execution.handler_done)
+        ]
+        return room_for_suspects(unproved, self._max_losses, self._concurrency)
+
+    def holding(self) -> dict[str, int]:
+        """Run id → claim number of all that is held. Called from the heartbeat's thread."""
+        while True:
+            try:
+                return {run_id: execution.claim for run_id, execution in self.running.items()}
+            except RuntimeError:  # changed while we looked
+                continue
+
+    def find(self, run_id: str, claim: int | None = None) -> Execution | None:
+        """A run that is at hand, by this claim or by whichever."""
+        execution = self.running.get(run_id)
+        return None if execution is None or (claim is not None and execution.claim != claim) else execution
+
+    # -- coming and going ------------------------------------------------------------------------------------------
+
+    def take(self, execution: Execution) -> None:
+        """It comes in."""
+        self.running[execution.run_id] = execution
+        self.idle.clear()
+
+    def give_back(self, execution: Execution) -> None:
+        """Its handler is done, or given up: another may come in its place. It is held until its end is committed."""
+        if not execution.handler_done and self.running.get(execution.run_id) is execution:
+            execution.handler_done = True
+            self._ending += 1
+            self._freed()
+
+    def leave(self, execution: Execution) -> None:
+        """The run is no longer this worker's: forget it, once."""
+        if self.running.get(execution.run_id) is not execution:
+            return
+        del self.running[execution.run_id]
+        self._ending -= execution.handler_done
+        self._threads.left(execution)
+        # They know each other through the task's context; let go, or only the garbage collector could free them.
+        execution.main.owner = execution.task = None
+        self._lingering.discard(execution)
+        if execution.timer is not None:
+            execution.timer.cancel()
+            execution.timer = None
+        if not self.running:
+            self.idle.set()
+        self._freed()
+
+    # -- waiting in memory -----------------------------------------------------------------------------------------
+
+    def may_linger(self, execution: Execution) -> bool:
+        """Whether a run may wait in memory: as long as its slot is not wanted."""
+        if self.has_room:
+            self._lingering.add(execution)
+            return True
+        return False
+
+    def release_lingering(self) -> None:
+        """Slots are wanted: those who wait in memory give theirs back, if there is no other."""
+        if not self._lingering or self.has_room:
+            return
+        lingering, self._lingering = self._lingering, set()
+        for execution in lingering:
+            if execution.closed is None:
+                execution.waits.release()
