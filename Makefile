@@ -14,6 +14,9 @@ ARGS ?=
 FAULT_SECONDS ?= 60
 TIMES ?= 50
 
+# Tests start hundreds of processes: what one has compiled, the next should find, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The first Python on the PATH that is new enough and can make virtual environments; `make PYTHON=… setup` chooses another.
 find_python = for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +23,8 @@ from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgr
 pytest_configure = bounds.pytest_configure
 pytest_runtest_protocol = bounds.pytest_runtest_protocol
 pytest_terminal_summary = needs.pytest_terminal_summary
+
+MEMORY = "/dev/shm"
 
 MANY, SHARE = 10, 4
 """Of the command line's tests, and of tests with many cases, `make test` runs all on Postgres and one in so many on
@@ -36,10 +41,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.thorough)
 
 
+def pytest_collection_finish() -> None:
+    """What lives now lives until the end: the garbage collector need not look at ten thousand tests again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One server per test process, fsync off. Crash tests leave it alone and start one of their own."""
-    with server_for_tests() as server:
+    """One server per test process, fsync off. Crash tests leave it alone and start one of their own. A private one has
+    no TLS, and drivers are told so: each would ask for it with every connection, and make a context for it."""
+    with server_for_tests() as server, pytest.MonkeyPatch.context() as patch:
+        if isinstance(server, PrivatePostgres):
+            patch.setenv("PGSSLMODE", "disable")
         yield server
 
 
@@ -85,9 +99,14 @@ def postgres12_url(
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """A SQLite file of this test's own, not yet created."""
-    return f"sqlite:///{tmp_path / 'stepfast.db'}"
+def sqlite_url(tmp_path: Path) -> Iterator[str]:
+    """A SQLite file of this test's own, not yet created. It lies in memory where the system has a folder there: every
+    commit waits for the disk, and no test here pulls the plug."""
+    if not os.access(MEMORY, os.W_OK):
+        yield f"sqlite:///{tmp_path / 'stepfast.db'}"
+        return
+    with tempfile.TemporaryDirectory(prefix="stepfast-", dir=MEMORY) as folder:
+        yield f"sqlite:///{folder}/stepfast.db"
 
 
 @pytest.fixture(params=["postgres", "sqlite"])

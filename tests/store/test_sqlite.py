@@ -235,6 +235,8 @@ async def main():
     await store.open()
     worker = new_id()
     await store.register(WorkerInfo(worker, "h", 1, None, VERSIONS, 10, 30_000))
+    print("here", flush=True)
+    sys.stdin.readline()
     token = commits = 0
     while True:
         token += 1
@@ -259,8 +261,10 @@ async def test_processes_share_a_file_and_none_starves(scene: Scene, store: Sqli
     command = [sys.executable, "-c", CROWD, sqlite_url]
     root = Path(__file__).parents[2]
     pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=root) for _ in range(3)]
-    answers = await asyncio.gather(*(asyncio.to_thread(process.communicate, None, 90) for process in processes))
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=root) for _ in range(3)]
+    for process in processes:  # none begins before all are there
+        assert await asyncio.to_thread(process.stdout.readline) == "here\n"
+    answers = await asyncio.gather(*(asyncio.to_thread(process.communicate, "go\n", 90) for process in processes))
     assert [error for _, error in answers if error] == []
     shares = [int(out) for out, _ in answers]
     assert sum(shares) == 600 // 5 * 5

@@ -8,18 +8,21 @@ tables stay if nobody has changed them, or written more into them than is quickl
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
+from typing import NamedTuple
 
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, Session
+from tests.support.wire import WireError
 
 NAMESPACE = "stepfast"
 
-EMPTY = """
+DROP = """
 DO $$
 DECLARE
     room text;
@@ -30,15 +33,25 @@ BEGIN
     LOOP
         EXECUTE format('DROP SCHEMA %I CASCADE', room);
     END LOOP;
-    FOR room IN SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('{kept}') AND relkind = 'r'
-    LOOP
-        IF room <> 'meta' THEN
-            EXECUTE format('DELETE FROM {kept}.%I', room);
-        END IF;
-    END LOOP;
     CREATE SCHEMA public;
     GRANT ALL ON SCHEMA public TO public;
     EXECUTE format('ALTER DATABASE %I RESET ALL', current_database());
+END
+$$
+"""
+"""Everything but one schema goes; `public` is made anew."""
+
+DELETE = f"""
+DO $$
+DECLARE
+    room text;
+BEGIN
+    FOR room IN SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('{NAMESPACE}') AND relkind = 'r'
+    LOOP
+        IF room <> 'meta' THEN
+            EXECUTE format('DELETE FROM {NAMESPACE}.%I', room);
+        END IF;
+    END LOOP;
 END
 $$
 """
@@ -67,6 +80,20 @@ SELECT md5(string_agg(fact, ',' ORDER BY fact)) FROM facts
 
 HAS_TABLES = f"SELECT 1 WHERE to_regclass('{NAMESPACE}.meta') IS NOT NULL"
 
+REST = f"""
+SELECT md5(coalesce(string_agg(fact, ',' ORDER BY fact), '')) FROM (
+    SELECT 'schema ' || oid || ' ' || xmin FROM pg_namespace
+    WHERE nspname !~ '^pg_' AND nspname NOT IN ('information_schema', '{NAMESPACE}')
+    UNION ALL
+    SELECT 'object ' || classid || ' ' || objid FROM pg_depend
+    WHERE refclassid = 'pg_namespace'::regclass AND refobjid = to_regnamespace('public')
+    UNION ALL
+    SELECT 'setting' FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase
+    WHERE d.datname = current_database()
+) AS facts (fact)
+"""
+"""The same of everything beside the tables that a test can leave in a database."""
+
 
 class DatabasePool:
     """The databases of one test process on one server."""
@@ -75,8 +102,9 @@ class DatabasePool:
         self._server = server
         self._made = 0
         self._used: list[str] = []
-        self._tables: dict[str, str] = {}
-        """What the tables looked like when they were made, by the present name of the database."""
+        self._looks: dict[str, _Look] = {}
+        """What each database looked like when it was given out, by its present name."""
+        self._keeper: Session | None = None
 
     def take(self, tables: bool = False) -> str:
         """The name of a database never given out before: empty, or with new tables."""
@@ -86,10 +114,10 @@ class DatabasePool:
         if old is None:
             self._server.create_database(name)
         else:
-            self._recycle(old, name, tables)
-        if tables and name not in self._tables:
-            self._server.execute(_script(), database=name)
-            self._tables[name] = self._server.execute(TABLES, database=name)[0]
+            self._disconnect_everyone(old)
+            self._keep(f'ALTER DATABASE "{old}" RENAME TO "{name}"')
+        with contextlib.closing(self._server.session(name)) as session:
+            self._looks[name] = _prepare(session, tables, self._looks.pop(old, None) if old else None)
         return name
 
     def give_back(self, name: str) -> None:
@@ -98,34 +126,57 @@ class DatabasePool:
     def close(self) -> None:
         while self._used:
             self._server.drop_database(self._used.pop())
+        if self._keeper is not None:
+            self._keeper.close()
 
     def _pick(self, tables: bool) -> str | None:
         """Preferably one that is already as it is wanted."""
-        fitting = [name for name in self._used if (name in self._tables) == tables]
+        fitting = [name for name in self._used if (self._looks[name].tables is not None) == tables]
         old = fitting[-1] if fitting else next(iter(self._used), None)
         if old is not None:
             self._used.remove(old)
         return old
 
-    def _recycle(self, old: str, new: str, tables: bool) -> None:
-        self._disconnect_everyone(old)
-        self._server.execute(f'ALTER DATABASE "{old}" RENAME TO "{new}"')
-        made = self._tables.pop(old, None)
-        untouched = tables and made is not None and self._look(new) == made
-        self._server.execute(EMPTY.replace("{kept}", NAMESPACE if untouched else "nothing"), database=new)
-        if untouched:
-            self._tables[new] = made or ""
-
-    def _look(self, name: str) -> str | None:
-        there = self._server.execute(HAS_TABLES, database=name)
-        return self._server.execute(TABLES, database=name)[0] if there else None
-
     def _disconnect_everyone(self, name: str) -> None:
         """Renaming wants the database for itself, and looks again only every 100 ms, so wait for it here."""
         sql = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         deadline = time.monotonic() + 10
-        while self._server.execute(sql) and time.monotonic() < deadline:
+        while self._keep(sql) and time.monotonic() < deadline:
             time.sleep(0.002)
+
+    def _keep(self, sql: str) -> list[str]:
+        """Run a statement on the connection that is kept for the pool itself. A test may have cut it."""
+        if self._keeper is not None:
+            with contextlib.suppress(OSError, WireError):
+                return self._keeper.execute(sql)
+            self._keeper.close()
+        self._keeper = self._server.session()
+        return self._keeper.execute(sql)
+
+
+class _Look(NamedTuple):
+    """What a database looks like, in two numbers; no tables: None."""
+
+    tables: str | None
+    rest: str
+
+
+def _prepare(session: Session, tables: bool, before: _Look | None) -> _Look:
+    """Make a database as it is wanted. Whatever the last test has left as it was stays."""
+    now = _look(session)
+    kept = tables and before is not None and now.tables == before.tables is not None
+    if before is None or now.rest != before.rest or (now.tables is not None and not kept):
+        session.execute(DROP.replace("{kept}", NAMESPACE if kept else "nothing"))
+    if kept:
+        session.execute(DELETE)
+    elif tables:
+        session.execute(_script())
+    return now if now == before and kept == tables else _look(session)
+
+
+def _look(session: Session) -> _Look:
+    there = session.execute(HAS_TABLES)
+    return _Look(session.execute(TABLES)[0] if there else None, session.execute(REST)[0])
 
 
 @functools.cache

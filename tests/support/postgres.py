@@ -195,11 +195,19 @@ def _recreate_symlinks(native: Path) -> None:
 # Running a server --------------------------------------------------------------------------------
 
 
+class Session(Protocol):
+    """Several statements, one after the other, on one connection where that can be had."""
+
+    def execute(self, sql: str) -> list[str]: ...
+    def close(self) -> None: ...
+
+
 class PostgresServer(Protocol):
     """What the fixtures need of a server, private or not."""
 
     def url(self, database: str = "postgres") -> str: ...
     def execute(self, sql: str, database: str = "postgres") -> list[str]: ...
+    def session(self, database: str = "postgres") -> Session: ...
     def create_database(self, name: str) -> str: ...
     def drop_database(self, name: str) -> None: ...
 
@@ -309,6 +317,9 @@ class PrivatePostgres:
     def execute(self, sql: str, database: str = "postgres") -> list[str]:
         """Run one statement; the first column of its rows, as text."""
         return wire.execute(HOST, self.port, sql, database=database)
+
+    def session(self, database: str = "postgres") -> Session:
+        return wire.Session(HOST, self.port, database=database)
 
     def create_database(self, name: str) -> str:
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
@@ -454,6 +465,9 @@ class GivenPostgres:
         with ThreadPoolExecutor(1) as thread:  # the caller may be inside an event loop
             return thread.submit(asyncio.run, run()).result()
 
+    def session(self, database: str = "postgres") -> Session:
+        return _Statements(self, database)
+
     def create_database(self, name: str) -> str:
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         return self.url(name)
@@ -461,6 +475,19 @@ class GivenPostgres:
     def drop_database(self, name: str) -> None:
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         self.execute(f'DROP DATABASE IF EXISTS "{name}"')
+
+
+class _Statements:
+    """Each statement on a connection of its own: a driver's connection belongs to an event loop."""
+
+    def __init__(self, server: GivenPostgres, database: str) -> None:
+        self._server = server
+        self._database = database
+
+    def execute(self, sql: str) -> list[str]:
+        return self._server.execute(sql, self._database)
+
+    def close(self) -> None: ...
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""As much of the Postgres wire protocol as the test servers need: framing of messages, and one SQL statement
+"""As much of the Postgres wire protocol as the test servers need: framing of messages, and SQL statements
 over a socket.
 
 The server fixtures must work before any driver is trusted, and the proxy has to know where a reply ends.
@@ -6,6 +6,7 @@ The server fixtures must work before any driver is trusted, and the proxy has to
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Iterator
@@ -28,17 +29,35 @@ def messages(buffer: bytearray) -> Iterator[tuple[bytes, bytes]]:
         yield message[:1], message
 
 
-def execute(host: str, port: int, sql: str, *, database: str = "postgres", user: str = "postgres") -> list[str]:
-    """Run one statement on a server that trusts us; the first column of its rows."""
-    with socket.create_connection((host, port), timeout=30) as connection:
+class Session:
+    """One connection to a server that trusts us."""
+
+    def __init__(self, host: str, port: int, *, database: str = "postgres", user: str = "postgres") -> None:
+        self._socket = socket.create_connection((host, port), timeout=30)
         pairs = b"".join(part.encode() + b"\0" for part in ("user", user, "database", database)) + b"\0"
-        connection.sendall(struct.pack("!II", 8 + len(pairs), PROTOCOL_3) + pairs)
-        _until_ready(connection)
+        try:
+            self._socket.sendall(struct.pack("!II", 8 + len(pairs), PROTOCOL_3) + pairs)
+            _until_ready(self._socket)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def execute(self, sql: str) -> list[str]:
+        """Run one statement; the first column of its rows."""
         query = sql.encode() + b"\0"
-        connection.sendall(b"Q" + struct.pack("!I", 4 + len(query)) + query)
-        rows = _until_ready(connection)
-        connection.sendall(b"X" + struct.pack("!I", 4))
-        return rows
+        self._socket.sendall(b"Q" + struct.pack("!I", 4 + len(query)) + query)
+        return _until_ready(self._socket)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.sendall(b"X" + struct.pack("!I", 4))
+        self._socket.close()
+
+
+def execute(host: str, port: int, sql: str, *, database: str = "postgres", user: str = "postgres") -> list[str]:
+    """Run one statement on a connection of its own."""
+    with contextlib.closing(Session(host, port, database=database, user=user)) as session:
+        return session.execute(sql)
 
 
 def _until_ready(connection: socket.socket) -> list[str]:
