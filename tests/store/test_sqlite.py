@@ -263,7 +263,7 @@ async def test_processes_share_a_file_and_none_starves(scene: Scene, store: Sqli
     pipe = subprocess.PIPE
     processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=root) for _ in range(3)]
     for process in processes:  # none begins before all are there
-        assert await asyncio.to_thread(process.stdout.readline) == "here\n"
+        assert process.stdout and await asyncio.to_thread(process.stdout.readline) == "here\n"
     answers = await asyncio.gather(*(asyncio.to_thread(process.communicate, "go\n", 90) for process in processes))
     assert [error for _, error in answers if error] == []
     shares = [int(out) for out, _ in answers]
