@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, RunCancelled, Stepfast, step
+from stepfast import Context, RetryLater, RunCancelled, Stepfast, step
 from stepfast.settings import Settings
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls
 from tests.worker.tables import Tables
 
-SETTINGS = Settings(poll=0.05, moment=0.05)
+SETTINGS = Settings(poll=0.05, moment=0.05, drain=0.05)
 
 
 @pytest.fixture
@@ -56,6 +56,47 @@ async def test_what_may_have_acted_is_recorded_first_and_then_undone(url: str, t
                 await run.result(timeout=PATIENCE)
         assert (await run.info()).status == "compensated"
     assert calls == {"charge": 2, "refund receipt 2": 1}
+
+
+def stubborn_order_of(app: Stepfast, calls: Calls) -> Any:
+    """Its charge fails when it is called for the second time, and is tried again later than in a moment."""
+
+    async def refund(receipt: str) -> None:
+        calls.hit(f"refund {receipt}")
+
+    @step(retries=3, compensate=refund)
+    async def charge() -> str:
+        if calls.hit("charge") == 2:
+            raise RetryLater(4 * SETTINGS.moment)
+        return f"receipt {calls['charge']}"
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(charge)
+        await ctx.step("send", lambda: calls.hit("send"))
+
+    return order
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_step_that_has_to_be_tried_again_is_waited_for(
+    url: str, tables: Tables, calls: Calls, waits: bool
+) -> None:
+    """Also if the run waits for that try already when it is cancelled."""
+    app = Stepfast(url, settings=SETTINGS)
+    order = stubborn_order_of(app, calls)
+    async with app:
+        run = await app.start(order)
+        await lose(app, tables, "charge", 1)
+        if waits:
+            await app.drain()
+            assert (await run.info()).waiting_for == "retry"
+        await run.cancel()
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+        assert (await run.info()).status == "compensated"
+    assert calls == {"charge": 3, "refund receipt 3": 1}
 
 
 async def test_also_if_it_was_cancelled_before_its_worker_died(url: str, tables: Tables, calls: Calls) -> None:

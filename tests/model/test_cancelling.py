@@ -10,11 +10,22 @@ from stepfast.model.cancelling import goes_on_first, may_have_acted
 
 
 @pytest.mark.parametrize(
-    ("losses", "status", "first"),
-    [(0, "queued", False), (1, "queued", True), (1, "paused", True), (1, "waiting", False), (2, "queued", False)],
+    ("losses", "status", "waiting_for", "first"),
+    [
+        (0, "queued", None, False),
+        (1, "queued", None, True),
+        (1, "paused", None, True),
+        (1, "waiting", "signal, time", False),
+        (1, "waiting", "retry", True),
+        (1, "waiting", "signal, retry", True),
+        (1, "waiting", "check", True),
+        (1, "waiting", "signal, child, time, graph, more", True),
+        (2, "queued", None, False),
+    ],
 )
-def test_after_one_loss_a_record_comes_first(losses: int, status: str, first: bool) -> None:
-    assert goes_on_first(losses, status) == first
+def test_after_one_loss_a_record_comes_first(losses: int, status: str, waiting_for: str | None, first: bool) -> None:
+    """One that waits for others has come to the end of what it had begun, unless a step waits for its next try."""
+    assert goes_on_first(losses, status, waiting_for) == first
 
 
 @pytest.mark.parametrize(
@@ -33,4 +44,5 @@ def test_a_suspect_says_which_step_may_have_acted(running: str | None, last: str
 
 def test_nobody_else_says_so() -> None:
     assert may_have_acted(1, "queued", "charge", None) is None
-    assert may_have_acted(3, "waiting", "charge", None) is None
+    assert may_have_acted(3, "waiting", "charge", None, "time") is None
+    assert may_have_acted(3, "waiting", "charge", None, "retry") is not None

@@ -193,6 +193,8 @@ class Waits:
             return
         if any(future.done() for future in self._open):
             return  # what it waited for has come, in this very turn of the loop: it is about to go on
+        if execution.settles_loss and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
+            return  # whether the step has acted is known after its next try: only then is the run cancelled
         children = Counter(
             wait.group or future for future, wait in self._open.items() if wait.what == status.WAITING_CHILD
         )

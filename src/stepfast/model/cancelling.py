@@ -36,16 +36,27 @@ class Traces(NamedTuple):
 NO_TRACES = Traces()
 
 
-def goes_on_first(losses: int, run_status: str) -> bool:
-    """Whether a run that nobody holds is to come to a new record before it is cancelled. One that waits has come to the
-    end of what it had begun."""
-    return 0 < losses < SUSPECT_LOSSES and run_status != status.WAITING
+_UNSETTLED = frozenset({status.WAITING_RETRY, status.WAITING_CHECK, status.WAITING_MORE})
+"""What a run may wait for while one of its steps is between two tries. A check is named alone in any case."""
 
 
-def may_have_acted(losses: int, run_status: str, running: str | None, last: str | None) -> str | None:
+def at_rest(run_status: str, waiting_for: str | None) -> bool:
+    """Whether a run has come to the end of all that it had begun, and waits for others. A step that waits for its next
+    try has not: an earlier one may have acted, when a worker died with it."""
+    return run_status == status.WAITING and _UNSETTLED.isdisjoint((waiting_for or "").split(", "))
+
+
+def goes_on_first(losses: int, run_status: str, waiting_for: str | None = None) -> bool:
+    """Whether a run that nobody holds is to come to a new record before it is cancelled."""
+    return 0 < losses < SUSPECT_LOSSES and not at_rest(run_status, waiting_for)
+
+
+def may_have_acted(
+    losses: int, run_status: str, running: str | None, last: str | None, waiting_for: str | None = None
+) -> str | None:
     """The error of a suspect that is cancelled at once: which step may have acted, as far as rows can tell. ``running``
     is a step that was seen under way without an outcome, ``last`` the last one that has a record."""
-    if losses < SUSPECT_LOSSES or run_status == status.WAITING:
+    if losses < SUSPECT_LOSSES or at_rest(run_status, waiting_for):
         return None
     if running is not None:
         step = f"step {running!r}"
@@ -69,7 +80,7 @@ def way_to_cancel(run: Standing, undoable: bool = False) -> Way:
         return "mark"
     if run.is_dag:
         return "undo" if run.ended else "fail"
-    if not run.ended and goes_on_first(run.losses, run.status):
+    if not run.ended and goes_on_first(run.losses, run.status, run.waiting_for):
         return "first"
     return "undo" if undoable else "end"
 
@@ -81,7 +92,7 @@ def cancel(run: Standing, traces: Traces, now: int, number: int = 0) -> Standing
         return mark(run)
     if way == "first":
         return go_on_first(run, now, number)
-    error = None if run.ended else may_have_acted(run.losses, run.status, traces.running, traces.last)
+    error = None if run.ended else may_have_acted(run.losses, run.status, traces.running, traces.last, run.waiting_for)
     told = run if error is None else replace(run, error=error)
     return begin_undo(told, now, number) if way == "undo" else end(told, traces.between, now)
 
@@ -91,7 +102,7 @@ def end_open_step(step: Standing, traces: Traces, now: int, number: int = 0) -> 
     is cancelled; if a worker holds it, it is marked. What it has completed of its own, and can be undone, is undone."""
     if step.held:
         return mark(step)
-    if goes_on_first(step.losses, step.status):
+    if goes_on_first(step.losses, step.status, step.waiting_for):
         return go_on_first(step, now, number)
     if step.begun and traces.undoable:
         return begin_undo(step, now, number)

@@ -190,7 +190,7 @@ class Dags:
     ) -> None:
         ids = await self.lock_open(connection, dag_ids)
         about = await connection.fetch(self._sql["about_to_cancel"], ids)
-        first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"])]
+        first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"], row["waiting_for"])]
         rows = await connection.fetch(self._sql["end_open_steps"], ids, now, first)
         effects.marked |= {str(row["id"]): str(row["worker"]) for row in rows if row["worker"] is not None}
         effects.lanes |= {_lane(row) for row in rows if row["first"]}

@@ -112,8 +112,11 @@ class Operators:
 async def cancel_locked(connection: Any, statements: dict[str, str], ids: list[str]) -> list[Cancelled]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children."""
     about = await connection.fetch(statements["about_to_cancel"], ids)
-    first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"])]
-    errors = {row["id"]: may_have_acted(row["losses"], row["status"], row["running"], row["last"]) for row in about}
+    first = [row["id"] for row in about if goes_on_first(row["losses"], row["status"], row["waiting_for"])]
+    errors = {
+        row["id"]: may_have_acted(row["losses"], row["status"], row["running"], row["last"], row["waiting_for"])
+        for row in about
+    }
     errors = {run_id: error for run_id, error in errors.items() if error is not None}
     rows = await connection.fetch(statements["cancel"], ids, first, list(errors), list(errors.values()))
     found = [(row, _cancelled(row)) for row in rows]

@@ -9,7 +9,7 @@ FROM {schema}.runs WHERE id = $1 FOR NO KEY UPDATE;
 -- name: about_to_cancel
 -- What is decided by when runs are cancelled that nobody holds: their losses, a step that was seen under way and has no
 -- outcome, and the last one that has.
-SELECT r.id, r.status, r.losses,
+SELECT r.id, r.status, r.losses, r.waiting_for,
        (SELECT p.name FROM {schema}.progress p
         WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = p.run_id
                                               AND s.branch = p.branch AND s.position = p.position)
@@ -17,7 +17,7 @@ SELECT r.id, r.status, r.losses,
        (SELECT s.name FROM {schema}.steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) AS last
 FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 WHERE r.losses > 0 AND r.worker IS NULL AND NOT r.undoing AND (r.graph IS NULL OR r.dag_id IS NOT NULL)
-  AND r.status IN ('queued', 'paused');
+  AND r.status IN ('queued', 'paused', 'waiting');
 
 -- name: cancel
 -- Runs locked in this transaction. One that a worker holds is marked, for its owner to end; any other ends here, or if

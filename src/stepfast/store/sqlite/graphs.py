@@ -76,6 +76,7 @@ class OpenStep(NamedTuple):
     priority: int
     losses: int
     status: str
+    waiting_for: str | None
 
     @property
     def lane(self) -> Lane:
@@ -171,7 +172,7 @@ def _end(
     if held:
         database.execute(sql["ask_steps"], (which,))
     free = [step for step in steps if step.worker is None]
-    first = [step for step in free if goes_on_first(step.losses, step.status)]
+    first = [step for step in free if goes_on_first(step.losses, step.status, step.waiting_for)]
     for step in first:
         database.execute(sql["go_on_first"], (step.id,))
     free = [step for step in free if step not in first]

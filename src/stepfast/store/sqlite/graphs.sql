@@ -74,7 +74,7 @@ SELECT json_group_array(json_array(
     r.dag_id, r.id, r.started_at IS NOT NULL, r.worker,
     r.started_at IS NOT NULL AND EXISTS (
         SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed'),
-    r.queue, r.workflow, r.priority, r.losses, r.status))
+    r.queue, r.workflow, r.priority, r.losses, r.status, r.waiting_for))
 FROM {prefix}runs AS r
 WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
   AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');

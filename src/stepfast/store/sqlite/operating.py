@@ -90,7 +90,7 @@ def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
         return run.says(done=True)
     if run.is_dag and not run.ended:
         return _cancel_dag(database, sql, run, run_id)
-    if goes_on_first(run.losses, run.status) and not run.ended:
+    if goes_on_first(run.losses, run.status, run.waiting_for) and not run.ended:
         database.execute(sql["go_on_first"], (run_id,))
         return run.says(done=True, ready=True)
     if not run.ended:
@@ -105,7 +105,7 @@ def cancel(database: sqlite3.Connection, sql: dict[str, str], run_id: str) -> As
 
 def _name_lost_step(database: sqlite3.Connection, sql: dict[str, str], run: Standing, run_id: str) -> None:
     running, last = database.execute(sql["last_steps"], {"run": run_id}).fetchone()
-    error = may_have_acted(run.losses, run.status, running, last)
+    error = may_have_acted(run.losses, run.status, running, last, run.waiting_for)
     if error is not None:
         database.execute(sql["say_error"], (error, run_id))
 
