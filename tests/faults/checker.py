@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from tests.faults import rules
@@ -41,6 +42,7 @@ from tests.faults.evidence import (
     Move,
     Place,
     Step,
+    Write,
 )
 
 BY_ACT = frozenset({"step", "transaction", "undo", "wait_until"})
@@ -120,10 +122,39 @@ def _results(evidence: Evidence, cases: dict[str, Case]) -> Iterator[Violation]:
 # -- the row -------------------------------------------------------------------------------------------------------
 
 
-def _only_mail(move: Move) -> bool:
-    """Whether the row only counts a signal that is kept for a retry."""
-    same = (move.status, move.claim, move.attempt) == (move.old_status, move.old_claim, move.old_attempt)
-    return same and move.worker is None and move.due is None and move.status in ("failed", "cancelled")
+def _after_its_end(evidence: Evidence, case: Case) -> Iterator[Violation]:
+    """What has ended changes no more; but one that can be retried keeps the signals that are sent to it, and its row
+    counts them."""
+    counted = 0
+    for before, move in pairwise(case.moves):
+        if move.old_status not in TERMINAL:
+            continue
+        if _only_mail(before, move):
+            counted += move.wakes - before.wakes
+        else:
+            yield Violation("ended twice", case.id, f"changed from {move.old_status} to {move.status} after its end")
+    sent = {signal.nonce for signal in evidence.signals if counted and signal.run in _chain_of(evidence, case)}
+    if counted > len(sent):
+        text = f"{counted} signals were counted after its end, and {len(sent)} were sent in all"
+        yield Violation("ended twice", case.id, text)
+
+
+def _only_mail(before: Move, move: Move) -> bool:
+    """Whether the row only counts signals, and nothing else of it has changed."""
+    old = (move.old_status, move.old_claim, move.old_attempt, move.old_losses, move.old_worker, None, None, before.ends)
+    new = (move.status, move.claim, move.attempt, move.losses, move.worker, move.due, move.asked, move.ends)
+    return old == new and move.worker is None and move.wakes > before.wakes and move.status in ("failed", "cancelled")
+
+
+def _chain_of(evidence: Evidence, case: Case) -> set[str]:
+    """The run and those that it continues: what is sent to them is handed on."""
+    origins = {row.id: row.origin for row in evidence.runs}
+    found = set[str]()
+    run_id: str | None = case.id
+    while run_id is not None and run_id not in found:
+        found.add(run_id)
+        run_id = origins.get(run_id)
+    return found
 
 
 def _end(evidence: Evidence, case: Case) -> Iterator[Violation]:
@@ -138,9 +169,7 @@ def _end(evidence: Evidence, case: Case) -> Iterator[Violation]:
     ends = [move for move in case.moves if move.status in TERMINAL and move.old_status != move.status]
     if case.moves and len(ends) != 1:
         yield Violation("ended twice", case.id, f"it ended {len(ends)} times")
-    for move in case.moves:
-        if move.old_status in TERMINAL and not _only_mail(move):
-            yield Violation("ended twice", case.id, f"changed from {move.old_status} to {move.status} after its end")
+    yield from _after_its_end(evidence, case)
     if not _may_end_so(evidence, case):
         yield Violation("failed", case.id, f"{row.workflow} ended {row.status} ({row.reason}), but should not")
 
@@ -217,10 +246,11 @@ def _records(_: Evidence, case: Case) -> Iterator[Violation]:
     for step in case.steps:
         if step.kind in BY_ACT and step.status in ("completed", "failed"):
             yield from _made(case, step)
-    waits = {step.place for step in case.steps if step.kind not in BY_ACT}  # one that failed is among the tries, too
+    records: list[Step | Write] = [*case.steps, *case.writes]
+    in_vain = {(r.place, r.claim) for r in records if r.kind not in BY_ACT and r.status == "failed"}
     for row in case.tries:
-        if row.position < 0 or row.place in waits:
-            continue
+        if row.position < 0 or (row.place, row.claim) in in_vain:
+            continue  # an attempt; or a wait that failed, which is among the tries too, in the claim that recorded it
         if not any(act.does in (RAISES, LATE) for act in _acts_of(case, row.place, row.claim)):
             yield Violation("made up", case.id, f"{_at(row.place)}: a failed try on record, but no act failed")
 

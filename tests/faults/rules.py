@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from tests.faults.cases import SLACK, TERMINAL, Case, Violation, load
-from tests.faults.evidence import DELETED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish
+from tests.faults.cases import OPEN_RECORD, SLACK, TERMINAL, Case, Violation, load
+from tests.faults.evidence import CHANGED, DELETED, INSERTED, UNDO, Act, Evidence, Place, Run, Signal, Step, Wish, Write
 
 Cases = Mapping[str, Case]
 
@@ -170,9 +170,18 @@ def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
 
 
 def _to_know(case: Case, act: Act) -> bool:
-    """Whether it was called to learn what a worker that died may have done: once, before the claim's first record."""
-    lost = any(move.claim == act.claim and move.status == "running" and move.losses == 1 for move in case.moves)
-    return lost and all(act.at <= step.at + SLACK for step in case.steps if step.claim == act.claim)
+    """Whether it was called to learn what a worker that died may have done: before the claim's first record, which need
+    not be there any more, and after one loss only. What comes after a record in its own line comes too late, however
+    soon it comes."""
+    lost = any(
+        (move.claim, move.status, move.losses) == (act.claim, "running", 1) and move.old_claim < move.claim
+        for move in case.moves
+    )
+    written = [write for write in case.writes if write.what in (INSERTED, CHANGED)]
+    records: list[Step | Write] = [*case.steps, *written]
+    made = [r for r in records if r.claim == act.claim and r.status != OPEN_RECORD]
+    after = any(record.branch == act.branch and record.position < act.needs for record in made)
+    return lost and not after and all(act.at <= record.at + SLACK for record in made)
 
 
 def _pause_stands(wishes: list[Wish], at: int) -> bool:

@@ -439,6 +439,75 @@ def go_on_after_the_cancellation(e: Evidence) -> None:
     e.moves += [Move(2 * S, "doomed", 2, 1, "running", "queued", "w", None, asked="cancel")]
 
 
+def go_on_after_a_loss(e: Evidence, losses: int = 1) -> None:
+    """The worker died with it; so it goes on to its next record first, and is cancelled then."""
+    end = next(n for n, move in enumerate(e.moves) if move.run == "doomed" and move.status == "cancelled")
+    e.moves[end : end + 1] = [
+        Move(1 * S, "doomed", 1, 1, "queued", "running", None, "w", losses=losses, asked="cancel"),
+        Move(2 * S, "doomed", 2, 1, "running", "queued", "w", None, losses=losses, old_losses=losses, asked="cancel"),
+        Move(9 * S, "doomed", 2, 2, "cancelled", "running", None, "w", losses=losses, old_losses=losses),
+    ]
+    e.faults.append(Fault(100, KILLED, 40 * MS, 40 * MS))
+    e.acts.append(Act(3 * S, "doomed", "", 2, "work", 2, 1, 100, "more", needs=2))
+    e.steps.append(Step("doomed", 2, "work", 2, 3, "completed", '"more"', 3 * S + 5 * MS))
+
+
+def go_on_with_a_suspect(e: Evidence) -> None:
+    go_on_after_a_loss(e, losses=2)
+
+
+def go_on_past_the_record(e: Evidence) -> None:
+    """So soon after it that the clocks could not tell."""
+    go_on_after_a_loss(e)
+    e.acts.append(Act(3 * S + 6 * MS, "doomed", "", 3, "work", 2, 1, 100, "much more", needs=3))
+
+
+def go_on_past_a_record_that_is_gone(e: Evidence) -> None:
+    """In another line, and the first record of the claim was forgotten since."""
+    go_on_after_a_loss(e)
+    e.steps.pop()
+    e.writes += [Write(3 * S + 5 * MS, what, "doomed", 2, 2, 2, '"more"') for what in (INSERTED, DELETED)]
+    e.acts.append(Act(4 * S, "doomed", "", 0, "work", 2, 1, 100, "much more", branch="0.1"))
+
+
+def signal_what_has_failed(e: Evidence) -> None:
+    """It is kept for a retry, and counted."""
+    e.signals.append(Signal(9500 * MS, "brat", "word", "s", 9, "kept", 9600 * MS))
+    e.letters.append(Letter("brat", "signal", "word", '"kept"'))
+    e.moves.append(Move(9550 * MS, "brat", 1, 1, "failed", "failed", None, None, wakes=1))
+
+
+def touch_what_has_failed(e: Evidence) -> None:
+    signal_what_has_failed(e)
+    e.moves[-1] = dataclasses.replace(e.moves[-1], wakes=0)
+
+
+def lose_what_has_failed(e: Evidence) -> None:
+    signal_what_has_failed(e)
+    e.moves[-1] = dataclasses.replace(e.moves[-1], losses=1)
+
+
+def count_a_signal_that_nobody_sent(e: Evidence) -> None:
+    signal_what_has_failed(e)
+    e.moves.append(Move(9560 * MS, "brat", 1, 1, "failed", "failed", None, None, wakes=2))
+
+
+def signal_what_has_completed(e: Evidence) -> None:
+    e.moves.append(Move(9550 * MS, "ear", 1, 1, "completed", "completed", None, None, wakes=1))
+
+
+def log_a_wait_that_failed(e: Evidence) -> None:
+    e.tries.append(Try("parent", 2, 1, 1, 1, 4 * S))
+
+
+def log_a_wait_that_went_well(e: Evidence) -> None:
+    e.tries.append(Try("ear", 0, 1, 1, 1, 100 * MS))
+
+
+def log_a_wait_for_another_claim(e: Evidence) -> None:
+    e.tries.append(Try("parent", 2, 2, 1, 1, 4 * S))
+
+
 def hand_out_what_is_paused(e: Evidence) -> None:
     n = next(n for n, move in enumerate(e.moves) if move.run == "held" and move.old_status == "paused")
     e.moves[n : n + 2] = [Move(2 * S, "held", 2, 1, "running", "paused", "w", None)]
@@ -555,6 +624,15 @@ VIOLATIONS: list[tuple[Callable[[Evidence], None], str]] = [
     (cancel_although_it_was_refused, "cancelled by nobody"),
     (fail_what_was_cancelled, "not cancelled"),
     (go_on_after_the_cancellation, "acted after its cancel"),
+    (go_on_with_a_suspect, "acted after its cancel"),
+    (go_on_past_the_record, "acted after its cancel"),
+    (go_on_past_a_record_that_is_gone, "acted after its cancel"),
+    (touch_what_has_failed, "ended twice"),
+    (lose_what_has_failed, "ended twice"),
+    (count_a_signal_that_nobody_sent, "ended twice"),
+    (signal_what_has_completed, "ended twice"),
+    (log_a_wait_that_went_well, "made up"),
+    (log_a_wait_for_another_claim, "made up"),
     (hand_out_what_is_paused, "claimed while paused"),
     (pause_after_the_resume, "paused by nobody"),
     (leave_a_run_paused, "left behind"),
@@ -678,6 +756,9 @@ LEGAL = [
     send_two_signals_at_the_same_time,
     lose_what_a_failed_run_had_in_its_box,
     lose_a_worker_during_an_undo,
+    go_on_after_a_loss,
+    signal_what_has_failed,
+    log_a_wait_that_failed,
     come_back_from_the_ice,
 ]
 
