@@ -56,6 +56,10 @@ test-oldest: ## run the tests with the oldest dependencies that the package says
 	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-oldest "$$python" tools/bootstrap.py --oldest
 	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
 
+.PHONY: test-upgrade
+test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables (REF=v0.1.0; needs the git history)
+	$(BIN)/python tools/upgrade.py $(REF)
+
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each)
 	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) tests/faults $(ARGS)
