@@ -47,7 +47,7 @@ with a second line"""
 
 
 def test_what_the_library_raised_itself_keeps_its_message() -> None:
-    head, own = "Traceback (most recent call last):", '  File "/x/stepfast/engine/line.py", line 1, in f\n    go()'
+    head, own = "Traceback (most recent call last):", '  File "/x/stepfast/engine/cursor.py", line 1, in f\n    go()'
     assert own_code_only(f"{head}\n{own}\nContextMisuse: await it") == "ContextMisuse: await it"
 
 

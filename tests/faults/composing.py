@@ -192,7 +192,7 @@ def add_to(
         seen: dict[str, Any] = {}
 
         def see(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            key = f":{ctx._line.position}"
+            key = f":{ctx._cursor.position}"
             try:
                 value = call(*args, **options)
             except (ChildFailed, SignalTimeout):
@@ -299,7 +299,7 @@ def add_to(
         await notes.see(ctx.step(work, 2, pause))
 
         async def one(ctx: Context, number: int) -> None:
-            await notes.see(ctx.transaction(write_row(ctx, (ctx._line.branch, 0), 0, pause)))
+            await notes.see(ctx.transaction(write_row(ctx, (ctx._cursor.branch, 0), 0, pause)))
 
         await ctx.map(one, range(3))
         return notes.told()

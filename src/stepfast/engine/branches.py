@@ -1,4 +1,4 @@
-"""Several lines of work in one run. Each branch counts its own positions, so that all replay the same whatever finished
+"""Several branches in one run. Each branch counts its own positions, so that all replay the same whatever finished
 first; and whoever waits for several gets them in the order of the code, not of the clock.
 """
 
@@ -16,11 +16,11 @@ from ..model import status
 from ..model.records import StepRecord
 from ..settings import FORMAT
 from .children import ResultCall
+from .cursor import Cursor, branches_around, sub_branch
 from .durable_call import DurableCall, Race, as_given_up
 from .failure import ending_record
-from .line import Line, branches_around, sub_branch
 from .races import FIRST
-from .scope import current_line
+from .scope import current_cursor
 from .signals import SignalCall
 from .signature import name_of
 from .step_call import EXITS, being_cancelled, exited
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TURNS = 5
 """Turns of the event loop that a task needs at most to go on after another has ended."""
-Body = Callable[[Line], Awaitable[Any]]
+Body = Callable[[Cursor], Awaitable[Any]]
 
 
 class BranchCall(DurableCall[T]):
@@ -40,19 +40,19 @@ class BranchCall(DurableCall[T]):
 
     __slots__ = ("_body",)
 
-    def __init__(self, execution: Execution, line: Line, name: str, body: Body, where: str) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor, name: str, body: Body, where: str) -> None:
         self._body = body
-        super().__init__(execution, line, "branch", name, where)
+        super().__init__(execution, cursor, "branch", name, where)
 
     async def _perform(self) -> T:
-        execution, line = self._execution, Line(sub_branch(self.branch, self.position), outer=self._line)
+        execution, cursor = self._execution, Cursor(sub_branch(self.branch, self.position), outer=self._cursor)
         try:
-            (outcome,) = await finish_all(execution, self._line, [run_branch(execution, line, self._body)])
+            (outcome,) = await finish_all(execution, self._cursor, [run_branch(execution, cursor, self._body)])
         except asyncio.CancelledError:
             self.give_up()
             raise
         if isinstance(outcome, BaseException):
-            self._execution.surfaced(outcome, self._line)
+            self._execution.surfaced(outcome, self._cursor)
             raise outcome
         return outcome  # type: ignore[no-any-return]
 
@@ -70,9 +70,9 @@ class MapCall(DurableCall[list[T]]):
     def __init__(
         self,
         execution: Execution,
-        line: Line,
+        cursor: Cursor,
         name: str,
-        body: Callable[[Line, Any], Awaitable[Any]],
+        body: Callable[[Cursor, Any], Awaitable[Any]],
         items: Iterable[Any],
         limit: int | None,
         return_errors: bool,
@@ -82,21 +82,21 @@ class MapCall(DurableCall[list[T]]):
         self._items = list(items)
         self._limit = limit
         self._return_errors = return_errors
-        super().__init__(execution, line, "map", name, where)
+        super().__init__(execution, cursor, "map", name, where)
 
     async def _perform(self) -> list[T]:
         execution, results = self._execution, [None] * len(self._items)
         todo = iter(enumerate(self._items))
         width = min(len(self._items), self._limit or len(self._items))
         try:
-            ends = await finish_all(execution, self._line, [self._work(todo, results) for _ in range(width)])
+            ends = await finish_all(execution, self._cursor, [self._work(todo, results) for _ in range(width)])
         except asyncio.CancelledError:
             self.give_up()
             raise
         released = [end for end in ends if isinstance(end, BaseException)]
         if released:
             raise released[0]
-        return given(execution, self._line, results, self._return_errors)
+        return given(execution, self._cursor, results, self._return_errors)
 
     def give_up(self) -> None:
         """It lost a race or its time was up, and all that belongs to it goes with it."""
@@ -108,9 +108,9 @@ class MapCall(DurableCall[list[T]]):
         depends on the clock, and a replay must find the same."""
         stopped: HistoryEnded | None = None
         for index, item in todo:
-            line = Line(sub_branch(self.branch, self.position, index), outer=self._line)
+            cursor = Cursor(sub_branch(self.branch, self.position, index), outer=self._cursor)
             try:
-                results[index] = await run_branch(self._execution, line, lambda line: self._body(line, item))  # noqa: B023
+                results[index] = await run_branch(self._execution, cursor, lambda cursor: self._body(cursor, item))  # noqa: B023
             except Exception as error:
                 results[index] = Failed(error)
             except HistoryEnded as error:
@@ -125,9 +125,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
     __slots__ = ("_runners",)
     _is_held = False  # it does nothing itself, and what is recorded may be of its runners
 
-    def __init__(self, execution: Execution, line: Line, runners: dict[str, DurableCall[Any]], where: str) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor, runners: dict[str, DurableCall[Any]], where: str) -> None:
         self._runners = runners
-        super().__init__(execution, line, FIRST, FIRST, where)
+        super().__init__(execution, cursor, FIRST, FIRST, where)
 
     def give_up(self) -> None:
         """It lost a race around it, and its runners with it."""
@@ -164,7 +164,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             beyond = execution.beyond
             known = [call for call in calls if call.has_outcome or isinstance(call, (BranchCall, MapCall, FirstCall))]
             try:
-                await finish_all(execution, self._line, [as_coroutine(call) for call in known])
+                await finish_all(execution, self._cursor, [as_coroutine(call) for call in known])
             except NonDeterminismError:
                 if self._record is None:
                     raise
@@ -195,7 +195,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             self._execution.lost_race((self.branch, self.position), lost)
         await self._record_winner(winner)
         if error is not None:
-            self._execution.surfaced(error, self._line)
+            self._execution.surfaced(error, self._cursor)
         return winner, tasks[winner].result()
 
     def _close_losers(self, winner: str) -> None:
@@ -271,14 +271,16 @@ class Failed:
         self.error = error
 
 
-async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], ...], return_errors: bool) -> list[Any]:
+async def gather(
+    execution: Execution, cursor: Cursor, calls: tuple[Awaitable[Any], ...], return_errors: bool
+) -> list[Any]:
     """``ctx.gather``: all of them, in the order they were given. All come to their end before an error is raised."""
     group = object()
     for call in calls:
         if isinstance(call, ResultCall):
             call.group = group
     try:
-        outcomes = await finish_all(execution, line, [as_coroutine(call) for call in calls])
+        outcomes = await finish_all(execution, cursor, [as_coroutine(call) for call in calls])
     except asyncio.CancelledError:
         for call in calls:
             if isinstance(call, (DurableCall, UnplacedCall)):
@@ -288,14 +290,14 @@ async def gather(execution: Execution, line: Line, calls: tuple[Awaitable[Any], 
     if released:
         raise released[0]
     results = [Failed(end) if isinstance(end, Exception) else end for end in outcomes]
-    return given(execution, line, results, return_errors)
+    return given(execution, cursor, results, return_errors)
 
 
-def given(execution: Execution, line: Line, results: list[Any], return_errors: bool) -> list[Any]:
+def given(execution: Execution, cursor: Cursor, results: list[Any], return_errors: bool) -> list[Any]:
     """The results; the first error in the order of the code is raised, unless errors are wanted as results."""
     failed = [result.error for result in results if isinstance(result, Failed)]
     for error in failed:
-        execution.surfaced(error, line)
+        execution.surfaced(error, cursor)
     if failed and not return_errors:
         first, *others = failed
         if (record := ending_record(first)) is not None:
@@ -304,16 +306,16 @@ def given(execution: Execution, line: Line, results: list[Any], return_errors: b
     return [result.error if isinstance(result, Failed) else result for result in results]
 
 
-async def run_branch(execution: Execution, line: Line, body: Body) -> Any:
+async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
     """The code of a branch, counted as at work whenever none of its calls is."""
-    line.owner = asyncio.current_task()
-    current_line.set(line)
+    cursor.owner = asyncio.current_task()
+    current_cursor.set(cursor)
     if execution.closed is not None:
         raise execution.closed
     execution.busy += 1
     failed = True
     try:
-        result = await body(line)
+        result = await body(cursor)
         failed = False
         return result
     except EXITS as error:
@@ -324,15 +326,15 @@ async def run_branch(execution: Execution, line: Line, body: Body) -> Any:
         raise
     finally:
         if execution.given_up:
-            execution.branch_ended(line.branch, failed)
-        line.owner = None
+            execution.branch_ended(cursor.branch, failed)
+        cursor.owner = None
         execution.busy -= 1
         execution.look_soon()
 
 
 class Party:
-    """Those whom a line waits for: all of them, or only so many. The one that ends the wait hands over before it is
-    gone: until the line goes on, the run must not look as if it only waited."""
+    """Those whom a branch waits for: all of them, or only so many. The one that ends the wait hands over before it is
+    gone: until the branch goes on, the run must not look as if it only waited."""
 
     def __init__(self, execution: Execution, left: int) -> None:
         self._execution = execution
@@ -347,7 +349,7 @@ class Party:
             self._execution.busy += 1
 
     def over(self) -> None:
-        """The line goes on, and is counted itself."""
+        """The branch goes on, and is counted itself."""
         self._left = 0
         if self._handed_over:
             self._execution.busy -= 1
@@ -377,11 +379,11 @@ def _has_begun(execution: Execution) -> None:
     execution.look_soon()
 
 
-async def finish_all(execution: Execution, line: Line, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Do all of them at once: their results or errors, in order."""
     party = Party(execution, len(works))
     tasks = [spawn(execution, work, party) for work in works]
-    execution.hold(line)
+    execution.hold(cursor)
     try:
         execution.stop_if_late()
         if tasks:
@@ -394,7 +396,7 @@ async def finish_all(execution: Execution, line: Line, works: list[Coroutine[Any
         # see it. The next call is stopped.
         execution.late_stops |= {asyncio.current_task()}
     finally:
-        execution.release(line)
+        execution.release(cursor)
         party.over()
     outcomes = [_outcome(task) for task in tasks]
     if execution.closed is not None:

@@ -11,9 +11,9 @@ from ..model import status
 from ..model.ids import child_id
 from ..model.records import Mail, NewRun, Outcome, Parent, StepRecord, StepWith
 from ..settings import FORMAT
+from .cursor import Cursor
 from .durable_call import DurableCall, call_line
-from .line import Line
-from .scope import current_line
+from .scope import current_cursor
 from .workflow import Workflow
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class ChildRun(Generic[O]):
 
     def result(self) -> ResultCall[O]:
         """The result of the child, recorded in this run; ChildFailed if the child has none."""
-        line = current_line.get() or self._execution.main
-        self._execution.check_caller(line)
-        return ResultCall(self._execution, line, self._child, call_line(2))
+        cursor = current_cursor.get() or self._execution.main
+        self._execution.check_caller(cursor)
+        return ResultCall(self._execution, cursor, self._child, call_line(2))
 
 
 class StartCall(DurableCall[ChildRun[O]]):
@@ -62,7 +62,7 @@ class StartCall(DurableCall[ChildRun[O]]):
     def __init__(
         self,
         execution: Execution,
-        line: Line,
+        cursor: Cursor,
         workflow: Workflow[Any, Any] | str,
         input: Any,
         options: dict[str, Any],
@@ -71,8 +71,8 @@ class StartCall(DurableCall[ChildRun[O]]):
         self._workflow = workflow
         self._input = input
         self._options = options
-        self._child = _Child(workflow, child_id(execution.run_id, line.branch, line.position))
-        super().__init__(execution, line, "start", self._child.workflow, where)
+        self._child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
+        super().__init__(execution, cursor, "start", self._child.workflow, where)
 
     async def _go(self) -> ChildRun[O]:
         runs = await new_child(self, self._workflow, self._input, self._options, self._child)
@@ -91,11 +91,11 @@ class ResultCall(DurableCall[O]):
 
     __slots__ = ("_child", "group")
 
-    def __init__(self, execution: Execution, line: Line, child: _Child, where: str, kind: str = RESULT) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor, child: _Child, where: str, kind: str = RESULT) -> None:
         self._child = child
         self.group: object | None = None
         """Set where several have to end before the code goes on."""
-        super().__init__(execution, line, kind, child.workflow, where)
+        super().__init__(execution, cursor, kind, child.workflow, where)
 
     async def _go(self) -> O:
         mail = await self._end_of_child()
@@ -184,7 +184,7 @@ class ChildCall(ResultCall[O]):
     def __init__(
         self,
         execution: Execution,
-        line: Line,
+        cursor: Cursor,
         workflow: Workflow[Any, Any] | str,
         input: Any,
         options: dict[str, Any],
@@ -193,8 +193,8 @@ class ChildCall(ResultCall[O]):
         self._workflow = workflow
         self._input = input
         self._options = options
-        child = _Child(workflow, child_id(execution.run_id, line.branch, line.position))
-        super().__init__(execution, line, child, where, "call")
+        child = _Child(workflow, child_id(execution.run_id, cursor.branch, cursor.position))
+        super().__init__(execution, cursor, child, where, "call")
 
     async def _go(self) -> O:
         if self._record is None:
@@ -207,7 +207,7 @@ class ChildCall(ResultCall[O]):
 
 
 def recall_ends(execution: Execution) -> None:
-    """The ends of children that are on record; a line that lost a race since has taken them, and is not replayed."""
+    """The ends of children that are on record; a branch that lost a race since has taken them, and is not replayed."""
     execution.ends_recalled = True
     payloads = execution.recorder.payloads
     for record in execution.history.records.values():

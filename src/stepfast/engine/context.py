@@ -156,14 +156,14 @@ class Context(ContextBase):
     def branch(
         self, function: Callable[Concatenate[Context, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> BranchCall[T]:
-        """A line of work of its own, beside this one: ``async def g(ctx, order)`` with steps of its own."""
+        """A branch beside this one: ``async def g(ctx, order)`` with steps of its own."""
         self._check("ctx.branch")
         execution = self._execution
         return BranchCall(
             execution,
-            self._line,
+            self._cursor,
             name_of(function),
-            lambda line: to_await(function, function(Context(execution, line), *args, **kwargs)),
+            lambda cursor: to_await(function, function(Context(execution, cursor), *args, **kwargs)),
             call_line(2),
         )
 
@@ -201,9 +201,9 @@ class Context(ContextBase):
         execution = self._execution
         return MapCall(
             execution,
-            self._line,
+            self._cursor,
             name_of(function),
-            lambda line, item: to_await(function, function(Context(execution, line), item)),
+            lambda cursor, item: to_await(function, function(Context(execution, cursor), item)),
             items,
             limit,
             return_errors,
@@ -228,16 +228,16 @@ class Context(ContextBase):
         """All of these at once, their results in the order given. All come to their end before an error is raised;
         ``return_errors=True`` gives the errors among the results instead."""
         self._refuse_options("ctx.gather")
-        execution, line = self._execution, self._line
-        execution.check_caller(line)
-        return UnplacedCall(execution, line, "ctx.gather(…)", lambda: gather(execution, line, calls, return_errors))
+        execution, cursor = self._execution, self._cursor
+        execution.check_caller(cursor)
+        return UnplacedCall(execution, cursor, "ctx.gather(…)", lambda: gather(execution, cursor, calls, return_errors))
 
     def first(self, *unnamed: Never, **calls: DurableCall[Any]) -> FirstCall:
         """A race: ``winner, value = await ctx.first(paid=ctx.wait_signal("paid"), late=ctx.sleep(3600))``. Who won is
         recorded; the others are given up, and a signal they waited for stays in the mailbox."""
         self._check("ctx.first")
         check_runners(unnamed, calls)
-        return FirstCall(self._execution, self._line, calls, call_line(2))
+        return FirstCall(self._execution, self._cursor, calls, call_line(2))
 
     # -- data ----------------------------------------------------------------------------------------------------
 

@@ -23,10 +23,10 @@ from ..model.names import OWN_KEYS, check_name, check_signal
 from ..model.payload import check_type
 from ..model.records import RUN_ITSELF, NewRun, RunShape, StepDone, StepRunning, ValueSet
 from .children import ChildCall, StartCall
+from .cursor import Cursor
 from .declaring import check_called, check_undo_call
 from .durable_call import call_line, step_key
 from .execution import Execution
-from .line import Line
 from .matching import PATCH, UNDO
 from .options import StepKeywords
 from .polling import UntilCall
@@ -61,9 +61,9 @@ class ContextBase:
     _options: StepOptions = NO_OPTIONS
     """What ``ctx.options`` was given, in the context that it gave."""
 
-    def __init__(self, execution: Execution, line: Line | None = None) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor | None = None) -> None:
         self._execution = execution
-        self._line = execution.main if line is None else line
+        self._cursor = execution.main if cursor is None else cursor
 
     def options(self, **options: Unpack[StepKeywords]) -> Self:
         """This context with options for what is called by it, because every other argument belongs to the function:
@@ -96,12 +96,12 @@ class ContextBase:
         call = current_call.get()
         if call is not None and call._execution is self._execution:
             return call.step_key
-        return step_key(self._execution.run_id, self._line.branch, self._line.position)
+        return step_key(self._execution.run_id, self._cursor.branch, self._cursor.position)
 
     def now(self) -> datetime:
         """The database's time of the newest record seen here; the same on every replay."""
         execution = self._execution
-        milliseconds = execution.newest.get(self._line.branch) or execution.claimed.started_at
+        milliseconds = execution.newest.get(self._cursor.branch) or execution.claimed.started_at
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
     def random(self) -> float:
@@ -128,7 +128,7 @@ class ContextBase:
                 StepRunning(
                     execution.run_id,
                     execution.claim,
-                    self._line.branch,
+                    self._cursor.branch,
                     RUN_ITSELF,
                     self.workflow,
                     text,
@@ -148,9 +148,9 @@ class ContextBase:
             call.draws += 1
             place = f"{call.step_key}/step/{call.draws}"
         else:
-            line = self._line
-            line.draws += 1
-            place = f"{self._execution.run_id}/{line.branch}/{line.position}/{line.draws}"
+            cursor = self._cursor
+            cursor.draws += 1
+            place = f"{self._execution.run_id}/{cursor.branch}/{cursor.position}/{cursor.draws}"
         return hashlib.blake2b(place.encode(), key=secret.encode(), digest_size=16).digest()
 
     # -- living with changes of the code -----------------------------------------------------------------------
@@ -159,21 +159,21 @@ class ContextBase:
         """Whether a run takes the new way at a change of the code: True for runs that come here for the first time,
         False for those that went on from here by the old code. It stays what it was on every replay. Where the code
         comes by several times, in a loop say, a run may be old at first; once it is new, it is from there on."""
-        execution, line = self._execution, self._line
+        execution, cursor = self._execution, self._cursor
         self._check("ctx.patched")
         check_name(change, "the name of a change", execution.recorder.settings.max_name)
-        patch = f"{PATCH}:{change}@{line.branch}"
+        patch = f"{PATCH}:{change}@{cursor.branch}"
         since = execution.history.patched_from(patch)
-        if patch in execution.patches or (since is not None and line.position >= since):
+        if patch in execution.patches or (since is not None and cursor.position >= since):
             return True
-        if execution.history.goes_on(line.branch, line.position):
+        if execution.history.goes_on(cursor.branch, cursor.position):
             return False
         execution.patches.add(patch)
         if not execution.replay_only:
             execution.keep_only_count()  # nobody waits for this record, so it would be missing in the cache
             if execution.history.left:
-                execution.made_early((patch, line.position))
-            execution.journal_note(patch_entry(execution, (patch, line.position), change, call_line(2)))
+                execution.made_early((patch, cursor.position))
+            execution.journal_note(patch_entry(execution, (patch, cursor.position), change, call_line(2)))
         return True
 
     def continue_as(self, input: Any = None) -> NoReturn:
@@ -214,7 +214,7 @@ class ContextBase:
             )
 
     def _check_caller(self, what: str) -> None:
-        """A call belongs to the workflow: to the line it is made in, and to no step."""
+        """A call belongs to the workflow: to the branch it is made in, and to no step."""
         call = current_call.get()
         if call is not None and call._execution is self._execution and self._execution.closed is None:
             if call.kind == UNDO and what == "ctx.set":
@@ -223,19 +223,19 @@ class ContextBase:
                 f"step {call.name!r} called {what} from inside; a step is one piece of work with one record. "
                 f"Call {what} from the workflow, one step after the other"
             )
-        self._execution.check_caller(self._line)
+        self._execution.check_caller(self._cursor)
 
     def _make_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> StepCall[Any]:
-        execution, line = self._execution, self._line
+        execution, cursor = self._execution, self._cursor
         if type(target) is StepFunction and self._options is NO_OPTIONS and current_call.get() is None:
-            execution.check_caller(line)
+            execution.check_caller(cursor)
             shape = target.shape
             if len(shape.name) > execution.recorder.settings.max_name:
                 check_name(shape.name, "the name of a step", execution.recorder.settings.max_name)
-            return StepCall(execution, line, shape.name, target.function, shape, target.options, where, args, kwargs)
+            return StepCall(execution, cursor, shape.name, target.function, shape, target.options, where, args, kwargs)
         name, function, shape, options, args = self._described("ctx.step", target, args)
         self._check_undo(options, name, args, kwargs)
-        return StepCall(execution, line, name, function, shape, options, where, args, kwargs)
+        return StepCall(execution, cursor, name, function, shape, options, where, args, kwargs)
 
     def _make_transaction(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
@@ -243,7 +243,7 @@ class ContextBase:
         name, function, shape, options, args = self._described("ctx.transaction", target, args)
         self._check_undo(options, name, args, kwargs)
         return TransactionCall(
-            self._execution, self._line, name, function, shape, options, where, args, kwargs, "transaction"
+            self._execution, self._cursor, name, function, shape, options, where, args, kwargs, "transaction"
         )
 
     def _check_undo(self, options: StepOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ class ContextBase:
         execution, options = self._execution, self._options
         if current_call.get() is not None:
             self._check_caller(what)
-        execution.check_caller(self._line)
+        execution.check_caller(self._cursor)
         label = options.name
         if isinstance(target, str):
             if not args:
@@ -282,17 +282,17 @@ class ContextBase:
 
     def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
         self._check("ctx.sleep")
-        return SleepCall(self._execution, self._line, int(seconds(duration, "ctx.sleep") * 1000), None, where)
+        return SleepCall(self._execution, self._cursor, int(seconds(duration, "ctx.sleep") * 1000), None, where)
 
     def _make_sleep_until(self, when: datetime, where: str) -> SleepCall:
         self._check("ctx.sleep_until")
-        return SleepCall(self._execution, self._line, 0, moment(when, "the time of ctx.sleep_until"), where)
+        return SleepCall(self._execution, self._cursor, 0, moment(when, "the time of ctx.sleep_until"), where)
 
     def _make_signal(self, name: str, type_: Any, timeout: float | timedelta | None, where: str) -> SignalCall[Any]:
         self._check("ctx.wait_signal")
         check_signal(name, self._execution.recorder.settings.max_name)
         check_type(type_, f"the value of signal {name!r}")
-        return SignalCall(self._execution, self._line, name, type_, _span(timeout, "ctx.wait_signal"), where)
+        return SignalCall(self._execution, self._cursor, name, type_, _span(timeout, "ctx.wait_signal"), where)
 
     def _make_until(
         self,
@@ -306,19 +306,19 @@ class ContextBase:
         self._check_undo(options, name, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
         limit = _span(timeout, "timeout of ctx.wait_until")
-        return UntilCall(self._execution, self._line, name, function, shape, options, where, args, every_ms, limit)
+        return UntilCall(self._execution, self._cursor, name, function, shape, options, where, args, every_ms, limit)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
         self._check("ctx.start")
-        return StartCall(self._execution, self._line, _target(workflow), input, options, where)
+        return StartCall(self._execution, self._cursor, _target(workflow), input, options, where)
 
     def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
         self._check("ctx.call")
-        return ChildCall(self._execution, self._line, _target(workflow), input, options, where)
+        return ChildCall(self._execution, self._cursor, _target(workflow), input, options, where)
 
     def _make_set(self, key: str, value: Any) -> UnplacedCall[None]:
         self._check("ctx.set")
-        execution, line = self._execution, self._line
+        execution, cursor = self._execution, self._cursor
         check_name(key, "the key of a value", execution.recorder.settings.max_name)
         if key.startswith(OWN_KEYS):
             own = " or ".join(map(repr, OWN_KEYS))
@@ -326,17 +326,17 @@ class ContextBase:
         payloads = execution.recorder.payloads
         text = payloads.encode(value, OfRun(execution, "the value of", key))
         entry = ValueSet(execution.run_id, execution.claim, key, text, payloads.format)
-        return UnplacedCall(execution, line, f"ctx.set({key!r}, …)", lambda: _write(execution, line, entry))
+        return UnplacedCall(execution, cursor, f"ctx.set({key!r}, …)", lambda: _write(execution, cursor, entry))
 
 
-async def _write(execution: Execution, line: Line, entry: ValueSet) -> None:
-    if execution.replay_only or execution.history.goes_on(line.branch, line.position):
+async def _write(execution: Execution, cursor: Cursor, entry: ValueSet) -> None:
+    if execution.replay_only or execution.history.goes_on(cursor.branch, cursor.position):
         return  # the code has been here before, and went on: what it set then may be newer
-    execution.begin(line)
+    execution.begin(cursor)
     try:
         await execution.journal(entry)
     finally:
-        execution.end(line)
+        execution.end(cursor)
 
 
 def _span(value: float | timedelta | None, what: str) -> int | None:
@@ -361,7 +361,7 @@ def _target(workflow: Any) -> Workflow[Any, Any] | str:
 
 
 def patch_entry(execution: Execution, place: tuple[str, int], change: str, where: str) -> StepDone:
-    """The record that a run took the new way at a change, from this position of its line on."""
+    """The record that a run took the new way at a change, from this position of its branch on."""
     execution.seq = seq = execution.seq + 1
     return StepDone(
         execution.run_id, execution.claim, place[0], place[1], seq, change, PATCH, status.COMPLETED, None, None, None,

@@ -22,7 +22,7 @@ from .execution import Execution
 from .failure import decode_error, step_failed, type_name
 from .step import Undoable
 from .telling import ids_of
-from .undo import call_undo, undo_line
+from .undo import call_undo, undo_cursor
 
 
 class DagFailed(Exception):
@@ -178,7 +178,7 @@ async def _undo_one(
     context.output = execution.recorder.payloads.plain(node.output, node.format, "an output")
     item = Undoable(number, node.name, step.undo, (context,), {}, f"dag {execution.workflow.name}")
     return await run_branch(  # type: ignore[no-any-return]
-        execution, undo_line(number), lambda line: call_undo(execution, line, item, record_arguments=False)
+        execution, undo_cursor(number), lambda cursor: call_undo(execution, cursor, item, record_arguments=False)
     )
 
 

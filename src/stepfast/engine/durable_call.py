@@ -18,8 +18,8 @@ from ..model import status
 from ..model.records import Mail, StepDone, StepRecord, StepWith, TryFailed
 from ..settings import FORMAT
 from .as_coroutine import AsCoroutine
+from .cursor import Cursor
 from .failure import decode_error
-from .line import Line
 from .matching import PAGE, recorded_as
 from .scope import alarm, wake
 from .telling import ids_of
@@ -56,18 +56,18 @@ class DurableCall(AsCoroutine[T]):
     """An awaitable of the context. Await it once; where and in which order is up to you."""
 
     __slots__ = (
-        "_began", "_execution", "_line", "_record", "branch", "kind", "line", "name", "position", "race",
+        "_began", "_cursor", "_execution", "_record", "branch", "kind", "line", "name", "position", "race",
     )  # fmt: skip
 
     _is_held = True
     """Whether it has to wait until the code has asked for all that is recorded."""
 
-    def __init__(self, execution: Execution, line: Line, kind: str, name: str, where: str) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor, kind: str, name: str, where: str) -> None:
         self._execution = execution
-        self._line = line
-        self.branch = line.branch
-        self.position = line.position
-        line.position += 1
+        self._cursor = cursor
+        self.branch = cursor.branch
+        self.position = cursor.position
+        cursor.position += 1
         self.kind = kind
         self.name = name
         self.line = where
@@ -101,9 +101,9 @@ class DurableCall(AsCoroutine[T]):
         return f"<{self.kind} {self.name!r} at position {self.position} of run {self._execution.run_id}>"
 
     @property
-    def of_line(self) -> Line:
-        """The line that it was called in."""
-        return self._line
+    def cursor(self) -> Cursor:
+        """The branch that it was called in."""
+        return self._cursor
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -127,11 +127,11 @@ class DurableCall(AsCoroutine[T]):
         execution = self._execution
         if execution.replay_only:
             raise execution.end_of_history(self)
-        execution.begin(self._line)
+        execution.begin(self._cursor)
         execution.active[self] = 0.0
         try:
             if execution.history.untaken and self._is_held:
-                await execution.hold_back(self, self._line)
+                await execution.hold_back(self, self._cursor)
             self._began = self._waits_since()
             execution.stop_if_late()
             return await self._go()
@@ -143,7 +143,7 @@ class DurableCall(AsCoroutine[T]):
             raise
         finally:
             del execution.active[self]
-            execution.end(self._line)
+            execution.end(self._cursor)
 
     def _go(self) -> Coroutine[Any, Any, T]:
         """The work itself; what it gives, a replay must give too."""
@@ -195,7 +195,7 @@ class DurableCall(AsCoroutine[T]):
         failure = self._failure(error)
         failure.place = (self.branch, self.position)
         failure.error_bases = tuple(error.get("bases", ()))
-        raise self._execution.raised(failure, self._line) from None
+        raise self._execution.raised(failure, self._cursor) from None
 
     def _value(self, record: StepRecord) -> T:
         raise NotImplementedError

@@ -23,11 +23,11 @@ from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from ..model.tally import Tally
 from . import endings
+from .cursor import Cursor, places_above
 from .durable_call import as_record
 from .failure import ending_record
 from .holding import Holds
 from .inbox import Inbox
-from .line import Line, places_above
 from .matching import History
 from .recorder import Recorder
 from .unplaced import UnplacedCall
@@ -47,7 +47,7 @@ class GivenUp(NamedTuple):
     """A call that was ended by the code around it."""
 
     place: tuple[str, int]
-    line: str
+    branch: str
     """The branch whose code has to go on: that of the call, or one around it, if that ended by an error."""
     taken: int
     """How many positions had been taken by then."""
@@ -67,7 +67,7 @@ class Execution:
     timer: asyncio.TimerHandle | None = None
     """Rings when its time is up."""
     busy = 1
-    """How many lines and calls are at work rather than waiting; at none, the run may be released."""
+    """How many branches and calls are at work rather than waiting; at none, the run may be released."""
     at_work = 0
     """How many functions of steps are being executed, or their outcomes committed."""
     asked: str | None = None
@@ -76,7 +76,7 @@ class Execution:
     view: DagView | None = None
     """For a step of a dag run, or the run itself: what it sees of it."""
     replay_only = False
-    """Whether this is only to see what is recorded: whatever is not stops the line that asks for it."""
+    """Whether this is only to see what is recorded: whatever is not stops the branch that asks for it."""
     beyond: DurableCall[Any] | None = None
     """The first such call."""
     other_arguments: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Execution:
         self.workflow = workflow
         self.recorder = recorder
         self.history = History(claimed.records)
-        self.main = Line()
+        self.main = Cursor()
         self.began = time.monotonic()
         self._loop = recorder.loop
         self._loop_thread = recorder.loop_thread
@@ -138,7 +138,7 @@ class Execution:
 
     @cached_property
     def patches(self) -> set[str]:
-        """Changes of the code that this attempt met first, each in its line."""
+        """Changes of the code that this attempt met first, each in its branch."""
         return set()
 
     @cached_property
@@ -148,16 +148,16 @@ class Execution:
 
     # -- who may call ------------------------------------------------------------------------------------------
 
-    def check_caller(self, line: Line) -> None:
+    def check_caller(self, cursor: Cursor) -> None:
         """A context belongs to one task; interleaved steps of two tasks could swap results on replay."""
         if self.closed is not None:
             raise self.closed
-        here, owner = threading.get_ident(), line.owner
+        here, owner = threading.get_ident(), cursor.owner
         if owner != here and (here != self._loop_thread or asyncio.current_task(self._loop) is not owner):
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
-                "asyncio.gather), or give each concurrent line of work a ctx.branch of its own"
+                "asyncio.gather), or give each concurrent part a ctx.branch of its own"
             )
 
     def close(self, why: BaseException) -> None:
@@ -173,7 +173,7 @@ class Execution:
             self.close_waits()
 
     def stop_branches(self) -> None:
-        """The code has come to its end in one of its lines: whatever the others do or wait for is given up."""
+        """The code has come to its end in one of its branches: whatever the others do or wait for is given up."""
         self.close_waits()
         for task in self.branches - {asyncio.current_task()}:
             task.cancel()
@@ -237,23 +237,23 @@ class Execution:
             self._holds.moved()
         return record
 
-    async def hold_back(self, call: DurableCall[Any], line: Line) -> None:
+    async def hold_back(self, call: DurableCall[Any], cursor: Cursor) -> None:
         """Something is to be done, while the code has not asked for all that is recorded: first things first."""
         if self._holds is None and self.history.left > 0 and not self.claimed.undoing:
             self._holds = Holds(self)
         if self._holds is not None:
-            await self._holds.wait(call, line)
+            await self._holds.wait(call, cursor)
 
     @property
     def holding(self) -> bool:
         """Whether calls are held until the code has asked for what is recorded."""
         return bool(self._holds)
 
-    def knows_task(self, line: Line) -> bool:
-        """Whether the task that executes here is one of the engine's, or the one that a line belongs to; so that the
-        code of the line is nowhere else meanwhile."""
+    def knows_task(self, cursor: Cursor) -> bool:
+        """Whether the task that executes here is one of the engine's, or the one that a branch belongs to; so that the
+        code of the branch is nowhere else meanwhile."""
         task = asyncio.current_task()
-        return task is line.owner or task in self.branches or task is self.performing
+        return task is cursor.owner or task in self.branches or task is self.performing
 
     def diverge(self, error: NonDeterminismError) -> None:
         """The code is not the recorded one. Kept, so that catching it changes nothing."""
@@ -382,17 +382,17 @@ class Execution:
         if recorded_at > self.newest.get(branch, 0):
             self.newest[branch] = recorded_at
 
-    def raised(self, error: E, line: Line) -> E:
+    def raised(self, error: E, cursor: Cursor) -> E:
         """Remember how far the code was when it saw this error; what it did after is forgotten on a new attempt."""
-        error.seen = {line.branch: line.position}
+        error.seen = {cursor.branch: cursor.position}
         return error
 
-    def surfaced(self, error: BaseException, line: Line) -> None:
-        """An error of a branch is raised in the line that waited for it: what that line does from here on comes of
+    def surfaced(self, error: BaseException, cursor: Cursor) -> None:
+        """An error of a branch is raised in the branch that waited for it: what that branch does from here on comes of
         it."""
         found = ending_record(error)
         if found is not None:
-            found.seen.setdefault(line.branch, line.position)
+            found.seen.setdefault(cursor.branch, cursor.position)
 
     def give_up(self, branch: str) -> None:
         """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
@@ -411,17 +411,17 @@ class Execution:
         )
 
     def branch_ended(self, branch: str, failed: bool) -> None:
-        """What was given up within a branch that returned is settled; if the branch raised, the line around it has to
+        """What was given up within a branch that returned is settled; if the branch raised, the branch around it has to
         live with it."""
-        left = tuple(each for each in self.given_up if each.line != branch)
+        left = tuple(each for each in self.given_up if each.branch != branch)
         if failed and (above := places_above(branch)):
-            moved = [each for each in self.given_up if each.line == branch and not self._went_on(each)]
-            left += tuple(each._replace(line=above[-1][0], taken=len(self.taken)) for each in moved)
+            moved = [each for each in self.given_up if each.branch == branch and not self._went_on(each)]
+            left += tuple(each._replace(branch=above[-1][0], taken=len(self.taken)) for each in moved)
         self.given_up = left
 
     def _went_on(self, given_up: GivenUp) -> bool:
-        """Whether its line has called anything since."""
-        return any(branch == given_up.line for branch, _ in self.taken[given_up.taken :])
+        """Whether its branch has called anything since."""
+        return any(branch == given_up.branch for branch, _ in self.taken[given_up.taken :])
 
     def never_awaited(self) -> list[str]:
         """The names of calls that the code made and forgot, in the order of their positions."""
@@ -431,7 +431,7 @@ class Execution:
 
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
         """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
-        for several; and what was recorded after each was raised, in the lines that saw it. What other branches did
+        for several; and what was recorded after each was raised, in the branches that saw it. What other branches did
         meanwhile stays. So does what the code gave up by a timeout of its own, if it went on from there; if not, that
         ended the attempt, and is made anew. What lost a race goes the way of the race's record."""
         places = dict.fromkeys(each.place for each in self.given_up if not each.lost and not self._went_on(each))
@@ -476,16 +476,16 @@ class Execution:
         branches.add(task)
         task.add_done_callback(branches.discard)
 
-    def begin(self, line: Line) -> None:
-        """A call begins its work: the line is at work by it rather than by itself."""
-        if line.calls:
+    def begin(self, cursor: Cursor) -> None:
+        """A call begins its work: the branch is at work by it rather than by itself."""
+        if cursor.calls:
             self.busy += 1
-        line.calls += 1
+        cursor.calls += 1
 
-    def end(self, line: Line) -> None:
-        """It is done; with others of its line still under way the code may go on, or wait for them."""
-        line.calls -= 1
-        if line.calls:
+    def end(self, cursor: Cursor) -> None:
+        """It is done; with others of its branch still under way the code may go on, or wait for them."""
+        cursor.calls -= 1
+        if cursor.calls:
             self.busy -= 1
             self.look_soon()
 
@@ -497,16 +497,16 @@ class Execution:
             elif self._waits is not None:
                 self._waits.look_soon()
 
-    def hold(self, line: Line) -> None:
-        """A line waits for others of the run, which are counted themselves."""
-        if not line.calls:
+    def hold(self, cursor: Cursor) -> None:
+        """A branch waits for others of the run, which are counted themselves."""
+        if not cursor.calls:
             self.busy -= 1
-        line.calls += 1
+        cursor.calls += 1
 
-    def release(self, line: Line) -> None:
+    def release(self, cursor: Cursor) -> None:
         """It goes on."""
-        line.calls -= 1
-        if not line.calls:
+        cursor.calls -= 1
+        if not cursor.calls:
             self.busy += 1
 
     # -- leaving -----------------------------------------------------------------------------------------------

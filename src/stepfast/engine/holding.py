@@ -2,8 +2,9 @@
 
 Code that was changed may call something new before it comes to what is recorded, and what was called cannot be taken
 back. So a call of which nothing is recorded, or only that it was under way, is held until the code has asked for all
-that is recorded. If the code comes to rest before that, it depends on what is left: if that lies further on in the line
-of a held call, the code has taken another way than the recorded one; if not, the replay is over as far as it goes.
+that is recorded. If the code comes to rest before that, it depends on what is left: if that lies further on in the
+branch of a held call, the code has taken another way than the recorded one; if not, the replay is over as far
+as it goes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NonDeterminismError
-from .line import Line
+from .cursor import Cursor
 from .matching import CAUSES, recorded_as
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _CHANCE = 0.01
 _TURNS = 5
 """Turns of the event loop it is given at least."""
 _ELSEWHERE = 5.0
-"""The same where a call is awaited by a task of the user's: the code of its line may be awaiting something else."""
+"""The same where a call is awaited by a task of the user's: the code of its branch may be awaiting something else."""
 
 
 class Holds:
@@ -43,20 +44,20 @@ class Holds:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def holds(self, line: Line) -> bool:
-        """Whether a call of this line must wait."""
+    def holds(self, cursor: Cursor) -> bool:
+        """Whether a call of this branch must wait."""
         if not self._over:
             self._over = self._execution.history.left == 0 or self._execution.history.first_left() is None
             return not self._over
-        return behind(self._execution, line) is not None
+        return behind(self._execution, cursor) is not None
 
-    async def wait(self, call: DurableCall[Any], line: Line) -> None:
+    async def wait(self, call: DurableCall[Any], cursor: Cursor) -> None:
         """Until the code has asked for what is recorded."""
         execution = self._execution
-        while self.holds(line):
+        while self.holds(cursor):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._held[future] = call
-            self._elsewhere |= not execution.knows_task(line)
+            self._elsewhere |= not execution.knows_task(cursor)
             self._moves += 1
             execution.busy -= 1
             self.look_soon()
@@ -78,7 +79,7 @@ class Holds:
         """Whether a held call may go on; asked at every call that the code makes, so it only looks at a number."""
         if not self._over:
             return self._execution.history.left == 0
-        return behind(self._execution, call.of_line) is None
+        return behind(self._execution, call.cursor) is None
 
     def look_soon(self) -> None:
         """See whether the code is at rest, when it has had a chance to go on."""
@@ -95,7 +96,7 @@ class Holds:
 
     def _rest(self, moves: int) -> None:
         """The code has come to rest: nothing of it moves any more."""
-        ahead = [(call, line) for call in self._held.values() if (line := behind(self._execution, call.of_line))]
+        ahead = [(call, cursor) for call in self._held.values() if (cursor := behind(self._execution, call.cursor))]
         if ahead and self._elsewhere:
             asyncio.get_running_loop().call_later(_ELSEWHERE, self._diverge, *ahead[0], moves)
         elif ahead:
@@ -104,9 +105,9 @@ class Holds:
             self._over = True
             self.moved()
 
-    def _diverge(self, call: DurableCall[Any], line: Line, moves: int) -> None:
+    def _diverge(self, call: DurableCall[Any], cursor: Cursor, moves: int) -> None:
         execution = self._execution
-        record = execution.history.next_of(line.branch, line.position)
+        record = execution.history.next_of(cursor.branch, cursor.position)
         if moves != self._moves or execution.closed is not None or record is None:
             return
         error = NonDeterminismError(
@@ -122,10 +123,10 @@ class Holds:
                 future.cancel()
 
 
-def behind(execution: Execution, line: Line) -> Line | None:
-    """The line, or the innermost one around it, of which something is recorded that its code has not asked for yet."""
-    history, each = execution.history, line
-    if history.is_left_out(line.branch):
+def behind(execution: Execution, cursor: Cursor) -> Cursor | None:
+    """Where a branch stands, or the innermost one around it, of which more is recorded than its code has called."""
+    history, each = execution.history, cursor
+    if history.is_left_out(cursor.branch):
         return None
     while not history.goes_on(each.branch, each.position):
         if each.outer is None:

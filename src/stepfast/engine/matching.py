@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..errors import NonDeterminismError
 from ..model.records import StepRecord
 from ..model.status import CANCELLED
-from .line import branches_around, places_above
+from .cursor import branches_around, places_above
 
 PATCH = "patch"
 UNDO = "undo"
@@ -83,7 +83,7 @@ class History:
         found = [
             record
             for place, record in self.untaken.items()
-            if any(line == branch and at >= position for line, at in (*places_above(place[0]), place))
+            if any(name == branch and at >= position for name, at in (*places_above(place[0]), place))
         ]
         return min(found, key=lambda record: record.seq) if found else None
 
@@ -110,7 +110,7 @@ class History:
         return self._reached.get(branch, -1) >= position
 
     def patched_from(self, patch: str) -> int | None:
-        """The first position at which a line is recorded to have gone the new way at a change."""
+        """The first position at which a branch is recorded to have gone the new way at a change."""
         if self._patches is None:
             self._patches = _earliest(place for place, record in self.records.items() if record.kind == PATCH)
         return self._patches.get(patch)
@@ -144,10 +144,10 @@ def _furthest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _earliest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Per line the first position."""
+    """Per branch the first position."""
     earliest: dict[str, int] = {}
-    for line, position in places:
-        earliest[line] = min(position, earliest.get(line, position))
+    for branch, position in places:
+        earliest[branch] = min(position, earliest.get(branch, position))
     return earliest
 
 

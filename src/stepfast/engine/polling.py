@@ -14,8 +14,8 @@ from ..model import status
 from ..model.names import CHECKS
 from ..model.records import StepDone, ValueSet
 from ..settings import FORMAT
+from .cursor import Cursor
 from .durable_call import time_given
-from .line import Line
 from .scope import current_call
 from .signature import Shape
 from .step import StepOptions
@@ -50,7 +50,7 @@ class UntilCall(StepCall[T]):
     def __init__(
         self,
         execution: Execution,
-        line: Line,
+        cursor: Cursor,
         name: str,
         function: Callable[..., Any],
         shape: Shape,
@@ -70,7 +70,7 @@ class UntilCall(StepCall[T]):
         """When the waiting began, on this process's clock."""
         self._forgiven = 0
         """How many tries had failed before the last answer: each check has its own retries."""
-        super().__init__(execution, line, name, function, shape, options, where, args, {}, "wait_until")
+        super().__init__(execution, cursor, name, function, shape, options, where, args, {}, "wait_until")
 
     async def _try_until_done(self) -> T:
         self._since = self._waits_since()

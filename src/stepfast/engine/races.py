@@ -8,7 +8,7 @@ import msgspec
 
 from ..model import status
 from ..model.records import StepRecord
-from .line import places_above
+from .cursor import places_above
 
 FIRST = "first"
 """The kind under which a race is recorded."""

@@ -11,16 +11,16 @@ from ..errors import ContextMisuse
 from ..model.status import ASK_CANCEL
 
 if TYPE_CHECKING:
+    from .cursor import Cursor
     from .execution import Execution
-    from .line import Line
     from .step_call import StepCall
 
 current_execution: ContextVar[Execution | None] = ContextVar("stepfast_execution", default=None)
 """The run whose handler is executing here; set once per attempt, carried into its tasks and threads."""
 current_call: ContextVar[StepCall[Any] | None] = ContextVar("stepfast_call", default=None)
 """The step whose function is executing here."""
-current_line: ContextVar[Line | None] = ContextVar("stepfast_line", default=None)
-"""The branch whose code is executing here; None: the main line."""
+current_cursor: ContextVar[Cursor | None] = ContextVar("stepfast_line", default=None)
+"""The branch whose code is executing here; None: the main branch."""
 
 
 class BlockingTry:

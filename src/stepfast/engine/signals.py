@@ -16,9 +16,9 @@ from ..model import status
 from ..model.payload import json_schema
 from ..model.records import Mail, StepRecord, StepRunning, StepWith
 from ..model.schema import first_problem
+from .cursor import Cursor
 from .durable_call import DurableCall, time_given
 from .failure import encode_error, step_failed
-from .line import Line
 from .telling import ids_of
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class SignalCall(DurableCall[T]):
     __slots__ = ("_timeout_ms", "_type")
 
     def __init__(
-        self, execution: Execution, line: Line, name: str, type_: Any, timeout_ms: int | None, where: str
+        self, execution: Execution, cursor: Cursor, name: str, type_: Any, timeout_ms: int | None, where: str
     ) -> None:
         self._type = type_
         self._timeout_ms = timeout_ms
-        super().__init__(execution, line, "signal", name, where)
+        super().__init__(execution, cursor, "signal", name, where)
 
     async def _go(self) -> T:
         refused: set[str] = set()

@@ -8,8 +8,8 @@ import msgspec
 
 from ..model import status
 from ..model.records import StepRecord
+from .cursor import Cursor
 from .durable_call import DurableCall
-from .line import Line
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -23,10 +23,10 @@ class SleepCall(DurableCall[None]):
 
     __slots__ = ("_for_ms", "_until_ms")
 
-    def __init__(self, execution: Execution, line: Line, for_ms: int, until_ms: int | None, where: str) -> None:
+    def __init__(self, execution: Execution, cursor: Cursor, for_ms: int, until_ms: int | None, where: str) -> None:
         self._for_ms = for_ms
         self._until_ms = until_ms
-        super().__init__(execution, line, SLEEP, SLEEP, where)
+        super().__init__(execution, cursor, SLEEP, SLEEP, where)
 
     async def _go(self) -> None:
         execution = self._execution

@@ -18,9 +18,9 @@ from ..model import status
 from ..model.backoff import Backoff, retry_delay
 from ..model.records import StepDone, StepRecord, StepRunning
 from ..settings import FORMAT
+from .cursor import Cursor
 from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
-from .line import Line
 from .scope import BlockingTry, alarm, current_call, current_try, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
@@ -51,7 +51,7 @@ class StepCall(DurableCall[T]):
     def __init__(
         self,
         execution: Execution,
-        line: Line,
+        cursor: Cursor,
         name: str,
         function: Callable[..., Any],
         shape: Shape,
@@ -70,7 +70,7 @@ class StepCall(DurableCall[T]):
         self.draws = 0
         """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
         self._arguments: str | None = None
-        super().__init__(execution, line, kind, name, where)
+        super().__init__(execution, cursor, kind, name, where)
 
     def __str__(self) -> str:
         return f"the result of {self.kind} {self.name!r}"
@@ -81,11 +81,11 @@ class StepCall(DurableCall[T]):
         execution = self._execution
         if execution.replay_only:
             raise execution.end_of_history(self)
-        execution.begin(self._line)
+        execution.begin(self._cursor)
         execution.active[self] = 0.0
         try:
             if execution.history.untaken:
-                await execution.hold_back(self, self._line)
+                await execution.hold_back(self, self._cursor)
             if execution.late_stops:
                 execution.stop_if_late()
             return await self._try_until_done()
@@ -97,7 +97,7 @@ class StepCall(DurableCall[T]):
             raise
         finally:
             del execution.active[self]
-            execution.end(self._line)
+            execution.end(self._cursor)
 
     def _value(self, record: StepRecord) -> T:
         what = f"the recorded result of {self.kind} {self.name!r}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed
 from ..model import status
-from .line import Line
+from .cursor import Cursor
 from .matching import UNDO
 from .signature import shape_of
 from .step import StepFunction, StepOptions, Undoable
@@ -29,20 +29,20 @@ async def undo_all(execution: Execution, undoable: list[Undoable]) -> list[str]:
     """Call every undo, in reverse; what failed, in words."""
     failed = unreachable(execution, undoable)
     for item in sorted(undoable, key=lambda item: item.seq, reverse=True):
-        problem = await call_undo(execution, undo_line(item.seq, execution.main.owner), item)
+        problem = await call_undo(execution, undo_cursor(item.seq, execution.main.owner), item)
         failed += [problem] if problem is not None else []
     return failed
 
 
-def undo_line(number: int, owner: asyncio.Task[Any] | int | None = None) -> Line:
+def undo_cursor(number: int, owner: asyncio.Task[Any] | int | None = None) -> Cursor:
     """Where the undo of a step is recorded."""
-    line = Line(UNDO_BRANCH, owner)
-    line.position = number
-    return line
+    cursor = Cursor(UNDO_BRANCH, owner)
+    cursor.position = number
+    return cursor
 
 
 async def call_undo(
-    execution: Execution, line: Line, item: Undoable, record_arguments: bool | None = None
+    execution: Execution, cursor: Cursor, item: Undoable, record_arguments: bool | None = None
 ) -> str | None:
     """Undo one step, by a step of its own; what went wrong, in words. An undo declared with ``@step`` has its own
     options; any other is retried as the settings say."""
@@ -53,7 +53,7 @@ async def call_undo(
     function = undo.function if isinstance(undo, StepFunction) else undo
     shape = shape_of(function)
     try:
-        await StepCall(execution, line, shape.name, function, shape, options, item.line, item.args, item.kwargs, UNDO)
+        await StepCall(execution, cursor, shape.name, function, shape, options, item.line, item.args, item.kwargs, UNDO)
         return None
     except StepFailed as error:
         return f"undo {shape.name!r} of step {item.step!r}: {error.error_type}: {error.message}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ContextMisuse
 from .as_coroutine import AsCoroutine
-from .line import Line
+from .cursor import Cursor
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -23,14 +23,16 @@ class UnplacedCall(AsCoroutine[T]):
 
     __slots__ = ("_execution", "_work", "branch", "name", "position")
 
-    def __init__(self, execution: Execution, line: Line, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self, execution: Execution, cursor: Cursor, name: str, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> None:
         self._execution = execution
         self._work = work
         self._awaited = False
         self.name = name
-        self.branch = line.branch
-        self.position = line.position
-        """Of the call that comes next in its line: where the code stood."""
+        self.branch = cursor.branch
+        self.position = cursor.position
+        """Of the call that comes next in its branch: where the code stood."""
         execution.unawaited.add(self)
 
     def __await__(self) -> Generator[Any, None, T]:

@@ -1,4 +1,4 @@
-"""A line of code of one run: the main line, or a branch. Each counts its own positions and belongs to one task."""
+"""Where the code of a branch stands. Each branch counts its own positions, and belongs to one task."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from typing import Any
 
 
-class Line:
-    """Where a context stands."""
+class Cursor:
+    """Where the code of a branch stands: the position that its next call takes, and who may make it."""
 
     __slots__ = ("branch", "calls", "draws", "outer", "owner", "position")
 
     def __init__(
-        self, branch: str = "", owner: asyncio.Task[Any] | int | None = None, outer: Line | None = None
+        self, branch: str = "", owner: asyncio.Task[Any] | int | None = None, outer: Cursor | None = None
     ) -> None:
         self.branch = branch
         self.outer = outer
-        """The line in which a branch began."""
+        """The cursor of the branch in which this one began."""
         self.owner = owner
         """The task (or thread, for a plain def) that may call the context."""
         self.position = 0
@@ -24,7 +24,7 @@ class Line:
         self.draws = 0
         """What the code has drawn of ``ctx.random()`` and ``ctx.uuid()``."""
         self.calls = 0
-        """Calls of this line that are under way; with none, its code itself is at work."""
+        """Calls of this branch that are under way; with none, its code itself is at work."""
 
 
 def sub_branch(branch: str, position: int, item: int | None = None) -> str:
@@ -34,7 +34,7 @@ def sub_branch(branch: str, position: int, item: int | None = None) -> str:
 
 
 def branches_around(branch: str) -> list[str]:
-    """The branch itself, that of which it is an item, and those in which they began, out to the main line."""
+    """The branch itself, that of which it is an item, and those in which they began, out to the main branch."""
     around = [branch[:at] for at, sign in enumerate(branch) if sign in "/."]
     return ["", *around, branch] if branch else [""]
 
