@@ -60,6 +60,10 @@ test-oldest: ## run the tests with the oldest dependencies that the package says
 test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables (REF=v0.1.0; needs the git history)
 	$(BIN)/python tools/upgrade.py $(REF)
 
+.PHONY: interop
+interop: $(STAMP) ## run remote workers beside the published packages of others, for Node and Python
+	$(PYTEST) tests/interop $(ARGS)
+
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each)
 	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) tests/faults $(ARGS)

@@ -1,9 +1,9 @@
 """Check that a cancellation comes through: nothing swallows it, and Postgres is left by one way only.
 
 An ``except`` that can catch ``CancelledError`` (``BaseException``, a bare one, its own name) raises again, or says on
-its line why the cancellation may end there: ``# ends here: …``. ``suppress`` takes neither. In ``store/postgres`` only
-``transactions.py`` begins transactions, borrows connections and gives them up, because what the driver does by itself
-hides a cancellation behind an error of its own.
+its line why the cancellation may end there: ``# ends here: …``. ``suppress`` takes neither. Where drivers are used
+(``store/postgres``, ``remote/postgres``, ``remote/mysql``) only ``transactions.py`` begins transactions, borrows
+connections and gives them up, because what a driver does by itself hides a cancellation behind an error of its own.
 
 python tools/unwinding.py [folder of the package]
 """
@@ -18,6 +18,8 @@ from pathlib import Path
 CAUGHT = {"BaseException", "CancelledError"}
 REASON = "# ends here: "
 
+#: The folders that talk to a driver.
+WITH_DRIVERS = {("store", "postgres"), ("remote", "postgres"), ("remote", "mysql")}
 #: What the driver offers, and where it may be used.
 DRIVER = {
     "transaction": {"transactions.py", "transacting.py"},  # the transaction of a user's function is given up by hand
@@ -34,7 +36,7 @@ def check(package: Path) -> list[str]:
         text = path.read_text()
         tree = ast.parse(text, str(path))
         found += [f"{path}:{line}: {what}" for line, what in swallowed(tree, text.splitlines())]
-        if path.parent.parts[-2:] == ("store", "postgres"):
+        if path.parent.parts[-2:] in WITH_DRIVERS:
             found += [f"{path}:{line}: {what}" for line, what in past_the_helper(tree, path.name)]
     return found
 

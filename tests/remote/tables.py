@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from stepfast.remote.address import MYSQL, mysql_options, parse_address
+from stepfast.remote.transport_url import MYSQL, mysql_options, parse_transport_url
 
 TASK = "step_id, run_id, seq, name, grp, input, attempt, status, created_at"
 RESULT = "step_id, run_id, seq, status, output, error, started_at, created_at"
@@ -19,8 +19,8 @@ class Tables:
 
     def __init__(self, url: str, prefix: str = "durable") -> None:
         self.url = url
-        self._address = parse_address(url)
-        self.is_mysql = self._address.dialect == MYSQL
+        self._url = parse_transport_url(url)
+        self.is_mysql = self._url.dialect == MYSQL
         self._prefix = prefix
         self._connection: Any = None
 
@@ -28,7 +28,7 @@ class Tables:
         if self.is_mysql:
             import asyncmy
 
-            self._connection = await asyncmy.connect(**mysql_options(self._address), autocommit=True)
+            self._connection = await asyncmy.connect(**mysql_options(self._url), autocommit=True)
         else:
             self._connection = await asyncpg.connect(self.url)
         return self

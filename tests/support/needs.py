@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -24,6 +24,8 @@ class Program(NamedTuple):
 
 
 PGBOUNCER = Program("pgbouncer", "Debian: apt-get install pgbouncer; macOS: brew install pgbouncer")
+NODE = Program("node", "Debian: apt-get install nodejs, version 20 or later; macOS: brew install node")
+NPM = Program("npm", "Debian: apt-get install npm; macOS: brew install node")
 MARIADB = Program("mariadbd", "Debian: apt-get install mariadb-server-core; macOS: brew install mariadb")
 
 _MORE_FOLDERS = "/usr/sbin:/usr/local/sbin"
@@ -33,8 +35,11 @@ _MORE_FOLDERS = "/usr/sbin:/usr/local/sbin"
 def need(program: Program) -> str:
     """The path of a program; without one the test ends here."""
     path = shutil.which(program.name) or shutil.which(program.name, path=_MORE_FOLDERS)
-    if path is not None:
-        return path
+    return leave_out(program) if path is None else path
+
+
+def leave_out(program: Program) -> NoReturn:
+    """End the test here, because something is missing; in CI, fail it."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"this test needs {program.name} ({program.advice})", pytrace=False)
     pytest.skip(f"{_LEFT_OUT}{program.name} ({program.advice})")

@@ -28,15 +28,21 @@ PAST_THE_HELPER = [
 ]
 
 
-def checked(folder: Path, code: str) -> list[str]:
-    (folder / "store" / "postgres").mkdir(parents=True)
-    (folder / "store" / "postgres" / "some.py").write_text(code)
+def checked(folder: Path, code: str, room: str = "store/postgres") -> list[str]:
+    (folder / room).mkdir(parents=True)
+    (folder / room / "some.py").write_text(code)
     return check(folder)
 
 
 @pytest.mark.parametrize("code", SWALLOWED + PAST_THE_HELPER)
 def test_found(tmp_path: Path, code: str) -> None:
     (line,) = checked(tmp_path, code)
+    assert "some.py:" in line
+
+
+@pytest.mark.parametrize("room", ["remote/postgres", "remote/mysql"])
+def test_found_wherever_a_driver_is_used(tmp_path: Path, room: str) -> None:
+    (line,) = checked(tmp_path, PAST_THE_HELPER[1], room)
     assert "some.py:" in line
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, SchemaError
 from ..settings import Settings
-from .address import MYSQL, POSTGRES, Address
 from .names import check_prefix
+from .transport_url import MYSQL, POSTGRES, TransportUrl, parse_transport_url
 
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 """A parameter in a statement, and not a cast."""
@@ -66,10 +66,10 @@ class Database(Protocol):
         ...
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where tasks and results lie: a database by its URL, or by a pool of the application's own; and a prefix."""
 
-    address: Address | None
+    url: TransportUrl | None
     pool: Any
     prefix: str
 
@@ -78,23 +78,21 @@ class Place(NamedTuple):
         """What its server speaks."""
         if self.pool is not None:
             return _dialect_of_pool(self.pool)
-        assert self.address is not None
-        return self.address.dialect
+        assert self.url is not None
+        return self.url.dialect
 
 
-def place(url: str | None, pool: Any, prefix: str) -> Place:
+def located(url: str | None, pool: Any, prefix: str) -> Location:
     """Check what a user gave."""
-    from .address import parse_address
-
     if (url is None) == (pool is None):
         raise ConfigurationError("give either the URL of the database or pool=, and not both")
-    found = Place(None if url is None else parse_address(url), pool, check_prefix(prefix))
+    found = Location(None if url is None else parse_transport_url(url), pool, check_prefix(prefix))
     assert found.dialect
     return found
 
 
-def open_database(where: Place, settings: Settings) -> Database:
-    """The database of a place. Nothing is connected yet; a missing driver is told by the extra that brings it."""
+def open_database(where: Location, settings: Settings) -> Database:
+    """The database of a location. Nothing is connected yet; a missing driver is told by the extra that brings it."""
     extra, server = {POSTGRES: ("postgres", "PostgreSQL"), MYSQL: ("mysql", "MariaDB or MySQL")}[where.dialect]
     try:
         if where.dialect == POSTGRES:

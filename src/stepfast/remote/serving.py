@@ -71,7 +71,7 @@ class Serving:
         rows = await work.fetch("held", worker=self._worker, ids=_ids(keys)) if keys else ()
         wanted = set(keys)
         found = {(row[0], row[1]): (row[2], row[3]) for row in rows}
-        return {key: place for key, place in found.items() if key in wanted}
+        return {key: row for key, row in found.items() if key in wanted}
 
 
 def _ids(keys: Iterable[Key]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ConfigurationError, DatabaseRefused
 from ..settings import Settings
-from .database import Database, Work, open_database, place
+from .database import Database, Work, located, open_database
 from .messages import Result, Task
 from .names import DEFAULT_PREFIX, LONGEST, check_group, check_prefix, check_step_name
 
@@ -33,14 +33,14 @@ class SqlTransport:
         self.prefix = check_prefix(prefix)
         self.settings = Settings.from_environment() if settings is None else settings
         self._create = create
-        self._place = None if url is None and pool is None else place(url, pool, prefix)
+        self._location = None if url is None and pool is None else located(url, pool, prefix)
         self._database: Database | None = None
 
     async def open(self) -> None:
         """Connect, and make the tables unless ``create=False``."""
-        if self._place is None:
+        if self._location is None:
             raise ConfigurationError("SqlTransport has no database of its own: give its URL, or pool=")
-        database = open_database(self._place, self.settings)
+        database = open_database(self._location, self.settings)
         await database.open()
         try:
             if self._create:
@@ -119,9 +119,9 @@ class SqlTransport:
 
     def script(self) -> str:
         """The statements that make the tables."""
-        if self._place is None:
+        if self._location is None:
             raise ConfigurationError("SqlTransport has no database of its own: give its URL, or pool=")
-        return open_database(self._place, self.settings).script()
+        return open_database(self._location, self.settings).script()
 
     def _work(self, connection: Any) -> AbstractAsyncContextManager[Work]:
         if self._database is None:

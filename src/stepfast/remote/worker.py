@@ -17,7 +17,7 @@ from ..model.redacting import redact
 from ..settings import Settings
 from ..worker.ending import to_the_end
 from ..worker.stopping import work_until_told
-from .database import Database, open_database, place
+from .database import Database, located, open_database
 from .handlers import Handler, declared
 from .names import DEFAULT_PREFIX, check_group, check_step_name
 from .shift import Options, Shift
@@ -54,7 +54,7 @@ class RemoteWorker:
     ) -> None:
         self.group = check_group(group)
         self._settings = Settings.from_environment() if settings is None else settings
-        self._place = place(_named(url, pool), pool, prefix)
+        self._location = located(_named(url, pool), pool, prefix)
         self._create = create
         self._given = {"poll": poll, "lease": lease, "batch": batch, "concurrency": concurrency, "grace": grace}
         self._options = _options(self._settings, self._given)
@@ -92,7 +92,7 @@ class RemoteWorker:
         if not self._handlers:
             self._logger.warning("group %r: this worker has no handlers, and will fail every step", self.group)
         self.broken = asyncio.Event()  # it belongs to the event loop that works with us now
-        database = open_database(self._place, self._settings)
+        database = open_database(self._location, self._settings)
         try:
             await database.open()
             if self._create:
@@ -161,13 +161,13 @@ class RemoteWorker:
     def redirect(self, url: str | None = None, **options: Any) -> None:
         """Serve another database, or in another way: what was said on the command line wins over the code."""
         if url is not None:
-            self._place = place(url, None, self._place.prefix)
+            self._location = located(url, None, self._location.prefix)
         self._given |= {name: value for name, value in options.items() if value is not None}
         self._options = _options(self._settings, self._given)
 
     def _where(self) -> str:
-        address = self._place.address
-        return "a pool of the application's" if address is None else redact(address.text)
+        url = self._location.url
+        return "a pool of the application's" if url is None else redact(url.text)
 
 
 def _named(url: str | None, pool: Any) -> str | None:

@@ -15,9 +15,9 @@ from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, 
 from ...model.redacting import is_shown_in, redact
 from ...settings import Settings
 from ...store.statements import load_statements, split_statements
-from ..address import mysql_options
-from ..database import CONNECTIONS, PARAMETER, Place
+from ..database import CONNECTIONS, PARAMETER, Location
 from ..names import results_table, tasks_table
+from ..transport_url import mysql_options
 from .server_errors import is_not_let_in, translate
 from .transactions import borrowed, close_pool, run, transaction
 
@@ -36,8 +36,8 @@ _ROOM = 1024
 class MysqlDatabase:
     """The tables of one prefix on a MariaDB or MySQL; what it is asked is said in ``Database``."""
 
-    def __init__(self, where: Place, settings: Settings) -> None:
-        self._address = where.address
+    def __init__(self, where: Location, settings: Settings) -> None:
+        self._url = where.url
         self._settings = settings
         self._pool = self._given = where.pool
         self._packet: int | None = None
@@ -51,10 +51,10 @@ class MysqlDatabase:
         self._sql = {name: _formatted(text) for name, text in statements.items() if name != "create"}
 
     async def open(self) -> None:
-        """Connect once, so that what is wrong with the address is told now."""
+        """Connect once, so that what is wrong with the URL is told now."""
         if self._pool is None:
-            assert self._address is not None
-            options = mysql_options(self._address)
+            assert self._url is not None
+            options = mysql_options(self._url)
             self._pool = await asyncmy.create_pool(
                 minsize=0,
                 maxsize=CONNECTIONS,
@@ -124,12 +124,12 @@ class MysqlDatabase:
 
     def _meaning(self, error: Exception) -> Exception:
         known = translate(error)
-        if known is error or self._address is None or not isinstance(known, DatabaseUnavailable):
+        if known is error or self._url is None or not isinstance(known, DatabaseUnavailable):
             return known
-        where, said = redact(self._address.text), sentence(error)
+        where, said = redact(self._url.text), sentence(error)
         if is_not_let_in(error):
             return DatabaseUnavailable(f"the database at {where} refused the user or password, or does not exist")
-        if is_shown_in(said, self._address.text):
+        if is_shown_in(said, self._url.text):
             said = type(error).__name__
         return DatabaseUnavailable(f"the database at {where} cannot be reached, or cannot do it now: {said}")
 

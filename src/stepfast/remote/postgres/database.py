@@ -17,7 +17,7 @@ from ...store.postgres.connections import Connector, connect_error
 from ...store.postgres.server_errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Place, missing_tables
+from ..database import CONNECTIONS, PARAMETER, Location, missing_tables
 from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
@@ -32,8 +32,8 @@ Statements = dict[str, tuple[str, list[str]]]
 class PostgresDatabase:
     """The tables of one prefix on a Postgres; what it is asked is said in ``Database``."""
 
-    def __init__(self, where: Place, settings: Settings) -> None:
-        self._address = where.address
+    def __init__(self, where: Location, settings: Settings) -> None:
+        self._url = where.url
         self._settings = settings
         self._pool = self._given = where.pool
         names = [f'"{table(where.prefix)}"' for table in (tasks_table, results_table)]
@@ -46,16 +46,16 @@ class PostgresDatabase:
         self._sql: Statements = {name: _numbered(qualify(text)) for name, text in statements.items()}
 
     async def open(self) -> None:
-        """Connect once, so that what is wrong with the address is told now."""
+        """Connect once, so that what is wrong with the URL is told now."""
         if self._pool is None:
-            assert self._address is not None
-            connector = Connector(parse_url(self._address.text), self._settings)
+            assert self._url is not None
+            connector = Connector(parse_url(self._url.text), self._settings)
             options = await connector.options_for_users()  # the tables are found by the search_path of the user
             options["command_timeout"] = self._settings.command_timeout
             try:
                 self._pool = await asyncpg.create_pool(min_size=0, max_size=CONNECTIONS, **options)
             except Exception as error:
-                raise connect_error(error, self._address.text) from None
+                raise connect_error(error, self._url.text) from None
 
     async def close(self) -> None:
         """Close the pool, if it is ours."""
@@ -121,8 +121,8 @@ class PostgresDatabase:
         known = translate(error)
         if isinstance(known, SchemaError) and isinstance(error, asyncpg.PostgresError):
             return missing_tables(sentence(error))
-        if known is not error and self._address is not None:
-            return connect_error(error, self._address.text) if _is_refusal(error) else known
+        if known is not error and self._url is not None:
+            return connect_error(error, self._url.text) if _is_refusal(error) else known
         return known
 
 

@@ -15,23 +15,23 @@ _PARAMETERS = ("unix_socket", "ssl_ca", "ssl")
 _USE = "use postgresql://user@host/name or mysql://user@host/name"
 
 
-class Address(NamedTuple):
+class TransportUrl(NamedTuple):
     """A database: which dialect it speaks, and its URL."""
 
     dialect: str
     text: str
 
     def __repr__(self) -> str:
-        return f"Address({redact(self.text)!r})"
+        return f"TransportUrl({redact(self.text)!r})"
 
 
-def parse_address(text: str) -> Address:
+def parse_transport_url(text: str) -> TransportUrl:
     """Sort a URL by its scheme, and refuse what remote steps cannot go over."""
     scheme = text.strip().partition("://")[0].lower() if isinstance(text, str) else ""
     if scheme in _MYSQL_SCHEMES:
-        address = Address(MYSQL, text.strip())
-        mysql_options(address)
-        return address
+        found = TransportUrl(MYSQL, text.strip())
+        mysql_options(found)
+        return found
     if scheme == "sqs":
         raise ConfigurationError(f"remote steps over SQS are not supported yet; {_USE}")
     url = parse_url(text)
@@ -40,24 +40,24 @@ def parse_address(text: str) -> Address:
             f"remote steps cannot go over {redact(url.text)!r}: in SQLite workers cannot pass over rows that others "
             f"hold; {_USE}"
         )
-    return Address(POSTGRES, url.text)
+    return TransportUrl(POSTGRES, url.text)
 
 
-def mysql_options(address: Address) -> dict[str, Any]:
+def mysql_options(url: TransportUrl) -> dict[str, Any]:
     """The URL of a MariaDB or MySQL as arguments of its driver."""
     try:
-        parts = urlsplit(address.text)
+        parts = urlsplit(url.text)
         port = parts.port or 3306
         given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
-        raise _unreadable(address) from None
+        raise _unreadable(url) from None
     database = unquote(parts.path.removeprefix("/"))
-    if not database or "/" in parts.path[1:] or "@" in (parts.username or "") + parts.path or "#" in address.text:
-        raise _unreadable(address)
+    if not database or "/" in parts.path[1:] or "@" in (parts.username or "") + parts.path or "#" in url.text:
+        raise _unreadable(url)
     for name in given:
         if name not in _PARAMETERS:
             raise ConfigurationError(
-                f"the database URL {redact(address.text)!r} has a parameter that is not known here; "
+                f"the database URL {redact(url.text)!r} has a parameter that is not known here; "
                 f"there are {', '.join(_PARAMETERS)}"
             )
     return {
@@ -83,8 +83,8 @@ def _tls(given: dict[str, str]) -> Any:
         raise ConfigurationError(f"the file of ssl_ca cannot be read: {given.get('ssl_ca')!r}") from None
 
 
-def _unreadable(address: Address) -> ConfigurationError:
+def _unreadable(url: TransportUrl) -> ConfigurationError:
     return ConfigurationError(
-        f"the database URL {redact(address.text)!r} cannot be read: write mysql://user:password@host:port/name, "
+        f"the database URL {redact(url.text)!r} cannot be read: write mysql://user:password@host:port/name, "
         "with %40 for an @ in the user or password, %2F for /, %3F for ? and %23 for #"
     )
