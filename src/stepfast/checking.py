@@ -23,7 +23,7 @@ from .engine.handler import decode_input
 from .engine.kinds import kind_of
 from .engine.matching import CAUSES, recorded_as
 from .engine.recorder import Recorder
-from .engine.replay_only import replay
+from .engine.replay_only import Replaying, replay
 from .engine.undo import unreachable
 from .engine.workflow import TASK, Workflow
 from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadError, StepfastError, sentence
@@ -296,8 +296,9 @@ def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Cla
 def judge(ghost: Execution, error: BaseException | None) -> Verdict:
     """Whether the code fits; and if it does, whether it was given something else to work with."""
     verdict, detail = _verdict(ghost, error)
-    if verdict == FITS and ghost.other_arguments:
-        first, more = ghost.other_arguments[0], len(ghost.other_arguments) - 1
+    met = ghost.replaying or Replaying()
+    if verdict == FITS and met.other_arguments:
+        first, more = met.other_arguments[0], len(met.other_arguments) - 1
         others = f" and {more} more" if more else ""
         detail += (
             f"; but {first}{others} is given other arguments than are recorded: do they come from outside of steps?"
@@ -315,8 +316,9 @@ def _verdict(ghost: Execution, error: BaseException | None) -> Verdict:
         return DIVERGES, str(error)  # the input, or a recorded result, is not of the type that the code says now
     if ghost.claimed.undoing and (missing := unreachable(ghost, ghost.undoable)):
         return DIVERGES, "; ".join(missing)
-    if ghost.beyond is not None:  # whatever the code said after that does not count
-        return _at_the_end(ghost, f"the code goes on with {ghost.beyond.kind} {ghost.beyond.name!r}", ghost.beyond.line)
+    if ghost.replaying is not None and (beyond := ghost.replaying.beyond) is not None:
+        # Whatever the code said after that does not count.
+        return _at_the_end(ghost, f"the code goes on with {beyond.kind} {beyond.name!r}", beyond.line)
     if ghost.successor is not None:
         return FITS, "it would go on as a new run (ctx.continue_as)"
     if error is not None:

@@ -151,17 +151,17 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         return winner, await self._runners[winner]
 
     async def _perform(self) -> tuple[str, Any]:
-        if self._execution.replay_only:
+        if self._execution.replaying:
             await self._show(self._runners.values())
-            raise self._execution.end_of_history(self)
+            raise self._execution.replaying.ends_at(self)
         return await super()._perform()
 
     async def _show(self, calls: Iterable[DurableCall[Any]]) -> None:
         """A replay that does nothing new is to meet all that is recorded: also of those who lost, or have not won
         yet."""
         execution = self._execution
-        if execution.replay_only:
-            beyond = execution.beyond
+        if execution.replaying:
+            beyond = execution.replaying.beyond
             known = [call for call in calls if call.has_outcome or isinstance(call, (BranchCall, MapCall, FirstCall))]
             try:
                 await finish_all(execution, self._cursor, [as_coroutine(call) for call in known])
@@ -169,7 +169,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
                 if self._record is None:
                     raise
                 execution.diverged = execution.closed = None  # what lost is compared by nobody: it is not called again
-            execution.beyond = beyond
+            execution.replaying.beyond = beyond
 
     async def _go(self) -> tuple[str, Any]:
         finished = {name: call._record for name, call in self._runners.items() if call.has_outcome and call._record}
@@ -190,9 +190,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         if isinstance(error := tasks[winner].exception(), Released):
             raise error
         self._give_up_all_but(winner)
-        if self._execution.given_up:
+        if self._execution.has_given_up:
             lost = frozenset((call.branch, call.position) for name, call in self._runners.items() if name != winner)
-            self._execution.lost_race((self.branch, self.position), lost)
+            self._execution.trail.lost_race((self.branch, self.position), lost)
         await self._record_winner(winner)
         if error is not None:
             self._execution.surfaced(error, self._cursor)
@@ -325,8 +325,8 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
             raise RuntimeError("the branch was cancelled by something it awaited") from None
         raise
     finally:
-        if execution.given_up:
-            execution.branch_ended(cursor.branch, failed)
+        if execution.has_given_up:
+            execution.trail.branch_ended(cursor.branch, failed)
         cursor.owner = None
         execution.busy -= 1
         execution.look_soon()

@@ -125,7 +125,7 @@ class ResultCall(DurableCall[O]):
 
     async def _end_of_child(self) -> Mail:
         execution, run_id = self._execution, self._child.run_id
-        if not execution.ends_recalled:
+        if not execution.inbox.recalled:
             recall_ends(execution)
         if execution.claimed.attempt > 1:
             mail = await self._end_of_old_child()
@@ -208,7 +208,7 @@ class ChildCall(ResultCall[O]):
 
 def recall_ends(execution: Execution) -> None:
     """The ends of children that are on record; a branch that lost a race since has taken them, and is not replayed."""
-    execution.ends_recalled = True
+    execution.inbox.recalled = True
     payloads = execution.recorder.payloads
     for record in execution.history.records.values():
         if record.kind == RESULT and record.arguments is not None and record.status != status.CANCELLED:

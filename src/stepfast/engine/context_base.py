@@ -169,10 +169,10 @@ class ContextBase:
         if execution.history.goes_on(cursor.branch, cursor.position):
             return False
         execution.patches.add(patch)
-        if not execution.replay_only:
-            execution.keep_only_count()  # nobody waits for this record, so it would be missing in the cache
+        if not execution.replaying:
+            execution.ledger.keep_only_count()  # nobody waits for this record, so it would be missing in the cache
             if execution.history.left:
-                execution.made_early((patch, cursor.position))
+                execution.ledger.made_early((patch, cursor.position))
             execution.journal_note(patch_entry(execution, (patch, cursor.position), change, call_line(2)))
         return True
 
@@ -248,7 +248,7 @@ class ContextBase:
 
     def _check_undo(self, options: StepOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An undo that cannot take what it will be given is refused before the step is done. A replay only reads."""
-        if options.compensate is not None and not self._execution.replay_only:
+        if options.compensate is not None and not self._execution.replaying:
             check_undo_call(options.compensate, name, args, kwargs)
 
     def _described(
@@ -330,7 +330,7 @@ class ContextBase:
 
 
 async def _write(execution: Execution, cursor: Cursor, entry: ValueSet) -> None:
-    if execution.replay_only or execution.history.goes_on(cursor.branch, cursor.position):
+    if execution.replaying or execution.history.goes_on(cursor.branch, cursor.position):
         return  # the code has been here before, and went on: what it set then may be newer
     execution.begin(cursor)
     try:

@@ -101,6 +101,11 @@ class DurableCall(AsCoroutine[T]):
         return f"<{self.kind} {self.name!r} at position {self.position} of run {self._execution.run_id}>"
 
     @property
+    def of_run(self) -> str:
+        """The id of the run that it belongs to."""
+        return self._execution.run_id
+
+    @property
     def cursor(self) -> Cursor:
         """The branch that it was called in."""
         return self._cursor
@@ -125,8 +130,8 @@ class DurableCall(AsCoroutine[T]):
     async def _perform(self) -> T:
         """Do what is not recorded yet."""
         execution = self._execution
-        if execution.replay_only:
-            raise execution.end_of_history(self)
+        if execution.replaying:
+            raise execution.replaying.ends_at(self)
         execution.begin(self._cursor)
         execution.active[self] = 0.0
         try:
@@ -160,8 +165,8 @@ class DurableCall(AsCoroutine[T]):
         execution = self._execution
         execution.saw(self.branch, record.completed_at)
         if record.status == status.CANCELLED:
-            if execution.replay_only and execution.history.ends_with(record):
-                raise execution.end_of_history(self)
+            if execution.replaying and execution.history.ends_with(record):
+                raise execution.replaying.ends_at(self)
             await self._be_given_up(record)
         return self._outcome(record)
 

@@ -26,7 +26,11 @@ class Leaver(Protocol):
     claim: int
     claimed: Claimed
     diverged: NonDeterminismError | None
-    fresh: Sequence[tuple[str, int]]
+
+    @property
+    def fresh(self) -> Sequence[tuple[str, int]]:
+        """The records of this claim that do not stay if its code diverges."""
+        ...
 
     @property
     def recorded(self) -> bool:

@@ -6,13 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import (
     AttemptEnded,
     ContextMisuse,
-    HistoryEnded,
     LeaseLost,
     NonDeterminismError,
     RecordedError,
@@ -21,15 +21,15 @@ from ..errors import (
 from ..model import status
 from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
-from ..model.tally import Tally
 from . import endings
-from .cursor import Cursor, places_above
-from .durable_call import as_record
+from .cursor import Cursor
 from .failure import ending_record
 from .holding import Holds
 from .inbox import Inbox
+from .ledger import Ledger
 from .matching import History
 from .recorder import Recorder
+from .trail import Trail
 from .unplaced import UnplacedCall
 from .waits import Waits
 from .workflow import DAG_STEP, WORKFLOW, Workflow
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from ..model.graph import Graph
     from .dag_context import DagView
     from .durable_call import DurableCall
+    from .replay_only import Replaying
     from .step import Undoable
 
 E = TypeVar("E", bound=RecordedError)
 
 
-class GivenUp(NamedTuple):
-    """A call that was ended by the code around it."""
+class Stage(Enum):
+    """Where an execution stands; it only ever goes on to the next, or past it."""
 
-    place: tuple[str, int]
-    branch: str
-    """The branch whose code has to go on: that of the call, or one around it, if that ended by an error."""
-    taken: int
-    """How many positions had been taken by then."""
-    lost: tuple[str, int] | None = None
-    """The place of the race that it lost: as long as that is on record, so is this."""
+    AT_WORK = "at work"
+    """Its code is at work, or waits in memory."""
+    CLOSED = "closed"
+    """Its code has no say any more. What becomes of the run is being decided, or it was lost."""
+    LEAVING = "leaving"
+    """What becomes of the run is in the journal."""
 
 
 class Execution:
@@ -61,7 +61,10 @@ class Execution:
     # What most runs never change is said here, for all, and what few need is made when it is needed: an object with
     # more than thirty attributes of its own costs several times as much, and each set brings the collector nearer.
     closed: BaseException | None = None
-    """Set when the run leaves this handler: every further call raises it again."""
+    """Set when the run leaves this handler: every further call raises it again. With ``parting`` it is the one state of
+    the run at this worker, as ``stage`` tells."""
+    parting: asyncio.Future[int] | None = None
+    """The receipt for the entry that ends this claim, when that is in the journal."""
     diverged: NonDeterminismError | None = None
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
@@ -75,44 +78,22 @@ class Execution:
     successor: NewRun | None = None
     view: DagView | None = None
     """For a step of a dag run, or the run itself: what it sees of it."""
-    replay_only = False
-    """Whether this is only to see what is recorded: whatever is not stops the branch that asks for it."""
-    beyond: DurableCall[Any] | None = None
-    """The first such call."""
-    other_arguments: tuple[str, ...] = ()
-    """Such a replay: steps that the code now gives other arguments than are recorded."""
+    replaying: Replaying | None = None
+    """Set if this is only to see what is recorded: whatever is not stops the branch that asks for it."""
     undo_recorded = False
     """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
     performing: asyncio.Task[Any] | None = None
     """For a plain def: the task that performs the step its thread waits for."""
     recorded = False
     """Whether this claim has made a new record."""
-    leaving = False
-    """Whether the entry that ends this claim is already in the journal."""
-    parting: asyncio.Future[int] | None = None
-    """The receipt for the entry that ends this claim."""
-    handler_done = False
-    """Whether the handler has given its slot back."""
-    out_of_time = False
-    """Whether its time is up: the run is being ended apart from its handler, which has no say any more."""
     branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
     """Tasks that were cancelled when it was too late for the call they were in."""
-    given_up: tuple[GivenUp, ...] = ()
-    """Calls that the code's own timeout, or a group of tasks, has ended."""
-    ends_recalled = False
-    """Whether the ends of children that are on record are in the inbox."""
-    _tally: Tally | None = None
-    """What is stored, where the records themselves have become too many to be kept."""
-    _sure: int | None = None
-    """How many of the new records are committed; None: all of them. Others go out with the release of the run."""
+    _trail: Trail | None = None
     _inbox: Inbox | None = None
     _waits: Waits | None = None
     _holds: Holds | None = None
-    fresh: Sequence[tuple[str, int]] = ()
-    """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they do
-    not stay."""
 
     def __init__(self, claimed: Claimed, workflow: Workflow[Any, Any], recorder: Recorder) -> None:
         self.run_id = claimed.id
@@ -121,6 +102,7 @@ class Execution:
         self.workflow = workflow
         self.recorder = recorder
         self.history = History(claimed.records)
+        self.ledger = Ledger(self.history, recorder.settings.history_records)
         self.main = Cursor()
         self.began = time.monotonic()
         self._loop = recorder.loop
@@ -131,8 +113,6 @@ class Execution:
         self.unawaited: set[DurableCall[Any] | UnplacedCall[Any]] = set()
         self.newest: dict[str, int] = {}
         """The database time of each branch's newest record that the code has seen."""
-        self.live: list[tuple[StepDone, int]] | None = []
-        """New records, kept for the cache while they are few."""
         self.active: dict[Any, float] = {}
         """Calls under way; of a step, when its function was called, and 0 while it is not, or once it was listed."""
 
@@ -179,6 +159,13 @@ class Execution:
             task.cancel()
 
     @property
+    def stage(self) -> Stage:
+        """Where it stands at this worker."""
+        if self.parting is not None:
+            return Stage.LEAVING
+        return Stage.AT_WORK if self.closed is None else Stage.CLOSED
+
+    @property
     def graph(self) -> Graph | None:
         """The graph that it follows, as far as it is known here."""
         return None if self.view is None else self.view.graph
@@ -212,6 +199,7 @@ class Execution:
     def load(self, records: list[StepRecord]) -> None:
         """The whole history, where the claim brought only its beginning."""
         self.history = History(records)
+        self.ledger = Ledger(self.history, self.recorder.settings.history_records)
         self.seq = self.history.last_seq
 
     # -- positions and records ---------------------------------------------------------------------------------
@@ -302,14 +290,9 @@ class Execution:
         self.recorded = True  # as in `noted`, written out: this is the hot path
         if now > self.newest.get(done.branch, 0):
             self.newest[done.branch] = now
-        if self.live is not None:
-            self.live.append((done, now))
-            if len(self.live) > self.recorder.settings.history_records:
-                self.keep_only_count()
-        else:
-            self._count(done)
+        self.ledger.add(done, now)
         if self.history.left:
-            self.made_early((done.branch, done.position))
+            self.ledger.made_early((done.branch, done.position))
         if self.asked is not None:
             await self.heed()
         return now
@@ -327,55 +310,29 @@ class Execution:
         self.undo_recorded |= entry.undo is not None
         if now > self.newest.get(entry.branch, 0):
             self.newest[entry.branch] = now
-        if self.live is not None:
-            self.live.append((entry, now))
-            if len(self.live) > self.recorder.settings.history_records:
-                self.keep_only_count()
-        else:
-            self._count(entry)
+        self.ledger.add(entry, now)
         if self.history.left:
-            self.made_early((entry.branch, entry.position))
-
-    def made_early(self, place: tuple[str, int]) -> None:
-        """A record was made while others had not been asked for. What was open before is decided by it, and stays."""
-        if place not in self.history.records:
-            self.fresh = fresh = self.fresh if isinstance(self.fresh, list) else []
-            fresh.append(place)
+            self.ledger.made_early((entry.branch, entry.position))
 
     def leave_open(self) -> None:
         """The run is released: each call that is under way leaves an open record, if it has none. So whoever replays
         the run, by whatever code, knows that it was called, and what may not be called in its place."""
         if self.claimed.undoing:
             return
-        self._sure = len(self.live or ())
-        for call in list(self.active):
-            entry = call.open_entry()
-            if entry is not None:
-                self.recorder.note(entry)
-                if self.live is not None:
-                    self.live.append((entry, self.database_now()))
-
-    def keep_only_count(self) -> None:
-        """The records of this claim are too many to be kept, or not all known here: only their number is."""
-        if self.live is not None:
-            self._tally = self._counted()
-            self.live = None
-
-    def _count(self, entry: StepDone) -> None:
-        assert self._tally is not None
-        self._tally.add(entry.branch, entry.position, entry.status)
-
-    def _counted(self) -> Tally:
-        tally = Tally()
-        for record in self.history.records.values():
-            tally.add(record.branch, record.position, record.status)
-        for entry, _ in (self.live or [])[: self._sure]:
-            tally.add(entry.branch, entry.position, entry.status)
-        return tally
+        entries = [entry for call in list(self.active) if (entry := call.open_entry()) is not None]
+        for entry in entries:
+            self.recorder.note(entry)
+        now = self.database_now()
+        self.ledger.leave([(entry, now) for entry in entries])
 
     def believed(self) -> int:
         """How much is stored of this run, if nothing that was acknowledged has vanished."""
-        return (self._tally or self._counted()).number
+        return self.ledger.believed()
+
+    @property
+    def fresh(self) -> Sequence[tuple[str, int]]:
+        """The records of this claim that do not stay if its code diverges."""
+        return self.ledger.fresh
 
     def saw(self, branch: str, recorded_at: int) -> None:
         """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
@@ -398,30 +355,21 @@ class Execution:
         """A branch was stopped: what is recorded of it does not count, and what it had not awaited is no misuse."""
         self.history.leave_out(branch)
 
+    @property
+    def trail(self) -> Trail:
+        """What its code took and gave up; made when first needed."""
+        if self._trail is None:
+            self._trail = Trail(self.taken)
+        return self._trail
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether its code has ended calls by itself."""
+        return self._trail is not None and bool(self._trail.given_up)
+
     def gave_up(self, call: DurableCall[Any]) -> None:
-        """The code's own timeout, or a group of tasks, ended a call. Whether the code lives with that is not known
-        before it goes on."""
-        self.given_up += (GivenUp((call.branch, call.position), call.branch, len(self.taken)),)
-
-    def lost_race(self, race: tuple[str, int], losers: frozenset[tuple[str, int]]) -> None:
-        """A race is decided: what ended the calls that lost it, and all within them, is its verdict."""
-        self.given_up = tuple(
-            each._replace(lost=race) if not losers.isdisjoint((*places_above(each.place[0]), each.place)) else each
-            for each in self.given_up
-        )
-
-    def branch_ended(self, branch: str, failed: bool) -> None:
-        """What was given up within a branch that returned is settled; if the branch raised, the branch around it has to
-        live with it."""
-        left = tuple(each for each in self.given_up if each.branch != branch)
-        if failed and (above := places_above(branch)):
-            moved = [each for each in self.given_up if each.branch == branch and not self._went_on(each)]
-            left += tuple(each._replace(branch=above[-1][0], taken=len(self.taken)) for each in moved)
-        self.given_up = left
-
-    def _went_on(self, given_up: GivenUp) -> bool:
-        """Whether its branch has called anything since."""
-        return any(branch == given_up.branch for branch, _ in self.taken[given_up.taken :])
+        """The code's own timeout, or a group of tasks, ended a call."""
+        self.trail.gave_up((call.branch, call.position))
 
     def never_awaited(self) -> list[str]:
         """The names of calls that the code made and forgot, in the order of their positions."""
@@ -430,34 +378,8 @@ class Execution:
         return [call.name if isinstance(call, UnplacedCall) else repr(call.name) for call in forgotten]
 
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
-        for several; and what was recorded after each was raised, in the branches that saw it. What other branches did
-        meanwhile stays. So does what the code gave up by a timeout of its own, if it went on from there; if not, that
-        ended the attempt, and is made anew. What lost a race goes the way of the race's record."""
-        places = dict.fromkeys(each.place for each in self.given_up if not each.lost and not self._went_on(each))
-        failed = [error] if error is not None else []
-        for each in failed:
-            places |= dict.fromkeys(self._made_after(each))
-            failed += each.beside
-        places |= dict.fromkeys(each.place for each in self.given_up if each.lost in places)
-        return list(places)
-
-    def _made_after(self, error: RecordedError) -> list[tuple[str, int]]:
-        seen = error.seen
-        after = [
-            place
-            for place in self.taken
-            if place != error.place
-            and any(position >= seen[branch] for branch, position in (*places_above(place[0]), place) if branch in seen)
-        ]
-        return [error.place, *after]
-
-    def cacheable(self) -> list[StepRecord] | None:
-        """The whole history as it would be read back, if it is small enough to be kept."""
-        if self.live is None:
-            return None
-        old = list(self.history.records.values())
-        return old + [as_record(entry, now) for entry, now in self.live]
+        """The records a new attempt makes anew, if this is the error that ended the present one."""
+        return self.trail.to_forget(error)
 
     def list_running(self, now: float, after: float) -> None:
         """Tell of steps that have been running for longer than a moment; quick ones cost no write."""
@@ -537,7 +459,7 @@ class Execution:
 
     def obey(self) -> None:
         """An operator's wish is carried out: the run leaves this worker."""
-        if self.closed is not None or self.leaving:
+        if self.closed is not None or self.parting is not None:
             return
         if self.asked == status.ASK_PAUSE:
             self.leave(endings.paused(self))
@@ -566,14 +488,8 @@ class Execution:
             self.leave(endings.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
 
-    def end_of_history(self, call: DurableCall[Any]) -> HistoryEnded:
-        """A replay that does nothing new stops here."""
-        self.beyond = self.beyond or call
-        return HistoryEnded(f"run {self.run_id}: nothing is recorded of {call.kind} {call.name!r} (at {call.line})")
-
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
-        self.leaving = True
         endings.settle(self, transition, self.graph)
         self.parting = self.recorder.record(transition)
         return self.parting

@@ -30,6 +30,8 @@ class Inbox:
         """Whether there is no need to look: nothing had ever been delivered when the run was claimed."""
         self.looked_at: float | None = None
         """When the last look began, by this process's clock."""
+        self.recalled = False
+        """Whether the ends of children that are on record are in here."""
         self._seen: set[str] = set()
         self._there: set[str] = set()
         """What was brought and may still lie in the mailbox: it need not be brought again."""

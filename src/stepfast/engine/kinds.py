@@ -149,7 +149,7 @@ def _code_for(execution: Execution, workflow: NodeWorkflow, node: Node) -> NodeW
         f"run {execution.run_id}: by its graph {node.name!r} of dag {workflow.dag!r} is a step with a function, "
         "but the code has an approval of that name"
     )
-    if not execution.replay_only:
+    if not execution.replaying:
         recorder = execution.recorder
         told = "%s; it is left to workers that have the function"
         recorder.logger.warning(told, said, extra=ids_of(execution, node.name))

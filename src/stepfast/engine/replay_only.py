@@ -7,14 +7,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import AttemptEnded, AttemptTimeout
+from ..errors import AttemptEnded, AttemptTimeout, HistoryEnded
 from .execution import Execution
 from .scope import current_execution
 
+if TYPE_CHECKING:
+    from .durable_call import DurableCall
+
 _LONGEST = 60.0
 """Seconds. Code that has only records to read and takes longer waits for something outside its steps."""
+
+
+class Replaying:
+    """What a replay that does nothing new has met."""
+
+    def __init__(self) -> None:
+        self.beyond: DurableCall[Any] | None = None
+        """The first call that nothing is recorded of."""
+        self.other_arguments: tuple[str, ...] = ()
+        """Steps that the code now gives other arguments than are recorded."""
+
+    def ends_at(self, call: DurableCall[Any]) -> HistoryEnded:
+        """The replay stops at this call."""
+        self.beyond = self.beyond or call
+        run_id = call.of_run
+        return HistoryEnded(f"run {run_id}: nothing is recorded of {call.kind} {call.name!r} (at {call.line})")
 
 
 async def replay(
@@ -22,7 +41,7 @@ async def replay(
 ) -> BaseException | None:
     """Perform a run on its records alone; its execution remembers what it met. How the code ended: None if it returned,
     HistoryEnded if it wants to go on beyond what is recorded, AttemptTimeout if it took too long."""
-    ghost.replay_only = True
+    ghost.replaying = Replaying()
     ghost.main.owner = task = asyncio.current_task()
     token = current_execution.set(ghost)
     limit = asyncio.timeout(longest)

@@ -79,8 +79,8 @@ class StepCall(DurableCall[T]):
 
     async def _perform(self) -> T:
         execution = self._execution
-        if execution.replay_only:
-            raise execution.end_of_history(self)
+        if execution.replaying:
+            raise execution.replaying.ends_at(self)
         execution.begin(self._cursor)
         execution.active[self] = 0.0
         try:
@@ -103,7 +103,7 @@ class StepCall(DurableCall[T]):
         what = f"the recorded result of {self.kind} {self.name!r}"
         payloads = self._execution.recorder.payloads
         value: T = payloads.decode(record.output or "null", self._shape.returns, record.format, what)
-        if self._execution.replay_only and record.arguments is not None and record.format == FORMAT:
+        if self._execution.replaying and record.arguments is not None and record.format == FORMAT:
             self._compare_arguments(record.arguments)
         if self._options.compensate is not None:
             self._can_be_undone(value, record.seq)
@@ -112,9 +112,9 @@ class StepCall(DurableCall[T]):
     def _compare_arguments(self, recorded: str) -> None:
         """Arguments that are not what they were come of something that is not recorded. It is only told: the step is
         not called again, and whoever changed its code may mean it."""
-        now = self._encoded_arguments()
-        if now is not None and now != recorded:
-            self._execution.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
+        now, replaying = self._encoded_arguments(), self._execution.replaying
+        if replaying is not None and now is not None and now != recorded:
+            replaying.other_arguments += (f"{self.kind} {self.name!r} (at {self.line})",)
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:
         return step_failed(self.name, error, (self.branch, self.position))
@@ -123,7 +123,7 @@ class StepCall(DurableCall[T]):
         undo = self._options.compensate
         assert undo is not None
         args, kwargs = (value, *self._args), self._kwargs
-        if self._execution.replay_only:  # the undo will be called when the code has gone on, and may have changed them
+        if self._execution.replaying:  # the undo will be called when the code has gone on, and may have changed them
             args, kwargs = tuple(map(self._as_given, args)), {key: self._as_given(arg) for key, arg in kwargs.items()}
         self._execution.undoable.append(Undoable(seq, self.name, undo, args, kwargs, self.line))
 

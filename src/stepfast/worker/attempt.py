@@ -16,7 +16,7 @@ from typing import Any
 from ..engine import endings
 from ..engine.dag import SKIP
 from ..engine.dag_run import DagFailed, target_of
-from ..engine.execution import Execution
+from ..engine.execution import Execution, Stage
 from ..engine.failure import decode_error, encode_error, ending_record, explain
 from ..engine.kinds import kind_of
 from ..engine.scope import current_execution
@@ -204,10 +204,10 @@ class Attempts:
 
     async def _closed(self, execution: Execution) -> None:
         """Whatever a handler says after its context was closed is discarded; a divergence is acted upon here."""
-        if execution.out_of_time:
-            return  # the run is held until its end is in the journal, which for a step of a dag may take a question
+        if self._leaving.is_ending(execution):
+            return  # its time was up, and it is ended apart from its handler
         error = execution.diverged
-        if execution.leaving or (error is None and execution.successor is None):
+        if execution.stage is Stage.LEAVING or (error is None and execution.successor is None):
             self._leaving.released(execution)
         elif error is None:
             assert execution.successor is not None
@@ -222,7 +222,7 @@ class Attempts:
         so."""
         told = "run %s: an error of the engine's own"
         self._logger.error(told, execution.run_id, exc_info=bug, extra=ids_of(execution))
-        if execution.leaving:
+        if execution.stage is Stage.LEAVING:
             self._leaving.released(execution)
             return
         error = StepfastError(f"an error of the engine's own ended the run: {sentence(bug)}")

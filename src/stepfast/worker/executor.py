@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from ..engine import endings
-from ..engine.execution import Execution
+from ..engine.execution import Execution, Stage
 from ..engine.kinds import kind_of
 from ..engine.suspect import Suspect
 from ..engine.telling import ids_of
@@ -59,7 +59,7 @@ class Executor:
         self.cache = self._leaving.cache
         divergence = Divergence(kit, errands, journal)
         self._attempts = Attempts(kit, self._leaving, errands, graphs, self._threads, divergence)
-        self._limits = TimeLimits(self._attempts)
+        self._limits = TimeLimits(self._attempts, self.slots)
 
     # -- runs come in ----------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Executor:
     def works_on(self, run_id: str, claim: int) -> bool:
         """Whether this claim of the run is at hand, and nothing that ends it is in the journal yet."""
         execution = self.slots.find(run_id, claim)
-        return execution is not None and not execution.leaving
+        return execution is not None and execution.stage is not Stage.LEAVING
 
     def lose(self, run_id: str, claim: int | None = None) -> None:
         """The run is not ours any more."""

@@ -30,6 +30,7 @@ class Leaving:
         self._journal = journal
         self._graphs = graphs
         self._slots = slots
+        self.is_ending = slots.is_ending
         self.cache = HistoryCache(kit.settings.history_cache)
         """Records of runs that may come back here."""
 
@@ -69,7 +70,7 @@ class Leaving:
     def released(self, execution: Execution) -> None:
         """The run has left by itself already; keep its records if it may come back here."""
         if isinstance(execution.closed, RunSuspended):
-            records = execution.cacheable()
+            records = execution.ledger.whole_history()
             if records is not None:
                 self.cache.put(execution.run_id, execution.claim, records)
         if execution.parting is not None and not execution.parting.done():

@@ -27,8 +27,8 @@ class Slots:
         """Told when there is room for more."""
         self.running: dict[str, Execution] = {}
         """All runs that are this worker's, those whose end is being committed among them."""
-        self._ending = 0
-        """How many of them have given their slot back."""
+        self._ending: set[Execution] = set()
+        """Those that have given their slot back: what becomes of them is decided, and only to be committed."""
         self._lingering: set[Execution] = set()
         """Runs that wait in memory because slots are free."""
         self.idle = asyncio.Event()
@@ -41,12 +41,12 @@ class Slots:
         """Slots to be claimed for."""
         held = len(self.running)
         most = 2 * self._concurrency - held
-        return min(self._concurrency - held + self._ending, most, most - self._threads.stuck)
+        return min(self._concurrency - held + len(self._ending), most, most - self._threads.stuck)
 
     @property
     def has_room(self) -> bool:
         """Whether a slot is free, not counting what is on its way out."""
-        return len(self.running) - self._ending < self._concurrency
+        return len(self.running) - len(self._ending) < self._concurrency
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in. Those that have made a new record have cleared
@@ -54,7 +54,7 @@ class Slots:
         unproved = [
             execution.claimed.losses
             for execution in self.running.values()
-            if execution.claimed.losses >= SUSPECT_LOSSES and not (execution.recorded or execution.handler_done)
+            if execution.claimed.losses >= SUSPECT_LOSSES and not (execution.recorded or execution in self._ending)
         ]
         return room_for_suspects(unproved, self._max_losses, self._concurrency)
 
@@ -80,17 +80,20 @@ class Slots:
 
     def give_back(self, execution: Execution) -> None:
         """Its handler is done, or given up: another may come in its place. It is held until its end is committed."""
-        if not execution.handler_done and self.running.get(execution.run_id) is execution:
-            execution.handler_done = True
-            self._ending += 1
+        if execution not in self._ending and self.running.get(execution.run_id) is execution:
+            self._ending.add(execution)
             self._freed()
+
+    def is_ending(self, execution: Execution) -> bool:
+        """Whether it has given its slot back."""
+        return execution in self._ending
 
     def leave(self, execution: Execution) -> None:
         """The run is no longer this worker's: forget it, once."""
         if self.running.get(execution.run_id) is not execution:
             return
         del self.running[execution.run_id]
-        self._ending -= execution.handler_done
+        self._ending.discard(execution)
         self._threads.left(execution)
         # They know each other through the task's context; let go, or only the garbage collector could free them.
         execution.main.owner = execution.task = None

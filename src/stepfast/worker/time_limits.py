@@ -12,13 +12,15 @@ from ..engine.kinds import kind_of
 from ..errors import AttemptEnded, AttemptTimeout, DeadlineExceeded
 from ..model import status
 from .attempt import Attempts
+from .slots import Slots
 
 
 class TimeLimits:
     """One timer for each run that has a limit; it ends the attempt even if the handler ignores being cancelled."""
 
-    def __init__(self, attempts: Attempts) -> None:
+    def __init__(self, attempts: Attempts, slots: Slots) -> None:
         self._attempts = attempts
+        self._slots = slots
         self._loop = asyncio.get_running_loop()
         self.late: set[asyncio.Task[Any]] = set()
         """Handlers that are nobody's any more, and the ends that are made apart from them."""
@@ -55,7 +57,7 @@ class TimeLimits:
         else:
             error = AttemptTimeout(f"the attempt took longer than its timeout ({execution.workflow.name})")
             end = self._attempts.retry
-        execution.out_of_time = True
+        self._slots.give_back(execution)  # from here on its handler has no say, and is not waited for
         execution.close(AttemptEnded(str(error)))
         if execution.task is not None:
             self._keep(execution.task)  # it may go on for as long as it likes, and is nobody's any more

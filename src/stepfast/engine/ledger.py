@@ -1,0 +1,78 @@
+"""The ledger of a claim: what it has recorded, so that a run which comes back here need not be read again, and so that
+what is stored can be compared with what is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model.records import StepDone, StepRecord
+from ..model.tally import Tally
+from .durable_call import as_record
+from .matching import History
+from .trail import Place
+
+
+class Ledger:
+    """Records of this claim are kept while they are few; from then on only their number is."""
+
+    __slots__ = ("_history", "_kept", "_most", "_sure", "_tally", "fresh")
+
+    def __init__(self, history: History, most: int) -> None:
+        self._history = history
+        self._most = most
+        self._kept: list[tuple[StepDone, int]] | None = []
+        """New records, and when they were committed."""
+        self._tally: Tally | None = None
+        """How much is stored, where the records themselves are not kept."""
+        self._sure: int | None = None
+        """How many of the new records are committed; None: all of them. Others go out with the release of the run."""
+        self.fresh: Sequence[Place] = ()
+        """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they
+        do not stay."""
+
+    def add(self, entry: StepDone, now: int) -> None:
+        """A record of this run is committed."""
+        kept = self._kept
+        if kept is None:
+            assert self._tally is not None
+            self._tally.add(entry.branch, entry.position, entry.status)
+            return
+        kept.append((entry, now))
+        if len(kept) > self._most:
+            self.keep_only_count()
+
+    def made_early(self, place: Place) -> None:
+        """A record was made while others had not been asked for. What was open before is decided by it, and stays."""
+        if place not in self._history.records:
+            self.fresh = fresh = self.fresh if isinstance(self.fresh, list) else []
+            fresh.append(place)
+
+    def leave(self, entries: Sequence[tuple[StepDone, int]]) -> None:
+        """The run is released, and these go out with it: they will be there when it comes back."""
+        self._sure = len(self._kept or ())
+        if self._kept is not None:
+            self._kept += entries
+
+    def keep_only_count(self) -> None:
+        """The records of this claim are too many to be kept, or not all known here: only their number is."""
+        if self._kept is not None:
+            self._tally = self._counted()
+            self._kept = None
+
+    def _counted(self) -> Tally:
+        tally = Tally()
+        for record in self._history.records.values():
+            tally.add(record.branch, record.position, record.status)
+        for entry, _ in (self._kept or [])[: self._sure]:
+            tally.add(entry.branch, entry.position, entry.status)
+        return tally
+
+    def believed(self) -> int:
+        """How much is stored of this run, if nothing that was acknowledged has vanished."""
+        return (self._tally or self._counted()).number
+
+    def whole_history(self) -> list[StepRecord] | None:
+        """All records as they would be read back, if they are few enough to be kept."""
+        if self._kept is None:
+            return None
+        return [*self._history.records.values(), *(as_record(entry, now) for entry, now in self._kept)]
