@@ -1,7 +1,7 @@
 """Stepfast: durable execution for Python on the database you already run."""
 
 from .app import Stepfast
-from .checking import Rehearsal
+from .checking import CheckedRun
 from .engine.branches import BranchCall, FirstCall, MapCall
 from .engine.children import ChildRun
 from .engine.context import Context
@@ -60,6 +60,7 @@ __all__ = [
     "AttemptTimeout",
     "Backoff",
     "BranchCall",
+    "CheckedRun",
     "ChildFailed",
     "ChildRun",
     "Codec",
@@ -85,7 +86,6 @@ __all__ = [
     "NonRetryableError",
     "PayloadError",
     "RecordedError",
-    "Rehearsal",
     "Released",
     "RetryLater",
     "Run",

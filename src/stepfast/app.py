@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .announcing import announce_database, announce_namesakes
-from .checking import Rehearsal, Rehearsals
+from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
 from .engine.dag import Dag, dag_from_spec, dag_options
@@ -262,8 +262,8 @@ class Stepfast:
         workflow: str | Workflow[Any, Any] | None = None,
         limit: int | None = None,
         timeout: Seconds = 10.0,
-        progress: Callable[[Rehearsal], None] | None = None,
-    ) -> list[Rehearsal]:
+        progress: Callable[[CheckedRun], None] | None = None,
+    ) -> list[CheckedRun]:
         """Replay what is recorded of unfinished runs against this code, and tell which of them it does not fit. Nothing
         is written, claimed or executed but the code between the steps, each run for at most ``timeout`` seconds.
         ``progress`` is called with each as it is found."""
@@ -274,13 +274,13 @@ class Stepfast:
             raise ConfigurationError(f"limit must be at least 1, not {limit!r}")
         store = await self.store()
         longest = seconds(timeout, "the timeout of check()")
-        rehearsals = Rehearsals(store, self.workflows, self.settings, self._payloads, self.logger, longest)
+        checker = Checker(store, self.workflows, self.settings, self._payloads, self.logger, longest)
         found = []
-        async with contextlib.aclosing(rehearsals.each(name, limit)) as each:
-            async for rehearsal in each:
-                found.append(rehearsal)
+        async with contextlib.aclosing(checker.each(name, limit)) as each:
+            async for checked in each:
+                found.append(checked)
                 if progress is not None:
-                    progress(rehearsal)
+                    progress(checked)
         return found
 
     # -- working -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The rehearsal: unfinished runs are replayed by the code that is here, to see which of them it would not fit.
+"""``app.check``: unfinished runs are replayed by the code that is here, to see which of them it would not fit.
 
 Their records answer in place of steps, waits and children. Nothing is written, claimed or done, so it can be asked at
 any time, while workers run too: best before a deploy, with the code that is to be deployed.
@@ -52,7 +52,7 @@ _HERE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class CheckedRun:
     """What came of checking one run."""
 
     id: str
@@ -67,7 +67,7 @@ class Rehearsal:
 Verdict = tuple[str, str]
 
 
-class Rehearsals:
+class Checker:
     """All runs of a store, against the code of an application."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Rehearsals:
         self._stage: Stage | None = None
         self._blocked: Counter[str] = Counter()
 
-    async def each(self, workflow: str | None, limit: int | None) -> AsyncGenerator[Rehearsal, None]:
+    async def each(self, workflow: str | None, limit: int | None) -> AsyncGenerator[CheckedRun, None]:
         """One after the other, newest first."""
         left = limit
         try:
@@ -96,7 +96,7 @@ class Rehearsals:
                 verdict = await self._of(row)
                 if verdict is not None:
                     left = None if left is None else left - 1
-                    yield Rehearsal(row.id, row.workflow, row.status, *verdict)
+                    yield CheckedRun(row.id, row.workflow, row.status, *verdict)
         finally:
             if self._stage is not None:
                 await self._stage.close()
@@ -217,8 +217,8 @@ class Stage(Recorder):
         super().__init__(settings, payloads, logger)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda *_: None)  # what becomes of code that was left behind is of no interest
-        self._handlers = Threads("rehearsal")
-        self._thread = threading.Thread(target=self.loop.run_forever, name="stepfast-rehearsal", daemon=True)
+        self._handlers = Threads("check")
+        self._thread = threading.Thread(target=self.loop.run_forever, name="stepfast-check", daemon=True)
         self._thread.start()
         self.loop_thread = self._thread.ident or 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepfast import Stepfast
-from stepfast.checking import Rehearsals
+from stepfast.checking import Checker
 from stepfast.cli import checking
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
@@ -74,7 +74,7 @@ async def tables(scene: Scene) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def verdicts(found: list[dict[str, Any]]) -> dict[str, str]:
-    return {rehearsal["id"]: rehearsal["verdict"] for rehearsal in found}
+    return {checked["id"]: checked["verdict"] for checked in found}
 
 
 # -- code that fits
@@ -86,8 +86,8 @@ def test_code_that_did_not_change_fits_whatever_a_run_waits_for(stepfast: Verbs,
     stepfast("pause", runs[0])
     found = stepfast.json("check", "harbour:app")
     assert set(runs) < set(verdicts(found))  # the children of the convoy among them
-    assert {rehearsal["verdict"] for rehearsal in found} == {"fits"}
-    assert {rehearsal["status"] for rehearsal in found} == {"waiting", "paused"}
+    assert {checked["verdict"] for checked in found} == {"fits"}
+    assert {checked["status"] for checked in found} == {"waiting", "paused"}
 
 
 def test_a_step_added_behind_what_is_recorded_fits(stepfast: Verbs, landing: str, deploy: Deploy) -> None:
@@ -312,8 +312,8 @@ def test_records_of_two_moments_are_read_again(stepfast: Verbs, shop: Shop, land
                 page, self.torn = page[0 if self.torn else 1 :], True
                 return page
 
-        found = Rehearsals(Torn(), app.workflows, app.settings, app._payloads, app.logger, 10)
-        return [rehearsal.verdict async for rehearsal in found.each(None, None)]
+        found = Checker(Torn(), app.workflows, app.settings, app._payloads, app.logger, 10)
+        return [checked.verdict async for checked in found.each(None, None)]
 
     assert shop.call(check, "quay") == ["fits"]
 

@@ -111,7 +111,7 @@ async def test_the_secret_is_in_no_view_and_no_answer(app: Stepfast) -> None:
 VIEWS = ("runs_readable", "steps_readable", "activity_readable", "activity", "workers_readable")
 
 
-async def test_a_rehearsal_draws_what_the_run_drew(app: Stepfast) -> None:
+async def test_a_check_draws_what_the_run_drew(app: Stepfast) -> None:
     """Or a run that goes by its chance would seem to diverge."""
 
     @app.workflow

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, Rehearsal
+from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
 from .exits import FAILED, OK, TIMEOUT
 from .options import option, time_option
 from .output import say, write_json, write_table, write_text
@@ -46,7 +46,7 @@ async def check(
         write_json(found)
     else:
         _write(found, everything)
-    verdicts = {rehearsal.verdict for rehearsal in found}
+    verdicts = {checked.verdict for checked in found}
     raise typer.Exit(FAILED if DIVERGES in verdicts else TIMEOUT if TOO_LONG in verdicts else OK)
 
 
@@ -57,45 +57,45 @@ class News:
         self._counts: Counter[str] = Counter()
         self._said = time.monotonic()
 
-    def __call__(self, rehearsal: Rehearsal) -> None:
-        self._counts[rehearsal.verdict] += 1
+    def __call__(self, checked: CheckedRun) -> None:
+        self._counts[checked.verdict] += 1
         if time.monotonic() - self._said >= _NEWS_EVERY:
             self._said = time.monotonic()
             say(f"{count(self._counts.total(), 'run')} so far, {self._counts[DIVERGES]} would diverge …")
 
 
-def _write(found: Sequence[Rehearsal], everything: bool) -> None:
+def _write(found: Sequence[CheckedRun], everything: bool) -> None:
     shown = [r for r in found if everything or r.verdict in (DIVERGES, TOO_LONG)]
     if shown:
         write_table(("runs", "workflow", "verdict", "where", "ids"), [_row(equal) for equal in _alike(shown)])
     write_text(_summary(found))
 
 
-def _alike(found: Sequence[Rehearsal]) -> list[list[Rehearsal]]:
+def _alike(found: Sequence[CheckedRun]) -> list[list[CheckedRun]]:
     """What came out the same, together: one change of the code meets a thousand runs at the same place."""
-    groups: dict[tuple[str, ...], list[Rehearsal]] = {}
-    for rehearsal in found:
-        where = rehearsal.detail.replace(rehearsal.id, "")
-        groups.setdefault((rehearsal.workflow, rehearsal.verdict, where), []).append(rehearsal)
+    groups: dict[tuple[str, ...], list[CheckedRun]] = {}
+    for checked in found:
+        where = checked.detail.replace(checked.id, "")
+        groups.setdefault((checked.workflow, checked.verdict, where), []).append(checked)
     return list(groups.values())
 
 
-def _row(equal: Sequence[Rehearsal]) -> tuple[str, ...]:
+def _row(equal: Sequence[CheckedRun]) -> tuple[str, ...]:
     first = equal[0]
-    ids = [rehearsal.id for rehearsal in equal[:_TOLD]]
+    ids = [checked.id for checked in equal[:_TOLD]]
     if len(equal) > _TOLD:
         ids.append(f"{len(equal) - _TOLD} more (--json lists all)")
     return str(len(equal)), first.workflow, first.verdict, first.detail, ", ".join(ids)
 
 
-def _summary(found: Sequence[Rehearsal]) -> str:
-    counts = Counter(rehearsal.verdict for rehearsal in found)
+def _summary(found: Sequence[CheckedRun]) -> str:
+    counts = Counter(checked.verdict for checked in found)
     if not found:
         return "nothing is recorded of unfinished runs: any code fits"
     parts = [f"{counts[FITS]} fit", f"{counts[DIVERGES]} would diverge"]
     if counts[TOO_LONG]:
         parts.append(f"{counts[TOO_LONG]} took too long")
     if counts[UNKNOWN]:
-        unknown = Counter(rehearsal.workflow for rehearsal in found if rehearsal.verdict == UNKNOWN)
+        unknown = Counter(checked.workflow for checked in found if checked.verdict == UNKNOWN)
         parts.append(f"{counts[UNKNOWN]} of workflows whose code is not here ({', '.join(sorted(unknown))})")
     return f"{count(len(found), 'unfinished run')}: {listed(parts)}"
