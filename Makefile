@@ -65,8 +65,8 @@ interop: $(STAMP) ## run remote workers beside the published packages of others,
 	$(PYTEST) tests/interop $(ARGS)
 
 .PHONY: faults
-faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each)
-	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) tests/faults $(ARGS)
+faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each), and all else that takes long
+	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) -m "faults or slow" $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules

@@ -1,7 +1,9 @@
 """The databases that tests run on: a private Postgres per test process, a fresh database per test.
 
 `url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and
-`sqlite_url` on one. On Postgres the tables are there already, unless the test is marked `empty`; a SQLite file is not.
+`sqlite_url` on one. Where a test says `@pytest.mark.enough_on("sqlite")`, or its file `pytestmark = …`, `make test`
+runs it there, and `make test-all` on every database. On Postgres the tables are there already, unless the test is
+marked `empty`; a SQLite file is not.
 """
 
 from __future__ import annotations
@@ -9,8 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-import zlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,19 +27,30 @@ pytest_terminal_summary = needs.pytest_terminal_summary
 
 MEMORY = "/dev/shm"
 
-MANY, SHARE = 10, 4
-"""Of the command line's tests, and of tests with many cases, `make test` runs all on Postgres and one in so many on
-SQLite, always the same; `make test-all` runs them all."""
+DATABASES = ("url", "store_url", "storm_url", "scene_url")
+"""The fixtures that run a test once per database."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    """A test that says on which databases it is enough to run is thorough on the others."""
+    made_for: dict[str, set[str]] = defaultdict(set)
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        on_sqlite = parameters is not None and parameters.params.get("url") == "sqlite"
-        name = item.nodeid.partition("[")[0]
-        if on_sqlite and ("tests/cli/" in name or cases[name] >= MANY) and zlib.crc32(item.name.encode()) % SHARE:
+        made_for[_function(item)].add(_database(item))
+    for item in items:
+        mark = item.get_closest_marker("enough_on")
+        if mark is not None and _database(item) not in mark.args and made_for[_function(item)] & {*mark.args}:
             item.add_marker(pytest.mark.thorough)
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _database(item: pytest.Item) -> str:
+    """The database that a case of a test runs on, if the test runs once on each."""
+    parameters = getattr(item, "callspec", None)
+    names = parameters.params if parameters is not None else {}
+    return next((str(names[name]) for name in DATABASES if name in names), "")
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 NOBODY = "0197a1b2-0000-7000-8000-000000000000"
 
 

@@ -15,6 +15,8 @@ from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.cli.processes import Processes
 from tests.store.scene import Scene
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 Deploy = Callable[..., str]
 ORDER = {"id": "o-1", "cents": 99}
 

@@ -7,6 +7,8 @@ import pytest
 from stepfast.cli.exits import complain
 from tests.cli.conftest import Shop, Verbs
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 VERBS = (["runs"], ["workers"], ["migrate"], ["migrate", "--check"], ["show", "0197a1b2-0000-7000-8000-000000000000"])
 
 

@@ -6,8 +6,12 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from stepfast import Stepfast
 from tests.cli.conftest import FULFIL, Shop, Verbs
+
+pytestmark = pytest.mark.enough_on("sqlite")
 
 
 def dag(shop: Shop, input: Any = "teapot", name: str = "order") -> str:

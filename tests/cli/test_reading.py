@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
+
+pytestmark = pytest.mark.enough_on("sqlite")
 
 ORDER = {"id": "o-1", "cents": 99}
 NOBODY = "0197a1b2-0000-7000-8000-000000000000"

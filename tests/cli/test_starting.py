@@ -10,6 +10,8 @@ import pytest
 from stepfast import RunInfo, lookout
 from tests.cli.conftest import Shop, Verbs
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 ORDER = '{"id": "o-1", "cents": 21}'
 
 

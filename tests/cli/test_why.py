@@ -14,6 +14,8 @@ from stepfast.model.ids import child_id
 from tests.cli.conftest import HARBOUR, Shop, Verbs
 from tests.store.scene import MINUTE, Scene, child_of, failed, joint, move, under_way
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 @pytest.fixture
 def why(stepfast: Verbs, shop: Shop) -> Callable[..., str]:

@@ -16,6 +16,8 @@ from stepfast.cli.working import child_command
 from tests.cli.conftest import Shop, Verbs
 from tests.cli.processes import Processes, Spoken
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
@@ -37,6 +39,7 @@ def assert_given_back(stepfast: Verbs, run_id: str) -> None:
     assert stepfast.json("workers") == []
 
 
+@pytest.mark.enough_on("postgres")
 def test_a_worker_works(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker = spawn("worker", "shop:app", "--concurrency", "5", "--queues", "double,vip", "-q", "extra", "--lease", "1m")
     worker.hear("started")
@@ -51,6 +54,7 @@ def test_a_worker_works(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     assert stepfast.json("workers") == []
 
 
+@pytest.mark.enough_on("postgres")
 def test_a_signal_lets_handlers_finish(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker, run_id = holding(shop, spawn, "--grace", "1h")
     worker.send(TERM)
@@ -151,6 +155,7 @@ def test_a_password_is_not_among_the_arguments_of_children(given: list[str], mon
     assert os.environ[CHILD_URL] == "URL"
 
 
+@pytest.mark.enough_on("postgres")
 def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     crew = spawn("worker", "shop:app", "--url", shop.url, "--processes", "2")
     crew.hear(" started: ", 2)

@@ -14,6 +14,8 @@ from stepfast.model.records import WorkerInfo
 from stepfast.model.url import parse_url
 from tests.engine.conftest import MakeApp
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

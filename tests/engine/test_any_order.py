@@ -22,6 +22,8 @@ from tests.engine.conftest import MakeApp
 from tests.support.crashing import dying_worker
 from tests.support.engine import eventually
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 Tree = dict[str, Any]
 AT_ONCE = Backoff(base=0)
 

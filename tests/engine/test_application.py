@@ -28,7 +28,7 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
-pytestmark = pytest.mark.empty
+pytestmark = [pytest.mark.empty, pytest.mark.enough_on("sqlite")]
 
 AT_ONCE = Backoff(base=0, jitter=False)
 NOWHERE = "01977777-7777-7777-8777-777777777777"
@@ -130,6 +130,7 @@ async def test_a_worker_serves_only_the_queues_it_is_told(app: Stepfast) -> None
         await app.drain(queues="vip")
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_an_embedded_worker_takes_up_what_is_started_while_it_runs(app: Stepfast) -> None:
     """And a stopped one does not."""
 
@@ -235,6 +236,7 @@ async def test_tables_are_made_by_themselves_or_not_at_all(make_app: MakeApp) ->
     assert await careful.runs() == []
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_two_namespaces_in_one_database_do_not_meet(make_app: MakeApp, calls: Calls) -> None:
     """Not their runs, keys, definitions or workers."""
     one, other = make_app(namespace="one"), make_app(namespace="Other_2")

@@ -23,6 +23,8 @@ from stepfast import (
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 
 LATER = Backoff(base=600, max=3600)

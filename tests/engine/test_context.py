@@ -7,8 +7,12 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from stepfast import Backoff, Context, Stepfast, SyncContext
 from tests.support.engine import Calls, Gate, eventually, interrupt
+
+pytestmark = pytest.mark.enough_on("sqlite")
 
 AT_ONCE = Backoff(base=0, jitter=False)
 

@@ -12,6 +12,8 @@ from tests.engine.conftest import MakeApp
 from tests.support.dags import how, make_step_due, steps_of
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 QUICK = Backoff(base=0.001, jitter=False)
 
 
@@ -290,6 +292,7 @@ async def test_a_run_ends_when_every_step_is_settled_also_those_nobody_waited_fo
         assert await run.result() == {"slow": "slow", "quick": "quick", "race": "race"}
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_join_of_any_is_done_once(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     for name in "abcdef":
@@ -586,6 +589,7 @@ async def test_conditions_joins_and_catches_together(make_app: MakeApp, moment: 
     assert (await run.result())["end"] == ["root", "repair", "done"]
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_skip_survives_a_worker_that_stops(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
     dag = app.dag("dag")

@@ -23,6 +23,8 @@ from tests.store.scene import Rows
 from tests.support.dags import how, row_of, steps_of
 from tests.support.engine import Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 async def work(ctx: Any) -> str:
     return str(ctx.step_name)

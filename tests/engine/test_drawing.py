@@ -12,6 +12,8 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import eventually
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 async def nothing() -> None: ...
 

@@ -20,6 +20,8 @@ from stepfast import (
 )
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 AT_ONCE = Backoff(base=0, jitter=False)
 
 

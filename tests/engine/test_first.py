@@ -19,6 +19,8 @@ from tests.support.crashing import crash_at, dying_worker, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 from tests.worker.spying import HeldReply
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 WAITS = pytest.mark.parametrize("moment", [0.0, 0.2], ids=["released", "in memory"])
 HOUR = timedelta(hours=1)
 
@@ -106,6 +108,7 @@ async def test_a_branch_may_race(app: Stepfast) -> None:
     assert await run.result() == ["work", ["w0", "w1", "w2"]]
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_children_and_maps_may_race(app: Stepfast) -> None:
     gate = Gate()
 
@@ -185,6 +188,7 @@ async def test_two_ready_at_the_same_time_have_one_winner_for_ever(app: Stepfast
     assert calls == {"a": 1, "b": 1}
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_two_signals_at_the_same_time_lose_neither(app: Stepfast) -> None:
     """One wins, the other stays in the mailbox."""
 
@@ -205,6 +209,7 @@ async def test_two_signals_at_the_same_time_lose_neither(app: Stepfast) -> None:
 
 
 @WAITS
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_signal_that_lost_stays_in_the_mailbox(make_app: MakeApp, moment: float) -> None:
     app = make_app(settings=Settings(moment=moment))
     gate = Gate()
@@ -560,6 +565,7 @@ async def test_a_crash_around_the_verdict_leaves_the_same_winner(
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @WAITS
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_crash_when_a_signal_wins_takes_it_once(make_app: MakeApp, moment: float, written: bool) -> None:
     app = make_app(settings=Settings(moment=moment))
 

@@ -13,6 +13,8 @@ import pytest
 from stepfast import Backoff, Context, StepFailed, Stepfast
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 SOON = Backoff(base=0.01, factor=1, max=0.01, jitter=False)
 
 

@@ -29,6 +29,8 @@ from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 from tests.support.waiting import deafen, rows_of
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 HOSTILE = Settings(moment=0, lease=1, poll=0.1, sweep=0.2)
 AT_ONCE = Backoff(base=0.01, jitter=False)
 LONG = 40.0
@@ -240,6 +242,7 @@ async def test_a_workflow_of_each_kind_gives_the_same_result(make_app: MakeApp, 
             assert await run.result(timeout=LONG) == expected
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_undos_are_run_in_reverse_once_each(apps: list[Stepfast], calls: Calls) -> None:
     async with workers(apps):
         run = await apps[2].start("undoes")
@@ -250,6 +253,7 @@ async def test_undos_are_run_in_reverse_once_each(apps: list[Stepfast], calls: C
     assert [name for name in calls if name.startswith("undo")] == ["undo b", "undo a"]
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_pause_resume_and_cancel_are_heard(apps: list[Stepfast]) -> None:
     async with workers(apps):
         run = await apps[2].start("endless")
@@ -272,6 +276,7 @@ async def _until(run: Run[Any], *statuses: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -> None:
     postgres = url.startswith("postgres")
 
@@ -306,6 +311,7 @@ async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -
 
 @pytest.mark.parametrize("life", ["steady workers", "workers that come and go"])
 @pytest.mark.timeout(120)
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], life: str) -> None:
     """Four of each, over two workers with three slots each."""
     outside = apps[2]

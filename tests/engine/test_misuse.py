@@ -11,6 +11,8 @@ from stepfast import ConfigurationError, Context, ContextMisuse, RunFailed, Sett
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 async def work(number: int = 0) -> int:
     return number

@@ -9,6 +9,8 @@ import pytest
 from stepfast import Stepfast, lookout
 from tests.support.engine import Gate
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -15,6 +15,8 @@ from stepfast.engine.matching import PAGE
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, eventually, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 Body = Callable[[Context], Awaitable[object]]
 
 

@@ -11,6 +11,8 @@ import pytest
 from stepfast import Backoff, ConfigurationError, Context, DagContext, RunFailed, Stepfast, SyncContext, step
 from tests.support.engine import Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 AT_ONCE = Backoff(base=0, jitter=False)
 
 

@@ -22,6 +22,8 @@ from stepfast import (
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 QUICK = Settings(backoff_base=0.001, poll=0.05)
 RAISED: list[BaseException] = [
     DatabaseUnavailable("of another application"),

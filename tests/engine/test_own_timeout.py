@@ -9,6 +9,8 @@ import pytest
 from stepfast import Context, Stepfast
 from tests.support.engine import Calls, Gate, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 @pytest.mark.parametrize("how", ["asyncio.timeout", "asyncio.wait_for"])
 async def test_a_step_given_up_by_the_workflow_replays_as_given_up(app: Stepfast, calls: Calls, how: str) -> None:

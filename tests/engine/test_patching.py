@@ -11,6 +11,8 @@ from stepfast import Backoff, Context, NonRetryableError, RunFailed, Settings, S
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt, make_due
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 Body = Callable[[Context], Awaitable[Any]]
 
 

@@ -28,6 +28,8 @@ from stepfast import (
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, interrupt
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 class Colour(enum.Enum):
     RED = "red"

@@ -10,6 +10,8 @@ from stepfast import Backoff, Context, RunFailed, Settings, Stepfast, SyncContex
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, Gate, ThreadGate, eventually, interrupt, stopped_at_once
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 @pytest.mark.parametrize("done", range(4))
 async def test_a_crash_after_step_k_never_runs_the_first_k_again(app: Stepfast, calls: Calls, done: int) -> None:

@@ -11,6 +11,8 @@ from stepfast import Backoff, Context, NonRetryableError, RetryLater, RunFailed,
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls, make_due
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 AT_ONCE = Backoff(base=0, jitter=False)
 
 

@@ -16,6 +16,8 @@ from stepfast import ConfigurationError, Context, InvalidInput, Stepfast, Stepfa
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 @dataclass
 class Order:
@@ -96,6 +98,7 @@ async def test_nothing_runs_before_its_time(app: Stepfast, calls: Calls) -> None
 # -- keys ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_the_same_key_is_the_same_run_never_a_second_one(app: Stepfast, calls: Calls) -> None:
     """Rule 35: also after it has ended; another workflow may use the same key."""
 
@@ -116,6 +119,7 @@ async def test_the_same_key_is_the_same_run_never_a_second_one(app: Stepfast, ca
     assert calls == {"first": 1}
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_many_starts_with_one_key_at_once_make_one_run(make_app: MakeApp) -> None:
     """Rule 35: from several processes too."""
     apps = [make_app(), make_app()]
@@ -136,6 +140,7 @@ async def test_start_many_gives_handles_in_the_order_of_the_inputs(app: Stepfast
     assert await app.start_many("checkout", []) == []
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_start_many_is_all_or_none(app: Stepfast) -> None:
     declare(app)
     with pytest.raises(InvalidInput, match="cents"):
@@ -143,6 +148,7 @@ async def test_start_many_is_all_or_none(app: Stepfast) -> None:
     assert await app.runs() == []
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_start_many_with_keys_finds_those_that_exist(app: Stepfast) -> None:
     """Rule 35."""
     declare(app)

@@ -12,6 +12,8 @@ import pytest
 from stepfast import Context, RunFailed, Stepfast, step
 from tests.support.engine import Calls
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 async def double(number: int) -> int:
     return number * 2

@@ -24,6 +24,8 @@ from stepfast import (
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 AT_ONCE = Backoff(base=0, jitter=False)
 SHORT = 0.05
 """A timeout that has passed by the time anybody looks; the code under test would wait for ever."""

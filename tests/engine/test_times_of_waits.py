@@ -23,6 +23,8 @@ from stepfast.settings import Settings
 from tests.engine.conftest import MakeApp
 from tests.support.waiting import let_pass, rows_of
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 HOUR = 3600.0
 RELEASES = Settings(moment=0)
 """Every wait gives its slot back."""

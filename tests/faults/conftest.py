@@ -47,6 +47,13 @@ def scene_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return _url(request, tmp_path)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder run with `make faults`."""
+    for item in items:
+        if "tests/faults/" in item.nodeid:
+            item.add_marker(pytest.mark.faults)
+
+
 def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'storm.db'}"

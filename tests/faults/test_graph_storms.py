@@ -12,8 +12,9 @@ from tests.faults import graph_storm
 SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
 
 
+@pytest.mark.enough_on("postgres")
 async def test_workers_are_killed_over_dags(storm_url: str, tmp_path: Path) -> None:
-    await graph_storm.kills(storm_url, tmp_path / "ledger", 4)
+    await graph_storm.kills(storm_url, tmp_path / "ledger", 2.5)
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from tests.faults.storm import Storm, meanwhile
 from tests.support.postgres import PostgresServer, PrivatePostgres
 from tests.support.proxy import Proxy
 
+pytestmark = pytest.mark.thorough
+
 SOON = 10.0
 RULE = pytest.mark.parametrize("kept", [True, False], ids=["with the rule", "without it"])
 

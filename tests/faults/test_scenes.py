@@ -9,10 +9,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.faults.evidence import Evidence
 from tests.faults.storm import Storm, meanwhile
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.thorough
 
 
 def losses(evidence: Evidence) -> int:

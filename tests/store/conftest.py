@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -26,17 +25,17 @@ def only_on(*databases: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("store_url", databases, indirect=True)
 
 
-SHARE = 10
-"""Of the tests on the oldest server and in memory, whose code is that of the newest and of the file, `make test` runs
-one in so many, always the same; `make test-all` runs them all."""
+ENOUGH = pytest.mark.enough_on("postgres", "sqlite")
+"""What the oldest server and a database in memory do is the same code; `make test-all` runs everything there too. Files
+that say `pytestmark = EVERYWHERE` run there in `make test`: together they use what a run needs in its life."""
+EVERYWHERE = pytest.mark.enough_on(*ON_POSTGRES, *ON_SQLITE)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        again = parameters is not None and parameters.params.get("store_url") in ("postgres12", "memory")
-        if again and zlib.crc32(item.name.partition("[")[0].encode()) % SHARE:
-            item.add_marker(pytest.mark.thorough)
+        if "tests/store/" in item.nodeid and item.get_closest_marker("enough_on") is None:
+            item.add_marker(ENOUGH)
 
 
 @pytest.fixture(params=["postgres", "postgres12", "sqlite", "memory"])

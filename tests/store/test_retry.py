@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stepfast.model.records import Lane
+from tests.store.conftest import EVERYWHERE
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, move, retried, step, waiting
+
+pytestmark = EVERYWHERE
 
 
 async def test_a_failed_run_is_queued_again_with_a_new_budget(scene: Scene) -> None:

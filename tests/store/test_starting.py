@@ -12,8 +12,10 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import NewRun, RunShape
 from stepfast.settings import Settings
 from stepfast.store import Store
-from tests.store.conftest import Stores
+from tests.store.conftest import EVERYWHERE, Stores
 from tests.store.scene import MINUTE, Scene, new_run
+
+pytestmark = EVERYWHERE
 
 
 async def test_a_start_stores_all_it_was_given(scene: Scene) -> None:

@@ -6,7 +6,10 @@ import asyncio
 
 from stepfast.model.ids import new_id
 from stepfast.model.records import Held, WorkerInfo
+from tests.store.conftest import EVERYWHERE
 from tests.store.scene import MINUTE, Scene, completed
+
+pytestmark = EVERYWHERE
 
 
 async def test_a_worker_is_listed_as_it_registered(scene: Scene) -> None:
