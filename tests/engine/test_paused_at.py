@@ -250,3 +250,34 @@ async def test_the_view_for_people(app: Stepfast) -> None:
         assert at is not None
         await run.resume()
         assert await rows.fetch("SELECT paused_at FROM [runs_readable]") == [(None,)]
+
+
+@pytest.mark.parametrize("kind", ["workflow", "dag"])
+async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast, kind: str) -> None:
+    """It is held no more while it comes to its next record, and neither is the step of a dag."""
+    waiting(app)
+    dag = app.dag("dag")
+    dag.declare(lambda ctx: 1, name="a")
+    run = await app.start("order" if kind == "workflow" else dag)
+    await run.pause()
+    async with rows_of(app) as rows:
+        await rows.fetch("UPDATE [runs] SET losses = 1")
+        await run.cancel()
+        assert await paused_since(app, run) is None
+        last = "node = 'a'" if kind == "dag" else "node IS NULL"
+        assert await rows.fetch(f"SELECT status, asked FROM [runs] WHERE {last}") == [("queued", "cancel")]
+
+
+async def test_a_dag_whose_last_step_was_settled_before_it_was_paused(app: Stepfast) -> None:
+    """It stands in line to be ended, is held, and let go again."""
+    dag = app.dag("dag")
+    dag.approval("ok", on_timeout="approve", timeout=3600)
+    run = await app.start(dag)
+    await app.drain()
+    await run.pause()
+    assert await paused_since(app, run) is not None
+    await run.signal("ok", True)
+    await run.resume()
+    assert await paused_since(app, run) is None
+    await app.drain()
+    assert (await run.status(), await paused_since(app, run)) == ("completed", None)

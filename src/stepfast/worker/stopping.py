@@ -70,19 +70,64 @@ def _signals(in_loop: Callable[[], None], at_once: Callable[[], None] | None) ->
     """SIGTERM and SIGINT call the one in the event loop, and the other between any two steps of Python code; where
     signals cannot be had (another thread), nothing."""
     loop = asyncio.get_running_loop()
-    installed = []
-    for number in SIGNALS:
-        with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, in_loop)
-            installed.append(number)
-            if at_once is not None:
-                signal.signal(number, _called(at_once))  # the event loop is woken all the same
+    ear = _ears.setdefault(loop, _Ear(loop))
+    ear.listen(in_loop, at_once)
     try:
         yield
     finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
+        ear.leave(in_loop, at_once)
+        if not ear.listeners:
+            _ears.pop(loop, None)
 
 
-def _called(function: Callable[[], None]) -> Callable[[int, Any], None]:
-    return lambda _number, _frame: function()
+class _Ear:
+    """Hears signals for all workers of one event loop: each of them is to stop. Whatever handled them before does so
+    again when the last worker has left."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.listeners: list[Callable[[], None]] = []
+        self._at_once: list[Callable[[], None]] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    def listen(self, in_loop: Callable[[], None], at_once: Callable[[], None] | None) -> None:
+        """Call these from now on."""
+        self.listeners.append(in_loop)
+        if at_once is not None:
+            self._at_once.append(at_once)
+        for number in SIGNALS:
+            with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
+                if number not in self._before:
+                    before = signal.getsignal(number)
+                    self._loop.add_signal_handler(number, self._heard)
+                    self._before[number] = before
+                if self._at_once:
+                    signal.signal(number, self._hear_at_once)  # the event loop is woken all the same
+
+    def leave(self, in_loop: Callable[[], None], at_once: Callable[[], None] | None) -> None:
+        """Call them no more."""
+        self.listeners.remove(in_loop)
+        if at_once is not None:
+            self._at_once.remove(at_once)
+        if not self.listeners:
+            for number, before in self._before.items():
+                self._loop.remove_signal_handler(number)
+                if callable(before) and not _is_of_a_loop(before):
+                    signal.signal(number, before)
+            self._before.clear()
+
+    def _heard(self) -> None:
+        for listener in list(self.listeners):
+            listener()
+
+    def _hear_at_once(self, _number: int, _frame: Any) -> None:
+        for listener in list(self._at_once):
+            listener()
+
+
+_ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
+
+
+def _is_of_a_loop(handler: Any) -> bool:
+    """Whether an event loop has put it there to be woken. By itself it does nothing: the signal would be lost."""
+    return str(getattr(handler, "__module__", "")).startswith("asyncio.")
