@@ -18,9 +18,11 @@ from typing import Any
 import asyncpg
 
 from stepfast.engine import undo
+from stepfast.model import leaving
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, Mail
 from stepfast.model.status import TERMINAL
+from stepfast.store.flows.leaving import tell
 from stepfast.store.postgres import claiming, connections, flushing, transacting
 from stepfast.store.postgres.store import PostgresStore
 from stepfast.store.sqlite import flushing as sqlite_flushing
@@ -220,9 +222,9 @@ def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) ->
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
     sqlite_flushing._passing = lambda batch, claims, answer: batch
-    rule, answer = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim", r"r\.id, r\.claim"
-    for name in ("flush", "fence"):
-        _rewrite((name, rule, "$1::uuid IS NOT NULL"), (name, answer, "r.id, f.claim"))
+    rule = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim"
+    for name, answer, known in (("flush", r"r\.id, r\.claim", "r.id, f.claim"), ("fence", r"r\.claim,", "f.claim,")):
+        _rewrite((name, rule, "$1::uuid IS NOT NULL"), (name, answer, known))
 
 
 def without_row_lock(_: Arguments) -> None:
@@ -237,8 +239,7 @@ def without_row_lock(_: Arguments) -> None:
 
 def without_wakes(_: Arguments) -> None:
     """A run says that it waits, and is believed, whatever has come in meanwhile."""
-    _rewrite(("move", r"r\.wakes <> m\.wakes", "false"))
-    _rewrite(("move", r"was\.wakes <> m\.wakes", "false"), store=SqliteStore)
+    leaving._woken = lambda run, move: False
 
 
 def without_token(_: Arguments) -> None:
@@ -248,21 +249,22 @@ def without_token(_: Arguments) -> None:
 
 def without_joint_ends(_: Arguments) -> None:
     """Parents are told of the ends of their children in a transaction of its own, after the one that ended them."""
-    tell, flush, untold = flushing.Flusher._tell, flushing.Flusher.flush, []
+    flush, untold = flushing.Flusher.flush, list[Any]()
 
-    async def tell_later(_: Any, __: Any, moves: Any, ___: Any) -> None:
+    def tell_later(moves: Any, _: Any) -> Any:
         untold.append(moves)
+        yield from ()
 
     async def flush_and_tell(self: Any, worker: str, batch: Batch) -> Any:
         answer = await flush(self, worker, batch)
         async with self._line.use() as connection, connection.transaction():
             while untold:
-                await tell(self, connection, untold.pop(), answer)
+                await self._driver.join(connection, tell(untold.pop(), answer))
         return answer
 
-    flushing.Flusher._tell = tell_later  # type: ignore[assignment, method-assign]
+    flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
+    sqlite_flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
     flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
-    sqlite_flushing.tell_parents = lambda *_: False  # type: ignore[attr-defined]
 
 
 def without_joint_take(arguments: Arguments) -> None:

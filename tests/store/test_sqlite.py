@@ -334,7 +334,8 @@ HOT = {
     "history": "PRIMARY KEY",
     "steps": "PRIMARY KEY",
     "complete": "sqlite_autoindex_stepfast_runs",
-    "move": "sqlite_autoindex_stepfast_runs",
+    "change": "sqlite_autoindex_stepfast_runs",
+    "lock_runs": "sqlite_autoindex_stepfast_runs",
     "by_key": "runs_key",
     "standing": "sqlite_autoindex_stepfast_runs",
     "counters": "sqlite_autoindex_stepfast_runs",
@@ -344,7 +345,7 @@ HOT = {
     "delivered": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
     "take_mail": "SEARCH stepfast_mailbox USING PRIMARY KEY (run_id=? AND id=?)",
     "tell_parents": "sqlite_autoindex_stepfast_runs",
-    "cancel_children": "SEARCH child USING INDEX stepfast_runs_parent",
+    "tell_children": "SEARCH child USING INDEX stepfast_runs_parent",
     "step_at": "PRIMARY KEY (run_id=? AND branch=? AND position=?)",
 }
 NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")

@@ -45,8 +45,8 @@ def settled_at(dag: Standing, now: int) -> int:
 class Countdown:
     """What waits for steps that have ended, decided; who is skipped by that is settled, too, and so on.
 
-    It says which standings it has to know (``missing``), is told (``learn``), and counts (``count``), until nothing is
-    missing any more."""
+    While there are ends that are not counted yet (``unfinished``) it says which standings it has to know (``missing``),
+    is told (``learn``), and counts (``count``)."""
 
     def __init__(self, settled: Sequence[Settled]) -> None:
         self._graphs: dict[str, Graph] = {end.dag_id: end.graph for end in settled}
@@ -55,6 +55,11 @@ class Countdown:
         self._sums = summed(settled)
         self.skipped: Counter[str] = Counter()
         """How many steps of each dag run will not be needed."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is another round."""
+        return bool(self._sums)
 
     @property
     def missing(self) -> list[Name]:
@@ -68,8 +73,8 @@ class Countdown:
             if step.blocked and step.dag_id is not None and step.node is not None:
                 self._known[step.dag_id, step.node] = step
 
-    def count(self) -> bool:
-        """One round; whether there is another."""
+    def count(self) -> None:
+        """Count the ends of one round."""
         skipped = []
         for (dag_id, node), (count, met) in self._sums.items():
             step = self._known[dag_id, node]
@@ -81,7 +86,6 @@ class Countdown:
                 self.skipped[dag_id] += 1
                 skipped.append(Settled(dag_id, node, status.SKIPPED, self._graphs[dag_id]))
         self._sums = summed(skipped)
-        return bool(self._sums)
 
     def released(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
         """The standings of all that were counted."""

@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import asyncpg
-import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from ...model import status
-from ...model.forgetting import gone_with
+from ...model.graph import is_failure
 from ...model.records import (
     Batch,
     Entry,
     FlushAnswer,
-    NewRun,
     StepDone,
     StepRunning,
     StepWith,
@@ -23,13 +21,17 @@ from ...model.records import (
     TryFailed,
     ValueSet,
 )
+from ...model.standing import Standing
+from ..flows.leaving import let_go, tell
+from ..flows.standings import found, lock_free
 from .columns import ids, numbers, texts
 from .connections import Line
 from .continuity import Continuity
-from .forgetting import forget_steps
-from .graphs import NONE_LOCKED, Dags, Locked, is_fatal
+from .driving import Driver
 from .starting import Starts
 from .transactions import transaction
+
+Standings = dict[str, Standing]
 
 E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
 
@@ -43,12 +45,12 @@ class Flusher:
     """Writes batches over one connection of its own."""
 
     def __init__(
-        self, line: Line, statements: dict[str, str], starts: Starts, dags: Dags, continuity: Continuity
+        self, line: Line, statements: dict[str, str], starts: Starts, driver: Driver, continuity: Continuity
     ) -> None:
         self._line = line
         self._sql = statements
         self._starts = starts
-        self._dags = dags
+        self._driver = driver
         self._continuity = continuity
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
@@ -108,13 +110,13 @@ class Flusher:
         fences = {(entry.run_id, entry.claim) for entry in batch.entries()}
         async with self._line.use() as connection:
             async with transaction(connection):
-                locked, kept_out = await self._lock_dags(connection, batch.transitions)
+                dags, kept_out = await self._lock_dags(connection, batch.transitions)
                 rows = await connection.fetch(
                     self._sql["fence"], worker, [run_id for run_id, _ in fences], [claim for _, claim in fences]
                 )
-                now = max(rows[0]["now_ms"], locked.now) if rows else 0
-                answer = FlushAnswer(now, asked={str(r["id"]): r["asked"] for r in rows if r["asked"]})
-                passed = {(str(row["id"]), row["claim"]) for row in rows if str(row["id"]) not in kept_out}
+                runs, now = found(row[1:] for row in rows)
+                answer = FlushAnswer(now, asked={run.id: run.asked for run in runs.values() if run.asked})
+                passed = {(run.id, run.claim) for run in runs.values() if run.id not in kept_out}
                 if rows:
                     self._continuity.met(rows[0]["server"])
                 answer.vanished = await self._find_vanished(connection, batch, passed)
@@ -123,14 +125,14 @@ class Flusher:
                 if passed:
                     kept = _part(batch, lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
                     answer.barred = await self._bar(connection, kept, answer.asked)
-                    await self._write(connection, worker, kept, answer)
-                    await self._settle(connection, worker, kept.transitions, locked, answer)
+                    await self._write(connection, kept, answer)
+                    await self._let_go(connection, worker, kept.transitions, (runs, dags), answer)
             answer.lost = foreign
             if len(passed) < len(fences):
                 await self._explain_refused(connection, worker, fences - passed, answer)
             return answer
 
-    async def _write(self, connection: Any, worker: str, batch: Batch, answer: FlushAnswer) -> None:
+    async def _write(self, connection: Any, batch: Batch, answer: FlushAnswer) -> None:
         now = answer.now_ms
         steps = [*batch.steps, *(entry.step for entry in batch.joint)]
         if steps:
@@ -147,8 +149,6 @@ class Flusher:
         if batch.values:
             columns = [list(column) for column in zip(*map(astuple, batch.values), strict=True)]
             await connection.execute(self._sql["set_values"], columns[0], *columns[2:], now)
-        if batch.transitions:
-            await self._move(connection, worker, batch.transitions, answer)
 
     # -- steps with something beside them --------------------------------------------------------------------
 
@@ -175,58 +175,25 @@ class Flusher:
 
     # -- runs that leave this worker -------------------------------------------------------------------------
 
-    async def _move(self, connection: Any, worker: str, moves: list[Transition], answer: FlushAnswer) -> None:
-        forgotten = [(m.run_id, branch, position) for m in moves for branch, position in gone_with(m)]
-        await forget_steps(connection, self._sql, forgotten)
-        columns = zip(*(_move_row(m) for m in moves), strict=True)
-        await connection.execute(self._sql["move"], *map(list, columns), worker, answer.now_ms)
-        successors = [(m.run_id, m.successor) for m in moves if m.successor is not None]
-        if successors:
-            await self._continue(connection, successors, answer)
-        await self._tell(connection, moves, answer)
-
-    # -- steps of dag runs that end ----------------------------------------------------------------------------
-
-    async def _lock_dags(self, connection: Any, moves: list[Transition]) -> tuple[Locked, set[str]]:
+    async def _lock_dags(self, connection: Any, moves: list[Transition]) -> tuple[Standings, set[str]]:
         """The dag runs whose steps end here; and those of the steps that have to wait for somebody else's commit."""
         dag_ids = {m.settled.dag_id for m in moves if m.settled is not None}
         if not dag_ids:
-            return NONE_LOCKED, set()
-        locked = await self._dags.lock(connection, dag_ids)
-        out = await self._dags.locked_out(connection, dag_ids, locked)
-        return locked, {m.run_id for m in moves if m.settled is not None and m.settled.dag_id in out}
+            return {}, set()
+        dags = (await self._driver.join(connection, lock_free(dag_ids))).runs
+        missing = [dag_id for dag_id in dag_ids if dag_id not in dags]
+        if not missing:
+            return dags, set()
+        out = {str(row["id"]) for row in await connection.fetch(self._sql["which_exist"], missing)}
+        return dags, {m.run_id for m in moves if m.settled is not None and m.settled.dag_id in out}
 
-    async def _settle(
-        self, connection: Any, worker: str, moves: list[Transition], locked: Locked, answer: FlushAnswer
-    ) -> None:
-        settled = [m.settled for m in moves if m.settled is not None]
-        if settled:
-            effects = await self._dags.settle(connection, settled, locked._replace(now=answer.now_ms))
-            answer.lanes |= effects.lanes
-            answer.undelivered |= effects.told
-            mine = [run_id for run_id, holder in effects.marked.items() if holder == worker]
-            answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
-            answer.asked_elsewhere = len(mine) < len(effects.marked)
-
-    async def _continue(self, connection: Any, successors: list[tuple[str, NewRun]], answer: FlushAnswer) -> None:
-        """Runs that go on as others: these take over the parent, the tags, the mail, and what is asked of them."""
-        bare = [replace(run, shape=run.shape._replace(tags=())) for _, run in successors]
-        await self._starts.insert(connection, bare)
-        ended, started = [run_id for run_id, _ in successors], [run.id for _, run in successors]
-        asked = [answer.asked.get(run_id) for run_id in ended]
-        await connection.execute(self._sql["inherit"], ended, started, asked)
-        if await connection.fetch(self._sql["inherit_cancel"], ended, started, asked):
-            answer.undelivered = True
-        await connection.execute(self._sql["inherit_tags"], started)
-        await connection.execute(self._sql["inherit_mail"], ended, started)
-
-    async def _tell(self, connection: Any, moves: list[Transition], answer: FlushAnswer) -> None:
-        """Leave word for parents of what ended, and for children of what was cancelled."""
-        ended = [m.run_id for m in moves if m.child and m.status in status.TERMINAL and m.successor is None]
-        cancelled = [m.run_id for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
-        told = await connection.fetch(self._sql["tell_parents"], ended) if ended else []
-        told += await connection.fetch(self._sql["tell_children"], cancelled) if cancelled else []
-        answer.undelivered |= bool(told)
+    async def _let_go(
+        self, connection: Any, worker: str, moves: list[Transition], at: tuple[Standings, Standings],
+        answer: FlushAnswer,
+    ) -> None:  # fmt: skip
+        if moves:
+            await self._driver.join(connection, let_go(worker, moves, *at, answer))
+            await self._driver.join(connection, tell(moves, answer))
 
     # -- what was refused, and why -----------------------------------------------------------------------------
 
@@ -286,7 +253,7 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
 def _failing(batch: Batch) -> set[str]:
     """Steps that end here, of dag runs that fail by one of them."""
     settled = [(m.run_id, m.settled) for m in batch.transitions if m.settled is not None]
-    dag_ids = {end.dag_id for _, end in settled if is_fatal(end.outcome)}
+    dag_ids = {end.dag_id for _, end in settled if is_failure(end.outcome)}
     return {run_id for run_id, end in settled if end.dag_id in dag_ids}
 
 
@@ -317,28 +284,4 @@ def _both(first: FlushAnswer, second: FlushAnswer) -> FlushAnswer:
         first.lanes | second.lanes,
         first.asked_elsewhere or second.asked_elsewhere,
         first.vanished | second.vanished,
-    )
-
-
-def _move_row(move: Transition) -> tuple[Any, ...]:
-    """In the order of the statement's arrays."""
-    kept = None if move.next_attempt or not move.forget else msgspec.json.encode(move.forget).decode()
-    return (
-        move.run_id,
-        move.status,
-        move.reason,
-        move.output,
-        move.error,
-        move.delay_ms,
-        move.waiting_for,
-        move.wakes,
-        int(move.next_attempt),
-        move.recorded,
-        move.version,
-        kept,
-        move.status in status.TERMINAL,
-        move.format,
-        move.due_at,
-        move.awaits,
-        move.linger_ms,
     )

@@ -203,7 +203,7 @@ class Dags:
 
     async def lock_open(self, connection: Any, dag_ids: list[str]) -> list[Any]:
         """The steps of dag runs, locked in this transaction, that are not settled; waited for."""
-        return [row["id"] for row in await connection.fetch(self._sql["lock_open_steps"], dag_ids)]
+        return [row[1] for row in await connection.fetch(self._sql["lock_open_steps"], dag_ids)]
 
 
 def is_fatal(outcome: str) -> bool:

@@ -64,6 +64,20 @@ CROSS JOIN LATERAL (SELECT r.id, r.pending, r.met FROM {schema}.runs r
                     WHERE r.dag_id = u.dag_id AND r.node = u.node
                       AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s;
 
+-- name: lock_dependents
+-- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
+-- them, does not count the rest. Waited for, under the lock of their dag run: who holds them without it waits for nothing.
+WITH steps AS MATERIALIZED (
+    SELECT s.id FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node)
+    CROSS JOIN LATERAL (SELECT r.id FROM {schema}.runs r
+                        WHERE r.dag_id = u.dag_id AND r.node = u.node
+                          AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s
+)
+SELECT {now} AS now_ms, {standing}
+FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+ORDER BY r.id
+FOR NO KEY UPDATE OF r;
+
 -- name: release_steps
 -- What follows for the dependents: they wait on, stand in line in the order given, are held with their run, or will not
 -- be needed.
@@ -113,7 +127,8 @@ WITH steps AS MATERIALIZED (
                           AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
                         OFFSET 0) AS s
 )
-SELECT r.id FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+SELECT {now} AS now_ms, {standing}
+FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 

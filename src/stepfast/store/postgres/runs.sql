@@ -34,43 +34,6 @@ CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, n
 ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
--- name: inherit
--- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and what
--- an operator asked of them ($3) that their owner had not heard of: a pause holds it, a cancellation comes by mail. It also
--- has their count of wakes: at none it would not look for the mail that it inherits.
-UPDATE {schema}.runs s
-SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes,
-    status = CASE WHEN u.asked = 'pause' THEN 'paused' ELSE s.status END,
-    paused_at = CASE WHEN u.asked = 'pause' THEN {now} END,
-    place = CASE WHEN u.asked IS DISTINCT FROM 'pause' THEN s.place END
-FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) JOIN {schema}.runs r ON r.id = u.ended
-WHERE s.id = u.successor;
-
--- name: inherit_cancel
--- The cancellations among them.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
-SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false
-FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS u(ended, successor, asked) WHERE u.asked = 'cancel'
-ON CONFLICT (run_id, id) DO NOTHING
-RETURNING 1;
-
--- name: inherit_tags
--- The same for finding them by their tags.
-INSERT INTO {schema}.run_tags (tag, run_id)
-SELECT t.tag, r.id
-FROM {schema}.runs r
-CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags OFFSET 0) AS j
-CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS t(tag)
-WHERE r.id = ANY($1::uuid[]) AND r.tags IS NOT NULL
-ON CONFLICT DO NOTHING;
-
--- name: inherit_mail
--- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
-UPDATE {schema}.mailbox m SET run_id = u.successor
-FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor)
-WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
-
 -- name: start_tags
 -- The tags of the runs just started, for finding them again.
 INSERT INTO {schema}.run_tags (tag, run_id)
@@ -203,21 +166,6 @@ SELECT seed FROM {schema}.runs WHERE id = $1;
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
 FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
 ORDER BY branch, position, attempt, number LIMIT $6;
-
--- name: untake
--- Signals that records took which are about to be forgotten go back into the box, before all others.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at)
-SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0
-FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
-JOIN {schema}.steps s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
-WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
-ON CONFLICT (run_id, id) DO NOTHING;
-
--- name: forget
--- Records that the next attempt is to make anew.
-DELETE FROM {schema}.steps s
-USING unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
-WHERE s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position;
 
 -- name: put_definition
 -- What the database knows of a workflow; the newest sight of a version makes it the current one.

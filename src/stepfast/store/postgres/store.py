@@ -41,6 +41,7 @@ from ...model.tags import read_tags
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
+from ..flows.columns import standing_columns
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
@@ -50,6 +51,7 @@ from .catalogue import qualify
 from .claiming import Claims
 from .connections import DUTIES, Connector, Line, connect_error
 from .continuity import Continuity
+from .driving import Driver
 from .flushing import Flusher
 from .graph_reading import GraphReader
 from .graphs import Dags
@@ -74,7 +76,18 @@ _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 _SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1000000::double precision)::bigint"
 """When the server was started: another time is another server, or the same one after a crash."""
 
-_FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
+_FILES = (
+    "runs.sql",
+    "graphs.sql",
+    "work.sql",
+    "standings.sql",
+    "mail.sql",
+    "operators.sql",
+    "transact.sql",
+    "schema.sql",
+)
+_AS_TEXT = {name: f"r.{name}::text" for name in ("id", "worker", "dag_id")}
+"""The ids of a standing."""
 
 
 class PostgresStore:
@@ -85,7 +98,7 @@ class PostgresStore:
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
-        words["listed"] = str(settings.listed_payload)
+        words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, _FILES, words).items()}
         self._channel = f"stepfast_{namespace}"
         continuity = Continuity()
@@ -102,7 +115,8 @@ class PostgresStore:
         held = HeldKeys(self._with_connection, settings)
         self._starts = Starts(lines, held, self._sql, settings.start_batch, callers)
         dags = Dags(self._sql)
-        self._flusher = Flusher(lines["flush"], self._sql, self._starts, dags, continuity)
+        driver = Driver(self._sql, self._starts)
+        self._flusher = Flusher(lines["flush"], self._sql, self._starts, driver, continuity)
         self._claims = Claims(lines["claim"], self._sql, settings)
         self._sweeps = Sweeps(lines["sweep"], self._sql, dags, continuity)
         self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers, settings)

@@ -177,14 +177,6 @@ SELECT (SELECT now FROM clock) / CASE WHEN fenced = steps + ends AND recorded = 
        (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
 FROM counts;
 
--- name: fence
--- The same lock on its own, for flushes that carry more than the usual freight.
-SELECT r.id, r.claim, r.asked, {now} AS now_ms, {server} AS server
-FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
-WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
 -- name: stored
 -- How much is stored of runs, as one number each: an open record counts one, an outcome two.
 SELECT u.id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
@@ -267,66 +259,6 @@ ORDER BY p.run_id, p.branch, p.position, (p.detail IS NULL AND p.data IS NULL), 
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET name = excluded.name, updated_at = excluded.updated_at,
     detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);
-
--- name: move
--- Runs that leave this worker, having passed the fence in this transaction. Where each goes is decided from its row as
--- it is by now: a run that says it waits, but was woken since it looked, goes back in line at once; so does one that is
--- to be cancelled, for its next owner to end without another attempt; one that an operator wants held is held, and
--- remembers when it was due; but not if the operator has taken that back.
-WITH said AS MATERIALIZED (
-    SELECT m.*, r.asked, r.undoing, COALESCE(m.due_at, $19::bigint + m.delay) AS due,
-           m.status IN ('waiting', 'paused')
-           AND (COALESCE(r.wakes <> m.wakes, false) OR COALESCE(r.ends >= m.awaits, false)) AS woken
-    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::integer[],
-                $9::integer[], $10::boolean[], $11::text[], $12::text[], $13::boolean[], $14::smallint[], $15::bigint[],
-                $16::integer[], $17::integer[]) WITH ORDINALITY
-         AS m(id, status, reason, output, error, delay, waiting_for, wakes, next_attempt, recorded, version, forget,
-              ended, format, due_at, awaits, linger, n)
-    JOIN {schema}.runs r ON r.id = m.id
-    WHERE r.worker IS NOT DISTINCT FROM $18
-), sorted AS (
-    SELECT s.*,
-           CASE WHEN s.ended THEN 'ended'
-                WHEN s.status = 'compensating' THEN CASE WHEN s.due > $19::bigint THEN 'later' ELSE 'ready' END
-                WHEN s.asked = 'cancel' THEN 'ready'
-                WHEN s.status = 'paused' AND s.asked IS NULL THEN 'ready'   -- resumed by now
-                WHEN s.status = 'paused' OR (s.asked = 'pause' AND NOT s.undoing) THEN 'held'
-                WHEN s.woken THEN 'ready'
-                WHEN s.status = 'queued' AND COALESCE(s.due, 0) <= $19::bigint THEN 'ready'
-                ELSE 'later' END AS goes
-    FROM said s
-)
-UPDATE {schema}.runs r
-SET status = CASE WHEN s.goes = 'ended' THEN s.status
-                  WHEN s.goes = 'held' THEN 'paused'
-                  WHEN s.undoing OR s.status = 'compensating' THEN 'compensating'
-                  WHEN s.goes = 'ready' THEN 'queued'
-                  ELSE s.status END,
-    place = CASE WHEN s.goes = 'ready' THEN $19::bigint * 1000 + s.n END,
-    visible_at = CASE WHEN s.goes = 'ended' THEN NULL
-                      WHEN s.status = 'compensating' THEN CASE WHEN s.goes = 'later' THEN s.due END
-                      WHEN s.goes = 'later' THEN LEAST(s.due, r.deadline_at)
-                      ELSE r.deadline_at END,
-    held_due = CASE WHEN s.goes = 'held' AND NOT s.woken AND (s.status = 'waiting' OR s.due > $19::bigint)
-                    THEN s.due END,
-    paused_at = CASE WHEN s.goes = 'held' THEN $19::bigint END,
-    deadline_at = CASE WHEN s.status <> 'compensating' THEN r.deadline_at END,
-    worker = NULL, token = NULL,
-    asked = CASE WHEN s.goes NOT IN ('ended', 'held') AND s.status <> 'compensating' THEN r.asked END,
-    undoing = s.undoing OR s.status = 'compensating',
-    reason = CASE WHEN s.undoing OR s.status = 'compensating' OR r.failing THEN COALESCE(s.reason, r.reason)
-                  ELSE s.reason END,
-    output = s.output, output_format = s.format,
-    error = COALESCE(s.error, CASE WHEN s.status <> 'completed' THEN r.error END),
-    waiting_for = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.waiting_for END,
-    awaits = CASE WHEN s.goes IN ('later', 'held') AND NOT s.woken THEN s.awaits END,
-    linger_ms = s.linger,
-    forget = s.forget,
-    attempt = r.attempt + CASE WHEN s.asked = 'cancel' AND NOT s.undoing THEN 0 ELSE s.next_attempt END,
-    losses = CASE WHEN s.recorded OR s.status = 'completed' THEN 0 ELSE r.losses END,
-    version = COALESCE(s.version, r.version),
-    completed_at = CASE WHEN s.ended THEN $19::bigint END
-FROM sorted s WHERE r.id = s.id;
 
 -- name: beat
 -- One heartbeat for all a worker holds. No row: it was declared dead.

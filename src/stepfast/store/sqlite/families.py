@@ -19,7 +19,7 @@ def tell_parents(database: sqlite3.Connection, sql: dict[str, str], ended: Seque
 
 def cancel_children(database: sqlite3.Connection, sql: dict[str, str], cancelled: Sequence[str]) -> bool:
     """Leave mail for the children of those that were really cancelled; whether there are any."""
-    return execute_wide(database, sql["cancel_children"], [(run_id,) for run_id in cancelled]) > 0
+    return execute_wide(database, sql["tell_children"], [(run_id,) for run_id in cancelled]) > 0
 
 
 def succeed(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, TypeVar
 
-import msgspec
-
 from ...model import status
-from ...model.forgetting import gone_with
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
-from .families import cancel_children, succeed, tell_parents
-from .forgetting import forget_steps
-from .graphs import dags_of, settle
+from ..flows.leaving import let_go, tell
+from ..flows.requests import Flow
+from ..flows.standings import lock_free
+from .driving import drive
 from .starting import start
 from .wide import execute_wide, fetch_wide
 
@@ -43,7 +41,7 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     if batch.values:
         execute_wide(database, sql["set_value"], [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
     if batch.transitions:
-        _move(database, sql, worker, batch.transitions, now, answer)
+        _move(database, sql, worker, batch.transitions, answer)
     return answer
 
 
@@ -156,48 +154,23 @@ def _join(database: sqlite3.Connection, sql: dict[str, str], entries: list[StepW
 
 
 def _move(
-    database: sqlite3.Connection,
-    sql: dict[str, str],
-    worker: str,
-    moves: list[Transition],
-    now: int,
-    answer: FlushAnswer,
+    database: sqlite3.Connection, sql: dict[str, str], worker: str, moves: list[Transition], answer: FlushAnswer
 ) -> None:
-    ends = {m.run_id: m.settled for m in moves if m.settled is not None and m.status in status.TERMINAL}
-    dags = dags_of(database, sql, {end.dag_id for end in ends.values()}) if ends else {}
-    when = {run_id: dags[end.dag_id].next(now) for run_id, end in ends.items() if end.dag_id in dags}
-    completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None]
+    completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None and m.settled is None]
     if completed:
-        rows = [(m.run_id, m.output, m.format, when.get(m.run_id, now) if when else now) for m in completed]
+        rows = [(m.run_id, m.output, m.format, answer.now_ms) for m in completed]
         execute_wide(database, sql["complete"], rows)
     if len(completed) < len(moves):
-        others = [m for m in moves if m.status != status.COMPLETED or m.successor is not None]
-        forgotten = [(m.run_id, *place) for m in others for place in gone_with(m)]
-        forget_steps(database, sql, forgotten)
-        execute_wide(database, sql["move"], [_move_row(m, n, when.get(m.run_id, now)) for n, m in enumerate(others, 1)])
-        _pass_on(database, sql, others, answer)
-    if ends:
-        after = settle(database, sql, list(ends.values()), dags, now)
-        answer.lanes |= after.lanes
-        answer.undelivered |= after.undelivered
-        mine = [run_id for run_id, holder in after.held.items() if holder == worker]
-        answer.asked |= dict.fromkeys(mine, status.ASK_CANCEL)
-        answer.asked_elsewhere = len(mine) < len(after.held)
-    leaving = [m.run_id for m in moves if m.child and m.successor is None and m.status in status.TERMINAL]
-    if leaving:
-        answer.undelivered |= tell_parents(database, sql, leaving)
+        usual = {m.run_id for m in completed}
+        others = [m for m in moves if m.run_id not in usual]
+        drive(database, sql, _let_go(worker, others, answer))
+    drive(database, sql, tell(moves, answer))
 
 
-def _pass_on(database: sqlite3.Connection, sql: dict[str, str], moves: list[Transition], answer: FlushAnswer) -> None:
-    """What a cancellation means to children, and an end to the run that goes on from it."""
-    cancelled = [m.run_id for m in moves if m.status in (status.CANCELLED, status.COMPENSATING)]
-    if cancelled:
-        answer.undelivered |= cancel_children(database, sql, cancelled)
-    for m in moves:
-        if m.successor is not None:
-            asked = answer.asked.get(m.run_id)
-            succeed(database, sql, m.run_id, m.successor, asked)
-            answer.undelivered |= asked == status.ASK_CANCEL
+def _let_go(worker: str, moves: list[Transition], answer: FlushAnswer) -> Flow[None]:
+    runs = yield from lock_free([m.run_id for m in moves])
+    dags = yield from lock_free({m.settled.dag_id for m in moves if m.settled is not None})
+    yield from let_go(worker, moves, runs.runs, dags.runs, answer)
 
 
 # -- rows, in the order of their statements ----------------------------------------------------------------
@@ -228,29 +201,3 @@ def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
 
 def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
     return e.run_id, e.branch, e.position, e.name, e.detail, e.data, e.format, now - e.since_ms, now
-
-
-def _move_row(m: Transition, n: int, now: int) -> tuple[Any, ...]:
-    """What the next attempt forgets is gone already; what a retry would have to forget is kept with the run."""
-    kept = None if m.next_attempt or not m.forget else msgspec.json.encode(m.forget).decode()
-    due = now + m.delay_ms if m.due_at is None and m.delay_ms is not None else m.due_at
-    return (
-        m.run_id,
-        m.status,
-        m.reason,
-        m.output,
-        m.error,
-        due,
-        m.waiting_for,
-        m.wakes,
-        m.awaits,
-        m.linger_ms,
-        m.next_attempt,
-        m.recorded,
-        m.version,
-        kept,
-        m.status in status.TERMINAL,
-        m.format,
-        n,
-        now,
-    )

@@ -79,6 +79,20 @@ FROM {prefix}runs AS r
 WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
   AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
+-- name: lock_dependents
+-- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
+-- them, does not count the rest.
+SELECT json_group_array(json_array({now}, {standing}))
+FROM json_each(?) AS u
+CROSS JOIN {prefix}runs AS r ON r.dag_id = json_extract(u.value, '$[0]') AND r.node = json_extract(u.value, '$[1]')
+WHERE r.dag_id IS NOT NULL AND r.status = 'waiting' AND r.waiting_for = 'steps';
+
+-- name: lock_open_steps
+-- The steps of dag runs that are not settled.
+SELECT json_group_array(json_array({now}, {standing})) FROM {prefix}runs AS r
+WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
+  AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+
 -- name: end_steps
 -- A dag run fails: what has not begun will not, and what waits is cancelled. A step that is undoing comes to its end. One
 -- whose last attempt failed, and that nobody has claimed since, does not count the attempt that it was waiting for. One

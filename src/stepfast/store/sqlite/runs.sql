@@ -202,10 +202,6 @@ SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL
 WHERE id = ? AND status IN ('failed', 'cancelled') AND NOT undoing AND graph IS NULL
 RETURNING queue, workflow, priority;
 
--- name: forget
--- A record that the next attempt is to make anew.
-DELETE FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ?;
-
 -- name: put_definition
 -- What the database knows of a workflow; the newest sight of a version makes it the current one.
 INSERT INTO {prefix}definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)

@@ -40,6 +40,7 @@ from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..breaks import Breaks
+from ..flows.columns import standing_columns
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
@@ -60,7 +61,7 @@ from .troubles import Troubles, closed
 from .writer import Writer
 
 _PACKAGE = __package__ or ""
-_FILES = ("runs.sql", "work.sql", "waiting.sql", "graphs.sql", "schema.sql")
+_FILES = ("runs.sql", "work.sql", "standings.sql", "waiting.sql", "graphs.sql", "schema.sql")
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
@@ -86,7 +87,7 @@ class SqliteStore:
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
-        words["listed"] = str(settings.listed_payload)
+        words |= {"listed": str(settings.listed_payload), "standing": standing_columns()}
         self._sql = load_all(_PACKAGE, _FILES, words)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)

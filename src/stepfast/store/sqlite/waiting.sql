@@ -197,13 +197,6 @@ WHERE parent_id = :parent AND parent_id IS NOT NULL AND reply_to IS NOT NULL AND
   AND reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = :parent AND mail IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
--- name: untake
--- A signal that was taken by a record which is to be forgotten: it is the next to be taken again.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
-SELECT run_id, mail, 'signal', name, output, format, 0, 1 FROM {prefix}steps
-WHERE run_id = ? AND branch = ? AND position = ? AND mail IS NOT NULL AND kind = 'signal' AND status = 'completed'
-ON CONFLICT DO NOTHING;
-
 -- name: name_mail
 -- Which mail a record took, so that a sender who asks again does not send it twice.
 UPDATE {prefix}steps SET mail = ? WHERE run_id = ? AND branch = ? AND position = ?;
@@ -212,7 +205,7 @@ UPDATE {prefix}steps SET mail = ? WHERE run_id = ? AND branch = ? AND position =
 -- Whether a signal was taken before: asked only by a sender whose reply was lost.
 SELECT 1 FROM {prefix}steps WHERE run_id = ? AND mail = ?;
 
--- name: cancel_children
+-- name: tell_children
 -- Children are cancelled with their parent, by mail: they may be many, and workers hold some of them.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, format, sent_at, delivered)
 WITH cancelled(id) AS (VALUES (?))
@@ -221,25 +214,3 @@ FROM cancelled CROSS JOIN {prefix}runs AS p ON p.id = cancelled.id CROSS JOIN {p
 WHERE child.parent_id IS NOT NULL AND (p.status = 'cancelled' OR p.reason = 'cancelled')
   AND child.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
 ON CONFLICT DO NOTHING;
-
--- name: inherit
--- A run that goes on as another one leaves it its parent and its tags; and its count of wakes, because at none the other one
--- would not look for the mail that it inherits.
-UPDATE {prefix}runs
-SET (parent_id, parent_branch, parent_position, reply_to, tags, wakes)
-    = (SELECT e.parent_id, e.parent_branch, e.parent_position, e.reply_to, e.tags, e.wakes
-       FROM {prefix}runs AS e WHERE e.id = :ended),
-    origin_id = COALESCE(origin_id, :ended)
-WHERE id = :successor;
-
--- name: inherit_tags
--- The same tags, for finding it.
-INSERT INTO {prefix}run_tags (tag, run_id)
-SELECT tag.value, :successor FROM {prefix}runs AS e
-CROSS JOIN json_each(CASE WHEN NOT json_valid(e.tags) THEN '[]' WHEN json_type(e.tags) = 'array' THEN e.tags ELSE '[]' END) AS tag
-WHERE e.id = :ended
-ON CONFLICT DO NOTHING;
-
--- name: inherit_mail
--- Signals that were not taken, and a cancellation on its way.
-UPDATE {prefix}mailbox SET run_id = :successor WHERE run_id = :ended AND kind IN ('signal', 'cancel');

@@ -1,0 +1,15 @@
+"""The columns of a standing, as SQL reads them of a row ``r``. Said once, so that no statement can mix them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...model.standing import READ_COLUMNS
+
+_DERIVED = {"child": "r.reply_to IS NOT NULL"}
+
+
+def standing_columns(others: Mapping[str, str] | None = None) -> str:
+    """What ``{standing}`` stands for; ``others`` are columns that a database has to put in other words."""
+    words = _DERIVED | dict(others or {})
+    return ", ".join(words.get(name, f"r.{name}") for name in READ_COLUMNS)

@@ -1,0 +1,58 @@
+"""What a flow asks of whoever drives it. Statements are named; each database has them by the same names, with the same
+arguments and the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ...model.records import NewRun
+
+
+class Rows(list[tuple[Any, ...]]):
+    """An argument that is several columns of many values, given row by row; at least one."""
+
+
+class Ask(NamedTuple):
+    """A question: brings rows. A list among the arguments is a column of many values."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Put(NamedTuple):
+    """One statement for many rows of values: brings the number of rows that it wrote."""
+
+    name: str
+    rows: Sequence[tuple[Any, ...]]
+
+
+class Start(NamedTuple):
+    """Start runs in the same transaction."""
+
+    runs: Sequence[NewRun]
+
+
+class Commit:
+    """What was done so far is to be committed, and its locks to be given up; the rest is another transaction."""
+
+
+COMMIT = Commit()
+
+Request = Ask | Put | Start | Commit
+T = TypeVar("T")
+Flow = Generator[Request, Any, T]
+
+
+def ask(name: str, *arguments: Any) -> Flow[list[Any]]:
+    """The rows that a question brings."""
+    rows: list[Any] = yield Ask(name, arguments)
+    return rows
+
+
+def put(name: str, rows: Sequence[tuple[Any, ...]]) -> Flow[int]:
+    """How many rows a statement wrote; without values it is not asked."""
+    if not rows:
+        return 0
+    count: int = yield Put(name, rows)
+    return count

@@ -1,0 +1,69 @@
+"""Reading and writing where runs stand, as part of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...model.cancelling import Traces
+from ...model.standing import Standing, written
+from .requests import Flow, ask, put
+
+
+class Found(NamedTuple):
+    """Runs as they stand, locked in this transaction, and the database's time."""
+
+    runs: dict[str, Standing]
+    now: int
+
+
+def found(rows: Iterable[Any]) -> Found:
+    """Rows of (time, standing)."""
+    now, runs = 0, dict[str, Standing]()
+    for row in rows:
+        now = row[0]
+        runs[row[1]] = Standing(*row[1:])
+    return Found(runs, now)
+
+
+def read(name: str, *arguments: Any) -> Flow[Found]:
+    """Those that a question names."""
+    return found((yield from ask(name, *arguments)))
+
+
+def lock_run(run_id: str) -> Flow[tuple[Standing | None, int]]:
+    """One run, waited for."""
+    runs, now = yield from read("lock_runs", [run_id])
+    return runs.get(run_id), now
+
+
+def lock_free(ids: Iterable[str]) -> Flow[Found]:
+    """Those of these runs that nobody else holds locked."""
+    wanted = sorted(ids)
+    return (yield from read("lock_free", wanted)) if wanted else Found({}, 0)
+
+
+def change(runs: Sequence[Standing]) -> Flow[None]:
+    """Write what was decided."""
+    yield from put("change", [written(run) for run in runs])
+
+
+def traces_of(ids: Collection[str]) -> Flow[dict[str, Traces]]:
+    """What other rows tell of runs that are about to be cancelled."""
+    if not ids:
+        return {}
+    rows = yield from ask("traces", list(ids))
+    return {row[0]: Traces(bool(row[1]), bool(row[2]), row[3], row[4]) for row in rows}
+
+
+def forget_steps(places: Sequence[tuple[str, str, int]]) -> Flow[None]:
+    """Records that the next attempt is to make anew; signals that they took go back into the mailbox."""
+    yield from put("untake", places)
+    yield from put("forget", places)
+
+
+def forgotten(run: Standing) -> list[tuple[str, str, int]]:
+    """The records that a retry of the run is to make anew."""
+    return [(run.id, branch, position) for branch, position in msgspec.json.decode(run.forget or "[]")]

@@ -1,0 +1,68 @@
+"""Drives flows (``store/flows``) over a connection to Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from ...model.records import NewRun
+from ..flows.requests import Ask, Commit, Flow, Put, Request, Rows, T
+from .transactions import transaction
+
+
+class Inserter(Protocol):
+    """Whoever starts runs in a transaction that is open."""
+
+    async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
+        """Start them."""
+
+
+class Driver:
+    """Knows the statements, and who starts runs."""
+
+    def __init__(self, statements: dict[str, str], starts: Inserter) -> None:
+        self._sql = statements
+        self._starts = starts
+
+    async def run(self, connection: Any, flow: Flow[T]) -> T:
+        """The whole of a flow, in a transaction, or in as many as it asks for."""
+        answer: Any = None
+        while True:
+            async with transaction(connection):
+                try:
+                    while not isinstance(request := flow.send(answer), Commit):
+                        answer = await self._answer(connection, request)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+            answer = None
+
+    async def join(self, connection: Any, flow: Flow[T]) -> T:
+        """A flow as part of a transaction that is open."""
+        answer: Any = None
+        try:
+            while True:
+                answer = await self._answer(connection, flow.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _answer(self, connection: Any, request: Request) -> Any:
+        if isinstance(request, Ask):
+            return await connection.fetch(self._sql[request.name], *_columns(request.arguments))
+        if isinstance(request, Put):
+            columns = map(list, zip(*request.rows, strict=True))
+            tag = await connection.execute(self._sql[request.name], *columns)
+            return int(tag.rsplit(" ", 1)[-1])
+        assert not isinstance(request, Commit), "the transaction is not this flow's"
+        await self._starts.insert(connection, request.runs)
+        return None
+
+
+def _columns(arguments: Sequence[Any]) -> Iterator[Any]:
+    """Rows of values as columns; anything else as it is."""
+    for argument in arguments:
+        if isinstance(argument, Rows):
+            yield from map(list, zip(*argument, strict=True))
+        else:
+            yield argument

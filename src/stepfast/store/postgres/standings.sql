@@ -1,0 +1,114 @@
+-- Where runs stand: read under a lock, decided by the functions of model/, and written back. {standing} are the columns of
+-- a standing, in its order (model/standing.py).
+
+-- name: lock_runs
+-- Runs by their ids, waited for.
+SELECT {now} AS now_ms, {standing}
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+ORDER BY r.id
+FOR NO KEY UPDATE OF r;
+
+-- name: lock_free
+-- The same, but those that somebody else holds are stepped over.
+SELECT {now} AS now_ms, {standing}
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: fence
+-- The runs of a flush that carries more than the usual freight: those that are still this worker's, under the claim that
+-- it knows.
+SELECT {server} AS server, {now} AS now_ms, {standing}
+FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: change
+-- What was decided of runs that are locked in this transaction. Payloads are not read for a decision: they are written
+-- only if they were decided, too.
+UPDATE {schema}.runs r
+SET status = c.status, reason = c.reason, waiting_for = c.waiting_for, asked = c.asked,
+    worker = CASE WHEN c.held THEN r.worker END, token = CASE WHEN c.held THEN r.token END, claim = c.claim,
+    place = c.place, visible_at = c.visible_at, deadline_at = c.deadline_at, expires_at = c.expires_at,
+    held_due = c.held_due, paused_at = c.paused_at, wakes = c.wakes, ends = c.ends, awaits = c.awaits,
+    linger_ms = c.linger_ms, attempt = c.attempt, first_attempt = c.first_attempt, losses = c.losses,
+    undoing = c.undoing, failing = c.failing, pending = c.pending, met = c.met, released_at = c.released_at,
+    completed_at = c.completed_at, version = c.version, forget = c.forget,
+    output = CASE WHEN c.has_output THEN c.output ELSE r.output END,
+    output_format = CASE WHEN c.has_output THEN c.output_format ELSE r.output_format END,
+    error = CASE WHEN c.has_error THEN c.error ELSE r.error END
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::integer[], $8::bigint[],
+            $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::integer[], $15::integer[],
+            $16::integer[], $17::integer[], $18::integer[], $19::integer[], $20::integer[], $21::boolean[],
+            $22::boolean[], $23::integer[], $24::integer[], $25::bigint[], $26::bigint[], $27::text[], $28::text[],
+            $29::boolean[], $30::text[], $31::smallint[], $32::boolean[], $33::text[])
+     AS c(id, status, reason, waiting_for, asked, held, claim, place, visible_at, deadline_at, expires_at, held_due,
+          paused_at, wakes, ends, awaits, linger_ms, attempt, first_attempt, losses, undoing, failing, pending, met,
+          released_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
+WHERE r.id = c.id;
+
+-- name: traces
+-- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
+-- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that
+-- was seen under way and has no outcome, and the last one that has.
+SELECT r.id::text AS id,
+       COALESCE((SELECT true FROM {schema}.steps s
+                 WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false) AS undoable,
+       COALESCE((SELECT true FROM {schema}.tries t
+                 WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
+                   AND t.claim = r.claim LIMIT 1), false) AS between,
+       CASE WHEN r.losses > 1 THEN (
+           SELECT p.name FROM {schema}.progress p
+           WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = p.run_id
+                                                 AND s.branch = p.branch AND s.position = p.position)
+           ORDER BY p.updated_at DESC LIMIT 1) END AS running,
+       CASE WHEN r.losses > 1 THEN (
+           SELECT s.name FROM {schema}.steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) END AS last
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
+
+-- name: untake
+-- Signals that records took which are about to be forgotten go back into the box, before all others.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at)
+SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0
+FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
+JOIN {schema}.steps s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
+WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: forget
+-- Records that the next attempt is to make anew.
+DELETE FROM {schema}.steps s
+USING unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
+WHERE s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position;
+
+-- name: inherit
+-- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and their
+-- count of wakes: at none it would not look for the mail that it inherits.
+UPDATE {schema}.runs s
+SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
+    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
+WHERE s.id = u.successor;
+
+-- name: inherit_tags
+-- The same for finding them by their tags.
+INSERT INTO {schema}.run_tags (tag, run_id)
+SELECT t.tag, u.successor
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
+CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags OFFSET 0) AS j
+CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS t(tag)
+WHERE r.tags IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: inherit_mail
+-- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
+UPDATE {schema}.mailbox m SET run_id = u.successor
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor)
+WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
+
+-- name: cancel_heir
+-- A cancellation ($1 whose, $2 of which run) that its run left unheard when it went on as another.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM unnest($1::uuid[], $2::uuid[]) AS u(successor, ended)
+ON CONFLICT (run_id, id) DO NOTHING;

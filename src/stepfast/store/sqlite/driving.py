@@ -1,0 +1,41 @@
+"""Drives flows (``store/flows``) in the writer's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from ..flows.requests import Ask, Flow, Put, Request, Start, T
+from .starting import start
+from .wide import execute_wide, fetch_wide
+
+_WIDE = "json_group_array("
+"""A question that answers with one text instead of many rows."""
+
+
+def drive(database: sqlite3.Connection, sql: dict[str, str], flow: Flow[T]) -> T:
+    """The whole of a flow. Everything happens in the transaction of the writer's job, so that nothing is committed in
+    between."""
+    answer: Any = None
+    try:
+        while True:
+            answer = _answer(database, sql, flow.send(answer))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request) -> Any:
+    if isinstance(request, Ask):
+        text, arguments = sql[request.name], [_value(argument) for argument in request.arguments]
+        return fetch_wide(database, text, arguments) if _WIDE in text else database.execute(text, arguments).fetchall()
+    if isinstance(request, Put):
+        return execute_wide(database, sql[request.name], request.rows)
+    return start(database, sql, request.runs) if isinstance(request, Start) else None
+
+
+def _value(argument: Any) -> Any:
+    """Columns of many values go in as JSON."""
+    return msgspec.json.encode(argument).decode() if isinstance(argument, list) else argument
