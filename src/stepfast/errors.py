@@ -162,7 +162,7 @@ class RecordedError(StepfastError):
     """Whether another attempt of the run could help."""
     delay: float | None = None
     """Seconds until the next try, where the original was a ``RetryLater``."""
-    place: tuple[str, int] = ("", 0)
+    address: tuple[str, int] = ("", 0)
     """(branch, position) of the failed record."""
     error_bases: tuple[str, ...] = ()
     """The names of the classes that the original error's class was made of."""
@@ -191,7 +191,7 @@ class StepFailed(RecordedError):
         traceback: str | None = None,
         retryable: bool = True,
         delay: float | None = None,
-        place: tuple[str, int] = ("", 0),
+        address: tuple[str, int] = ("", 0),
     ) -> None:
         super().__init__(
             f"step {step!r} failed: {error_type}: {message}" if message else f"step {step!r} failed: {error_type}"
@@ -202,7 +202,7 @@ class StepFailed(RecordedError):
         self.traceback = traceback
         self.retryable = retryable
         self.delay = delay
-        self.place = place
+        self.address = address
 
 
 class StepTimeout(StepfastError, TimeoutError):
@@ -240,7 +240,7 @@ class ChildFailed(RecordedError):
         error_type: str,
         message: str,
         traceback: str | None = None,
-        place: tuple[str, int] = ("", 0),
+        address: tuple[str, int] = ("", 0),
     ) -> None:
         super().__init__(f"child {workflow!r} (run {run_id}) failed: {error_type}: {message}")
         self.workflow = workflow
@@ -248,7 +248,7 @@ class ChildFailed(RecordedError):
         self.error_type = error_type
         self.message = message
         self.traceback = traceback
-        self.place = place
+        self.address = address
 
 
 class CompensationFailed(StepfastError):

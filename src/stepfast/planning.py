@@ -57,8 +57,8 @@ class Plan(NamedTuple):
             timeout_ms=None if node.timeout is None or node.kind != "step" else int(node.timeout * 1000),
             tags=(),
         )
-        place = NewNode(dag_id, name, len(graph.dependencies(name)))
-        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, node=place)
+        new = NewNode(dag_id, name, len(graph.dependencies(name)))
+        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, node=new)
 
 
 class Planner:

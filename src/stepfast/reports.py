@@ -246,7 +246,7 @@ def progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
 
 
 def _kind_under_way(branch: str) -> str:
-    """Of what has no record yet only its place is known; undos have one of their own."""
+    """Of what has no record yet only its address is known; undos have a branch of their own."""
     return UNDO if branch == UNDO_BRANCH else "step"
 
 
@@ -284,8 +284,8 @@ def waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payl
             started_at=_required_time(row.started_at),
             completed_at=None,
         )
-        for place, row in last.items()
-        if place not in listed
+        for address, row in last.items()
+        if address not in listed
     ]
 
 

@@ -42,7 +42,7 @@ class Crew:
         loop = asyncio.get_running_loop()
         for number, passed_on in _SIGNALS.items():
             loop.add_signal_handler(number, self._signalled, passed_on)
-        await asyncio.gather(*(self._keep(place) for place in range(1, self._size + 1)))
+        await asyncio.gather(*(self._keep(number) for number in range(1, self._size + 1)))
         return self._failed
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -52,25 +52,25 @@ class Crew:
         for child in self._children:
             _send(child, number)
 
-    async def _keep(self, place: int) -> None:
+    async def _keep(self, number: int) -> None:
         """Have one child running until it is time to stop."""
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             began = time.monotonic()
-            code = await self._run_child(place)
+            code = await self._run_child(number)
             if self._stop.is_set():
-                self._ended(place, code)
+                self._ended(number, code)
             elif code == USAGE:
-                self._give_up(place)
+                self._give_up(number)
             else:
                 pause = _FIRST_PAUSE if time.monotonic() - began > _STEADY else pause
-                logger.warning("worker process %d %s; starting another in %g s", place, _how(code), pause)
+                logger.warning("worker process %d %s; starting another in %g s", number, _how(code), pause)
                 await self._rest(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _run_child(self, place: int) -> int:
+    async def _run_child(self, number: int) -> int:
         child = await asyncio.create_subprocess_exec(*self._command, stdin=subprocess.DEVNULL, process_group=0)
-        logger.info("worker process %d has pid %d", place, child.pid)
+        logger.info("worker process %d has pid %d", number, child.pid)
         self._children.add(child)
         for number in self._received:  # they came while it was being made
             _send(child, number)
@@ -86,15 +86,15 @@ class Crew:
         except TimeoutError:
             pass
 
-    def _ended(self, place: int, code: int) -> None:
+    def _ended(self, number: int, code: int) -> None:
         # Killed by the very signal we passed on: it had not begun to work yet.
         if code != OK and -code not in self._received:
-            logger.error("worker process %d %s while stopping", place, _how(code))
+            logger.error("worker process %d %s while stopping", number, _how(code))
             self._failed = self._failed or FAILED
 
-    def _give_up(self, place: int) -> None:
+    def _give_up(self, number: int) -> None:
         """Wrong usage stays wrong however often it is tried."""
-        logger.error("worker process %d cannot start; stopping all", place)
+        logger.error("worker process %d cannot start; stopping all", number)
         self._failed = USAGE
         self._stop.set()
         for child in self._children:

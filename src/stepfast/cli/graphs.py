@@ -91,11 +91,11 @@ def _height(found: Graph) -> int:
 def write_declared(found: Graph) -> None:
     """The steps, what each comes after, and what was said of it."""
     drawn = draw(found)
-    rows = [(*place, _after(found, name), _said(found.nodes[name])) for name, place in _places(found, drawn)]
+    rows = [(*cells, _after(found, name), _said(found.nodes[name])) for name, cells in _first_cells(found, drawn)]
     write_table(("level", "step", "after", ""), rows)
 
 
-def _places(found: Graph, drawn: Drawn) -> list[tuple[str, tuple[str, str]]]:
+def _first_cells(found: Graph, drawn: Drawn) -> list[tuple[str, tuple[str, str]]]:
     """Step → the first two cells of its line: a wide graph has levels in place of rails."""
     if drawn.rails is None:
         where = levels(found)
@@ -141,10 +141,10 @@ def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> Non
     undone = _undos(found, steps)
     marks = {name: _MARKS.get(step.status, "○") for name, step in nodes.items()}
     rows = []
-    for name, place in _places(found, draw(found, marks)):
+    for name, cells in _first_cells(found, draw(found, marks)):
         step = nodes.get(name)
         if step is not None:
-            rows.append((*place, _state(step), _tries(step), _took(step, run), _undo(found, step, undone), _came(step)))
+            rows.append((*cells, _state(step), _tries(step), _took(step, run), _undo(found, step, undone), _came(step)))
     write_heading("Steps")
     write_table(("level", "step", "status", "tries", "took", "undone by", "outcome"), rows)
 

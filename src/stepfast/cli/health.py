@@ -168,10 +168,10 @@ def _unserved_check(
     lanes: Sequence[Lane], suspects: Sequence[tuple[str, str, int]], found: Sequence[WorkerInfo]
 ) -> Check:
     live = claiming_workers(found)
-    places = {(lane.workflow, lane.queue) for lane in lanes} | {(workflow, queue) for queue, workflow, _ in suspects}
-    vain = sorted(place for place in places if not any(serves(w, *place) for w in live))
+    wanted = {(lane.workflow, lane.queue) for lane in lanes} | {(workflow, queue) for queue, workflow, _ in suspects}
+    vain = sorted(each for each in wanted if not any(serves(w, *each) for w in live))
     if not vain:
-        return Check("queues", True, "live workers serve every ready run" if places else "no run is ready")
+        return Check("queues", True, "live workers serve every ready run" if wanted else "no run is ready")
     text = listed([f"{workflow!r} in queue {queue!r}" for workflow, queue in vain])
     return Check(
         "queues",

@@ -203,9 +203,11 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         execution = self._execution
         lost = [call for name, call in self._runners.items() if name != winner]
         within = {sub_branch(call.branch, call.position) for call in lost if not call.has_outcome}
-        places = {(call.branch, call.position) for call in lost}
-        for place, record in execution.history.records.items():
-            if record.status == status.WAITING and (place in places or within.intersection(branches_around(place[0]))):
+        addresses = {(call.branch, call.position) for call in lost}
+        for address, record in execution.history.records.items():
+            if record.status == status.WAITING and (
+                address in addresses or within.intersection(branches_around(address[0]))
+            ):
                 execution.seq += 1
                 now = execution.database_now()
                 execution.journal_note(as_given_up(record, execution.run_id, execution.claim, execution.seq, now))

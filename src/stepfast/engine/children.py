@@ -24,7 +24,7 @@ O = TypeVar("O")  # noqa: E741
 RESULT = "result"
 
 STARTS = ("start", "call")
-"""Kinds of records that start a child, whose id comes of their place."""
+"""Kinds of records that start a child, whose id is made from their address."""
 
 
 class _Child:
@@ -219,8 +219,8 @@ def recall_ends(execution: Execution) -> None:
 async def new_child(
     call: DurableCall[Any], workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], child: _Child
 ) -> list[NewRun]:
-    """The run to be started, with its steps if it is a dag. Its id comes of its place in the code, so that starting it
-    twice starts one."""
+    """The run to be started, with its steps if it is a dag. Its id is made from its address in the code, so that
+    starting it twice starts one."""
     if "key" in options:
         raise ContextMisuse(
             "ctx.start and ctx.call take no key: a child is started exactly once as it is. A run that others start too "

@@ -140,18 +140,18 @@ class ContextBase:
         return _NOTED
 
     def _draw(self) -> bytes:
-        """The same for the same place in the code. Only who knows the secret of the run can work it out."""
+        """The same for the same address in the code. Only who knows the secret of the run can work it out."""
         secret = self._execution.claimed.seed
         call = current_call.get()
         if call is not None and call._execution is self._execution:
             # A step draws for itself: a replay does not call it, so it must not move what the workflow draws.
             call.draws += 1
-            place = f"{call.step_key}/step/{call.draws}"
+            drawn = f"{call.step_key}/step/{call.draws}"
         else:
             cursor = self._cursor
             cursor.draws += 1
-            place = f"{self._execution.run_id}/{cursor.branch}/{cursor.position}/{cursor.draws}"
-        return hashlib.blake2b(place.encode(), key=secret.encode(), digest_size=16).digest()
+            drawn = f"{self._execution.run_id}/{cursor.branch}/{cursor.position}/{cursor.draws}"
+        return hashlib.blake2b(drawn.encode(), key=secret.encode(), digest_size=16).digest()
 
     # -- living with changes of the code -----------------------------------------------------------------------
 
@@ -360,10 +360,10 @@ def _target(workflow: Any) -> Workflow[Any, Any] | str:
     return workflow
 
 
-def patch_entry(execution: Execution, place: tuple[str, int], change: str, where: str) -> StepDone:
+def patch_entry(execution: Execution, address: tuple[str, int], change: str, where: str) -> StepDone:
     """The record that a run took the new way at a change, from this position of its branch on."""
     execution.seq = seq = execution.seq + 1
     return StepDone(
-        execution.run_id, execution.claim, place[0], place[1], seq, change, PATCH, status.COMPLETED, None, None, None,
-        1, 0, where,
+        execution.run_id, execution.claim, address[0], address[1], seq, change, PATCH, status.COMPLETED, None, None,
+        None, 1, 0, where,
     )  # fmt: skip

@@ -39,14 +39,14 @@ def branches_around(branch: str) -> list[str]:
     return ["", *around, branch] if branch else [""]
 
 
-def places_above(branch: str) -> list[tuple[str, int]]:
-    """The places at which a branch and the branches around it began, outermost first."""
-    places: list[tuple[str, int]] = []
+def addresses_above(branch: str) -> list[tuple[str, int]]:
+    """The addresses at which a branch and the branches around it began, outermost first."""
+    addresses: list[tuple[str, int]] = []
     outer = ""
     for part in branch.split("/") if branch else ():
         number = part.split(".", 1)[0]
         if not number.isdigit():
             return []  # not a branch of the code: the undos have a name of their own
-        places.append((outer, int(number)))
+        addresses.append((outer, int(number)))
         outer = f"{outer}/{part}" if outer else part
-    return places
+    return addresses

@@ -198,7 +198,7 @@ class DurableCall(AsCoroutine[T]):
             return self._value(record)
         error = decode_error(record.error, record.format, self._execution.recorder.payloads)
         failure = self._failure(error)
-        failure.place = (self.branch, self.position)
+        failure.address = (self.branch, self.position)
         failure.error_bases = tuple(error.get("bases", ()))
         raise self._execution.raised(failure, self._cursor) from None
 

@@ -62,7 +62,7 @@ def decode_error(text: str | None, format_: int, payloads: Payloads) -> dict[str
     return {**empty, **payloads.plain(text, 1 if text.startswith("{") else format_, "an error")}
 
 
-def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> StepFailed:
+def step_failed(step: str, error: dict[str, Any], address: tuple[str, int]) -> StepFailed:
     """What a failed step raises in its workflow."""
     return StepFailed(
         step,
@@ -71,7 +71,7 @@ def step_failed(step: str, error: dict[str, Any], place: tuple[str, int]) -> Ste
         traceback=error["traceback"],
         retryable=error["retryable"],
         delay=error["delay"],
-        place=place,
+        address=address,
     )
 
 

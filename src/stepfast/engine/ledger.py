@@ -9,7 +9,7 @@ from ..model.records import StepDone, StepRecord
 from ..model.tally import Tally
 from .durable_call import as_record
 from .matching import History
-from .trail import Place
+from .trail import Address
 
 
 class Ledger:
@@ -26,7 +26,7 @@ class Ledger:
         """How much is stored, where the records themselves are not kept."""
         self._sure: int | None = None
         """How many of the new records are committed; None: all of them. Others go out with the release of the run."""
-        self.fresh: Sequence[Place] = ()
+        self.fresh: Sequence[Address] = ()
         """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they
         do not stay."""
 
@@ -41,11 +41,11 @@ class Ledger:
         if len(kept) > self._most:
             self.keep_only_count()
 
-    def made_early(self, place: Place) -> None:
+    def made_early(self, address: Address) -> None:
         """A record was made while others had not been asked for. What was open before is decided by it, and stays."""
-        if place not in self._history.records:
+        if address not in self._history.records:
             self.fresh = fresh = self.fresh if isinstance(self.fresh, list) else []
-            fresh.append(place)
+            fresh.append(address)
 
     def leave(self, entries: Sequence[tuple[StepDone, int]]) -> None:
         """The run is released, and these go out with it: they will be there when it comes back."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..errors import NonDeterminismError
 from ..model.records import StepRecord
 from ..model.status import CANCELLED
-from .cursor import branches_around, places_above
+from .cursor import addresses_above, branches_around
 
 PATCH = "patch"
 UNDO = "undo"
@@ -69,7 +69,7 @@ class History:
         if kind in BRANCHES or kind in _ASIDE or self.is_left_out(branch):
             return
         if self._begun is None:
-            self._begun = {place for outer, _ in self.records for place in places_above(outer)}
+            self._begun = {address for outer, _ in self.records for address in addresses_above(outer)}
         if (branch, position) in self._begun:
             of = f" of branch {branch!r}" if branch else ""
             raise NonDeterminismError(
@@ -82,8 +82,8 @@ class History:
         not asked for."""
         found = [
             record
-            for place, record in self.untaken.items()
-            if any(name == branch and at >= position for name, at in (*places_above(place[0]), place))
+            for address, record in self.untaken.items()
+            if any(name == branch and at >= position for name, at in (*addresses_above(address[0]), address))
         ]
         return min(found, key=lambda record: record.seq) if found else None
 
@@ -112,7 +112,7 @@ class History:
     def patched_from(self, patch: str) -> int | None:
         """The first position at which a branch is recorded to have gone the new way at a change."""
         if self._patches is None:
-            self._patches = _earliest(place for place, record in self.records.items() if record.kind == PATCH)
+            self._patches = _earliest(address for address, record in self.records.items() if record.kind == PATCH)
         return self._patches.get(patch)
 
     def check_all_taken(self) -> None:
@@ -133,20 +133,20 @@ class History:
         return min(left, key=lambda record: record.seq) if left else None
 
 
-def _furthest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _furthest(addresses: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Per branch the last position that something is recorded of: a call, or a branch that began there."""
     furthest: dict[str, int] = {}
-    for branch, position in places:
-        for outer, at in (*places_above(branch), (branch, position)):
+    for branch, position in addresses:
+        for outer, at in (*addresses_above(branch), (branch, position)):
             if at > furthest.get(outer, -1):
                 furthest[outer] = at
     return furthest
 
 
-def _earliest(places: Iterable[tuple[str, int]]) -> dict[str, int]:
+def _earliest(addresses: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Per branch the first position."""
     earliest: dict[str, int] = {}
-    for branch, position in places:
+    for branch, position in addresses:
         earliest[branch] = min(position, earliest.get(branch, position))
     return earliest
 

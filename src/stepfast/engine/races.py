@@ -8,7 +8,7 @@ import msgspec
 
 from ..model import status
 from ..model.records import StepRecord
-from .cursor import places_above
+from .cursor import addresses_above
 
 FIRST = "first"
 """The kind under which a race is recorded."""
@@ -18,13 +18,13 @@ Winners = dict[tuple[str, int], str]
 
 
 def winners_of(records: Sequence[StepRecord]) -> Winners:
-    """The record of a race says who won, and its arguments which places ran in it."""
+    """The record of a race says who won, and its arguments which positions ran in it."""
     found: Winners = {}
     for record in records:
         if record.kind == FIRST and record.status == status.COMPLETED and record.arguments is not None:
-            places = msgspec.json.decode(record.arguments, type=dict[str, int])
+            addresses = msgspec.json.decode(record.arguments, type=dict[str, int])
             winner = msgspec.json.decode(record.output or "null", type=str)
-            found |= {(record.branch, place): winner for place in places.values()}
+            found |= {(record.branch, address): winner for address in addresses.values()}
     return found
 
 
@@ -32,5 +32,5 @@ def lost_to(record: StepRecord, standing: str, winners: Winners) -> str | None:
     """Who won the race in which a call, or the branch that it belongs to, was given up."""
     if standing != status.CANCELLED or not winners:
         return None
-    places = [(record.branch, record.position), *reversed(places_above(record.branch))]
-    return next((winners[place] for place in places if place in winners), None)
+    addresses = [(record.branch, record.position), *reversed(addresses_above(record.branch))]
+    return next((winners[address] for address in addresses if address in winners), None)

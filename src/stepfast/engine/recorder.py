@@ -51,7 +51,7 @@ class Errands:
     async def transact(
         self,
         execution: Execution,
-        place: tuple[str, int],
+        address: tuple[str, int],
         call: Callable[[Any], Any],
         record: Callable[[Any], StepDone],
         timeout: float | None,

@@ -24,11 +24,11 @@ class TransactionCall(StepCall[T]):
 
     async def _transact(self) -> StepRecord:
         execution = self._execution
-        place = (self.branch, self.position)
+        address = (self.branch, self.position)
         self._context = contextvars.copy_context()
         try:
             return await execution.recorder.errands.transact(
-                execution, place, self._inside, self._record_of, self._options.timeout
+                execution, address, self._inside, self._record_of, self._options.timeout
             )
         except LeaseLost:
             execution.lose()

@@ -71,7 +71,7 @@ def ids_beginning_with(text: str) -> tuple[str, str] | None:
 
 
 def child_id(parent: str, branch: str, position: int) -> str:
-    """The id of the run that is started at a place in the code of another: the same whenever it is worked out. It keeps
-    the parent's time, so that the two lie close together."""
+    """The id of the run that is started at an address in the code of another: the same whenever it is worked out. It
+    keeps the parent's time, so that the two lie close together."""
     digest = hashlib.blake2b(f"{parent}/{branch}/{position}".encode(), digest_size=10).hexdigest()
     return f"{parent[:14]}7{digest[:3]}-{'89ab'[int(digest[3], 16) & 3]}{digest[4:7]}-{digest[7:19]}"

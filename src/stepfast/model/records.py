@@ -41,7 +41,7 @@ class RunShape(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """Whose child a run is: the place in the parent's code, and the id under which the parent waits for its end."""
+    """Whose child a run is: the address in the parent's code, and the id under which the parent waits for its end."""
 
     run_id: str
     branch: str

@@ -20,7 +20,7 @@ class Believer(Protocol):
 
 
 class Tally:
-    """Counts records, each place once, whatever is said of it again."""
+    """Counts records, each address once, whatever is said of it again."""
 
     def __init__(self) -> None:
         self._open: set[tuple[str, int]] = set()

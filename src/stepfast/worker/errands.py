@@ -150,7 +150,7 @@ class Errands(EngineErrands):
     async def transact(
         self,
         execution: Execution,
-        place: tuple[str, int],
+        address: tuple[str, int],
         call: Callable[[Any], Any],
         record: Callable[[Any], StepDone],
         timeout: float | None,
@@ -158,7 +158,7 @@ class Errands(EngineErrands):
         """Ridden out: after a lost reply the record tells whether the commit came through. What the function raises is
         its own, whatever it raises: an error of another application's database, too."""
         theirs = _Watched(call, record)
-        arguments = (execution.run_id, execution.claim, place, theirs.call, theirs.record, timeout)
+        arguments = (execution.run_id, execution.claim, address, theirs.call, theirs.record, timeout)
 
         async def transact() -> tuple[StepRecord, str | None]:
             try:
