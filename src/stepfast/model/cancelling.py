@@ -115,7 +115,7 @@ def mark(run: Standing) -> Standing:
 
 
 def go_on_first(run: Standing, now: int, number: int = 0) -> Standing:
-    """A run that lost a worker since its last record stands in line, marked, to come to a record first."""
+    """A run that lost a worker since its last record is ready, marked, to come to a record first."""
     return replace(
         _free(run),
         status=status.QUEUED,
@@ -127,7 +127,7 @@ def go_on_first(run: Standing, now: int, number: int = 0) -> Standing:
 
 
 def begin_undo(run: Standing, now: int, number: int = 0) -> Standing:
-    """A run that was cancelled stands in line, to be undone. Its deadline has nothing left to do."""
+    """A run that was cancelled is ready, to be undone. Its deadline has nothing left to do."""
     return replace(
         _free(run),
         status=status.COMPENSATING,

@@ -9,7 +9,7 @@ from .standing import Standing
 
 
 def claim(run: Standing, worker: str, version: str, now: int) -> Standing:
-    """A run out of the line, under a claim number that nobody had before."""
+    """A run out of its queue, under a claim number that nobody had before."""
     return replace(
         run,
         status=status.COMPENSATING if run.undoing else status.RUNNING,

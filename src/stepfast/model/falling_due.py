@@ -34,7 +34,7 @@ def due(run: Standing, now: int) -> Due:
 
 
 def awake(run: Standing, now: int, number: int = 0) -> Standing:
-    """A sleeper that is due stands in line."""
+    """A sleeper that is due becomes ready."""
     return replace(
         run,
         status=run.at_rest,
@@ -46,8 +46,8 @@ def awake(run: Standing, now: int, number: int = 0) -> Standing:
 
 
 def let_begin(run: Standing, now: int, number: int = 0) -> Standing:
-    """A step of a dag run that was not picked up in time, while another step of that run was: it stays in line, or goes
-    there, and does not expire any more."""
+    """A step of a dag run that was not picked up in time, while another step of that run was: it stays ready, or
+    becomes so, and does not expire any more."""
     return replace(
         run,
         status=status.QUEUED,

@@ -92,7 +92,7 @@ def kept_for_retry(move: Transition) -> str | None:
 
 
 def give_back(run: Standing, recorded: bool, now: int, number: int = 0) -> Standing:
-    """A run goes back in line at once: nobody knows of the claim, or the worker stops. It has neither an attempt nor a
+    """A run is ready again at once: nobody knows of the claim, or the worker stops. It has neither an attempt nor a
     loss more; and if this claim made a record, the losses before it no longer count."""
     return replace(
         run,

@@ -9,7 +9,7 @@ from .standing import Standing, place_at
 
 
 def lose(run: Standing, recorded: bool, max_losses: int, error: str, now: int, number: int = 0) -> Standing:
-    """A run that names a dead worker goes back in line, or, after too many of them, ends as a dead letter, which undoes
+    """A run that names a dead worker is ready again, or, after too many of them, ends as a dead letter, which undoes
     nothing. ``recorded``: whether its last claim made a record."""
     losses = 1 if recorded else run.losses + 1
     if losses < max_losses:

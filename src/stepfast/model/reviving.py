@@ -16,7 +16,7 @@ def may_be_retried(run: Standing) -> bool:
 
 
 def retry(run: Standing, now: int, number: int = 0) -> Standing:
-    """A run stands in line again. Its claim number moves on, so that no worker trusts what it remembers of it."""
+    """A run is ready again. Its claim number moves on, so that no worker trusts what it remembers of it."""
     return replace(
         _anew(run, now),
         status=status.QUEUED,

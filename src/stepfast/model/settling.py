@@ -99,7 +99,7 @@ class Countdown:
 
 
 def release(step: Standing, goes: Decision | Literal["hold"], now: int, number: int = 0) -> Standing:
-    """A step for which dependencies were settled waits on, stands in line, is held with its run, or is not needed."""
+    """A step for which dependencies were settled waits on, is ready, is held with its run, or is not needed."""
     if goes == "wait":
         return step
     if goes == "skip":
@@ -116,8 +116,8 @@ def release(step: Standing, goes: Decision | Literal["hold"], now: int, number: 
 
 
 def settle_dag(dag: Standing, settled: int, why: Why | None, now: int, number: int = 0) -> Standing:
-    """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run stands in
-    line, to be finished, unless an operator holds it. Once it fails nobody does, and its deadline has nothing left to
+    """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run is ready
+    to be finished, unless an operator holds it. Once it fails nobody does, and its deadline has nothing left to
     do."""
     fails = why is not None and not dag.failing
     pending = dag.pending - settled

@@ -43,7 +43,7 @@ class Standing(Struct, gc=False):
     worker: str | None = None
     claim: int = 0
     place: int | None = None
-    """Where it stands in line; None: it is not ready."""
+    """Its place in its queue; None: it is not ready."""
     visible_at: int | None = None
     """Its one timer: when it becomes ready, or when it is late."""
     deadline_at: int | None = None
@@ -89,7 +89,7 @@ class Standing(Struct, gc=False):
 
     @property
     def ready(self) -> bool:
-        """Whether it stands in line."""
+        """Whether it is ready."""
         return self.place is not None
 
     @property
@@ -124,7 +124,7 @@ class Standing(Struct, gc=False):
 
     @property
     def late_at(self) -> int | None:
-        """When it is late, if it stays in line: past its deadline, or, if it never began, not picked up in time."""
+        """When it is late, if it stays ready: past its deadline, or, if it never began, not picked up in time."""
         return self.deadline_at if self.begun else sooner(self.expires_at, self.deadline_at)
 
 

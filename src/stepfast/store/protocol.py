@@ -52,7 +52,7 @@ class Delivery(NamedTuple):
     """What became of mail that was to be delivered."""
 
     lanes: set[Lane]
-    """Where runs that it woke stand in line."""
+    """Where runs that it woke are ready."""
     ended: bool
     """Whether runs were cancelled by it."""
     running: bool
@@ -270,7 +270,7 @@ class Store(Protocol):
         ...
 
     async def suspects(self) -> list[tuple[str, str, int]]:
-        """How many runs that workers have died with stand in line: (queue, workflow, count)."""
+        """How many runs that workers have died with are ready: (queue, workflow, count)."""
         ...
 
     async def nodes(self, dag_id: str) -> list[NodeRow]:
@@ -300,7 +300,7 @@ class Store(Protocol):
     # -- operators and senders
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
-        steps that did not complete. Where it, or they, stand in line now. Refused (None) once an undo has begun."""
+        steps that did not complete. Where it, or they, are ready now. Refused (None) once an undo has begun."""
         ...
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
@@ -328,7 +328,7 @@ class Store(Protocol):
         """A worker says it is stopping."""
 
     async def unregister(self, worker: str) -> None:
-        """A worker leaves in good order; what still names it goes back in line."""
+        """A worker leaves in good order; what still names it is ready again."""
 
     def pulse(self, patience: float = 10.0) -> Pulse:
         """A heartbeat for a thread of its own; a beat that takes longer than ``patience`` seconds has failed."""
@@ -380,7 +380,7 @@ class Store(Protocol):
         ...
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
-        """Put (run, claim) pairs back in line at once; no attempt, no loss."""
+        """Make (run, claim) pairs ready again at once; no attempt, no loss."""
 
     async def tick(
         self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None

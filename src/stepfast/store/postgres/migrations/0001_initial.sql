@@ -5,8 +5,8 @@
 -- A RUN is one execution of a workflow, and one row of `runs`. The row is also the run's place in the queue and its
 -- lease, because the three change together and a single row cannot disagree with itself:
 --
---   place       not null: the run is ready and stands in line; the smaller, the older. Only ready rows are in the
---               index `runs_ready`, so that a claim never walks past sleepers or finished runs.
+--   place       not null: the run is ready, and this is its place in its queue; the smaller, the older. Only ready rows
+--               are in the index `runs_ready`, so that a claim never walks past sleepers or finished runs.
 --   visible_at  the only timer. For a sleeper: when it becomes ready. For a ready run: when it expires. Retries,
 --               delays, sleeps, deadlines and polls are all this column, and all in the index `runs_due`.
 --   worker      not null: a worker executes it. Together with `claim`, which is new for every claim, it is the FENCE:
@@ -131,7 +131,7 @@ CREATE TABLE {schema}.run_tags (
 
 CREATE TABLE {schema}.steps (
     run_id       uuid NOT NULL,
-    branch       text NOT NULL,           -- '' is the main line
+    branch       text NOT NULL,           -- '' is the main branch
     position     integer NOT NULL,
     seq          integer NOT NULL,
     claim        integer NOT NULL,        -- by which claim it was recorded

@@ -1,9 +1,9 @@
 -- compatible from: 1
 --
 -- Declared graphs. A dag run is one row of `runs`, and each of its steps is another, with `dag_id` and `node`: a step has
--- its own place in line, its own claim, attempts and records, and any worker may take it.
+-- its own place in the queue, its own claim, attempts and records, and any worker may take it.
 --
---   pending      of a dag run: how many of its steps are not settled yet. It stands in no line until that is 0, and then
+--   pending      of a dag run: how many of its steps are not settled yet. It is not ready until that is 0, and then
 --                to be finished. Of a step: how many of its dependencies are not settled yet. While there are any that it
 --                needs it is `waiting` for `steps`, and has neither a place nor a time.
 --   met          of a step: how many of them completed.

@@ -9,7 +9,7 @@
 -- dag run and its steps go by. `failing` is set once a step of a dag run has failed, or the run was cancelled or late:
 -- nothing of it is released any more.
 --
--- A dag run stands in no line while its steps are at work; whoever settles the last of them puts it there, to be finished.
+-- A dag run is not ready while its steps are at work; whoever settles the last of them makes it ready, to be finished.
 
 ALTER TABLE {prefix}runs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE {prefix}runs ADD COLUMN met INTEGER NOT NULL DEFAULT 0;
