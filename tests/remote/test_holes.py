@@ -13,7 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast.remote import RemoteTask, SqlTransport, Task
+from stepfast.errors import LeaseLost
+from stepfast.remote import RemoteTask, SqlTransport, Task, recording
 from tests.remote.scene import quick_worker, result_of, results_of
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, eventually
@@ -21,6 +22,10 @@ from tests.support.engine import Gate, eventually
 
 def task(seq: int, attempt: int = 1, input: str = "null") -> Task:
     return Task(f"run:{seq}", "run", seq, "echo", "echo", input, attempt)
+
+
+LOST_THE_RACE = asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError
+"""What happens to those who make a table that somebody else is just making."""
 
 
 async def claims(tables: Tables) -> list[tuple[Any, ...]]:
@@ -278,9 +283,7 @@ async def test_many_make_the_tables_at_once_with_others_who_take_no_lock(url: st
 
     async def foreign(tables: Tables) -> None:
         for statement in script:
-            with contextlib.suppress(
-                asyncpg.UniqueViolationError, asyncpg.DuplicateTableError
-            ):  # as it happens to them
+            with contextlib.suppress(*LOST_THE_RACE):
                 await tables.fetch(statement)
 
     try:
@@ -321,3 +324,65 @@ async def _forbid_deletes(tables: Tables) -> None:
 
 async def _allow_deletes(tables: Tables) -> None:
     await tables.fetch("DROP TRIGGER forbidden" + ("" if tables.is_mysql else " ON [tasks]"))
+
+
+async def test_a_result_is_put_off_while_an_engine_reads_the_failure_before_it(url: str, tables: Tables) -> None:
+    """Their engine sends the next attempt out first, and then deletes the row of the last failure."""
+    await tables.put_result("run:0", "failed")
+    await tables.fetch("UPDATE [results] SET claimed_by = 'engine', claimed_at = ?", await tables.now())
+    done = asyncio.Event()
+    worker = quick_worker(url)
+
+    @worker.handle("note")
+    async def note(input: Any) -> str:
+        done.set()
+        return "second"
+
+    await tables.put_task("run:0", "note", attempt=2)
+    await tables.put_task("run:1", input="beside it")
+    async with worker:
+        await done.wait()
+        assert (await result_of(tables, "run:1"))["output"] == "beside it"
+        assert (await tables.results())["run:0"]["status"] == "failed"
+        await tables.fetch("DELETE FROM [results] WHERE step_id = 'run:0'")
+        assert (await result_of(tables, "run:0"))["output"] == "second"
+    assert await tables.tasks() == []
+
+
+async def test_a_result_is_not_put_off_for_ever(url: str, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_PUT_OFF", 0.1)
+    await tables.put_result("run:0", "failed")
+    await tables.fetch("UPDATE [results] SET claimed_by = 'engine', claimed_at = ?", await tables.now() + 1_000_000)
+    await tables.put_task("run:0", attempt=2)
+    async with quick_worker(url):
+        await eventually(lambda: _has(tables, "run:0", "completed"))
+
+
+async def test_no_code_ends_without_an_outcome(url: str, tables: Tables) -> None:
+    worker = quick_worker(url)
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    class Rare(BaseException):
+        pass
+
+    @worker.handle("raise")
+    def fail(input: str) -> None:
+        raise {"mute": Mute, "rare": Rare, "lease": LeaseLost, "stop": StopIteration}[input]("x")
+
+    @worker.handle("later")
+    def later(input: Any) -> Any:
+        return asyncio.sleep(0, "awaited")
+
+    await tables.put_task("run:0", raw="[" * 100_000, created_at=1)
+    for number, name in enumerate(("mute", "rare", "lease", "stop"), 1):
+        await tables.put_task(f"run:{number}", "raise", name)
+    await tables.put_task("run:9", "later")
+    async with worker:
+        results = await results_of(tables, 6)
+    assert results.pop("run:9")["output"] == "awaited"
+    assert {result["status"] for result in results.values()} == {"failed"}
+    assert results["run:0"]["error"]["retryable"] is False
+    assert results["run:1"]["error"]["message"] == "Mute"

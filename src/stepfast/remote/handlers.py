@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..engine.signature import input_type, is_async, name_of, positional, source_line
-from ..errors import ConfigurationError, InvalidInput, PayloadError
+from ..errors import ConfigurationError, InvalidInput, PayloadError, sentence
 from ..model.payload import Payloads, check_type
 from ..settings import FORMAT
 from .messages import COMPLETED, FAILED, Claimed, Outcome, RemoteTask, error_text, no_handler, refusal
@@ -68,18 +69,18 @@ class Performer:
             value = self._payloads.decode(
                 "null" if task.input is None else task.input, handler.input_type, FORMAT, f"the input of {task.name!r}"
             )
-        except PayloadError as error:
-            return _failed(task, refusal(str(error)), started_at)
+        except Exception as error:
+            return _failed(task, refusal(_said(error)), started_at)
         try:
             output = await self._call(handler, task, value)
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _asked_to_end():
                 raise
             return _failed(task, error_text(error), started_at)
         try:
             text = self._payloads.encode(output, f"the output of {task.name!r}")
-        except PayloadError as error:
-            return _failed(task, refusal(str(error)), started_at)
+        except Exception as error:
+            return _failed(task, refusal(_said(error)), started_at)
         return Outcome(task.step_id, task.attempt, COMPLETED, text, None, started_at)
 
     async def _call(self, handler: Handler, task: Claimed, value: Any) -> Any:
@@ -89,11 +90,18 @@ class Performer:
         if handler.is_async:
             return await handler.function(*arguments)
         variables = contextvars.copy_context()
-        return await self._in_thread(lambda: variables.run(handler.function, *arguments))
+        output = await self._in_thread(lambda: variables.run(handler.function, *arguments))
+        return await output if inspect.isawaitable(output) else output
 
 
 def _failed(task: Claimed, error: str, started_at: int) -> Outcome:
     return Outcome(task.step_id, task.attempt, FAILED, None, error, started_at)
+
+
+def _said(error: Exception) -> str:
+    """What is wrong with a value. Errors of ours are sentences; of others, such as a nesting that is too deep to be
+    read, the class is told too."""
+    return str(error) if isinstance(error, PayloadError) else sentence(error)
 
 
 def _asked_to_end() -> bool:

@@ -103,14 +103,14 @@ class RemoteTask:
 
 def error_text(error: BaseException) -> str:
     """An error that a handler raised, as JSON. Engines retry unless ``retryable`` is exactly false."""
-    said: dict[str, Any] = {"message": _clean(str(error), _LONGEST_MESSAGE)}
-    code = getattr(error, "code", None)
+    said: dict[str, Any] = {"message": _clean(_told(error), _LONGEST_MESSAGE)}
+    code = getattr(error, "code", None) if isinstance(error, Exception) else None
     if isinstance(code, str):
         said["code"] = _clean(code, 200)
     if isinstance(error, NonRetryableError):
         said["retryable"] = False
     else:
-        said["stack"] = _clean("".join(traceback.format_exception(error)), _LONGEST_STACK, from_end=True)
+        said["stack"] = _clean(_stack(error), _LONGEST_STACK, from_end=True)
     return msgspec.json.encode(said).decode()
 
 
@@ -131,6 +131,21 @@ def wants_retry(error: str | None) -> bool:
     except msgspec.DecodeError:
         return True
     return not (isinstance(said, dict) and said.get("retryable") is False)
+
+
+def _told(error: BaseException) -> str:
+    """The error's own text. Some errors cannot even say what they are."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
+def _stack(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:
+        return type(error).__name__
 
 
 def _clean(text: str, longest: int, *, from_end: bool = False) -> str:

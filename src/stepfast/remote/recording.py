@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from ..errors import DatabaseRefused
@@ -19,6 +20,11 @@ _MOST = 500
 """Results in one transaction."""
 _BYTES = 1024 * 1024
 """About how many bytes one transaction carries: a packet of MySQL's takes 16 MB by default, and quoting can double."""
+
+_PUT_OFF = 5.0
+"""Seconds for which a result is put off at most because an engine reads what an earlier attempt left in its row."""
+_AGAIN = 0.05
+"""Seconds until it is tried again."""
 
 
 class Recorder:
@@ -33,6 +39,8 @@ class Recorder:
         self._written = written
         self._waiting: list[Outcome] = []
         self._writing: list[Outcome] = []
+        self._later: dict[Key, tuple[float, Outcome]] = {}
+        """What was put off, and since when."""
         self._news = asyncio.Event()
         self.emptied = asyncio.Event()
         """Set while nothing waits."""
@@ -47,7 +55,7 @@ class Recorder:
     @property
     def unrecorded(self) -> list[Key]:
         """Tasks that are done and still held."""
-        return [outcome.key for outcome in (*self._writing, *self._waiting)]
+        return [*self._later, *(outcome.key for outcome in (*self._writing, *self._waiting))]
 
     async def run(self) -> None:
         """Write for as long as the worker works."""
@@ -59,13 +67,14 @@ class Recorder:
                 await self._write(self._writing)
                 self._writing = []
                 self._written()
-            self.emptied.set()
+            if not self._later:
+                self.emptied.set()
 
     async def _write(self, outcomes: list[Outcome]) -> None:
         """Write them; if the database takes one of them for unfit, the others do not hang on it."""
         try:
-            written = await dutifully(
-                lambda: self._serving.record(outcomes),
+            recorded = await dutifully(
+                lambda: self._serving.record(outcomes, self._overdue()),
                 "recording results",
                 self._logger,
                 self._longest,
@@ -80,15 +89,30 @@ class Recorder:
                 await self._refused(outcomes[0], error)
             return
         for outcome in outcomes:
-            if outcome.key not in written:
+            if outcome.key in recorded.put_off:
+                self._put_off(outcome)
+                continue
+            self._later.pop(outcome.key, None)
+            if outcome.key not in recorded.written:
                 self._logger.warning(
-                    "the result of step %s, attempt %d, is not recorded: the task is not this worker's any more",
+                    "the result of step %s, attempt %d, is not written: its task is gone, or another worker's",
                     *outcome.key,
                 )
+
+    def _overdue(self) -> set[str]:
+        """Steps whose results have been put off for long enough."""
+        limit = time.monotonic() - _PUT_OFF
+        return {key[0] for key, (since, _) in self._later.items() if since < limit}
+
+    def _put_off(self, outcome: Outcome) -> None:
+        since = self._later[outcome.key][0] if outcome.key in self._later else time.monotonic()
+        self._later[outcome.key] = since, outcome
+        asyncio.get_running_loop().call_later(_AGAIN, self.add, outcome)
 
     async def _refused(self, outcome: Outcome, error: DatabaseRefused) -> None:
         """The step fails, and says why; unless it is this very sentence that the database does not take."""
         told = refusal(f"the database does not take the result: {error}")
+        self._later.pop(outcome.key, None)
         failure = Outcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
         if outcome.status == FAILED and outcome.output is None and outcome.error == told:
             self._logger.error("step %s: %s; its task is left to others", outcome.step_id, error)

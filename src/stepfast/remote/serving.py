@@ -6,13 +6,24 @@ taken for dead writes nothing, and a result and the end of its task are seen tog
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from .database import Database, Work
 from .messages import Claimed, Outcome
 
 Key = tuple[str, int]
 """A step's id and the attempt."""
+_READING_MS = 10_000
+"""An engine that claimed a result longer ago than this has read it, or is gone."""
+
+
+class Recorded(NamedTuple):
+    """What became of outcomes: those that were written, and those that are put off. Of all others the task is not this
+    worker's any more."""
+
+    written: set[Key]
+    put_off: set[Key]
 
 
 class Serving:
@@ -56,15 +67,27 @@ class Serving:
             if strays:
                 await work.execute("let_go", ids=_ids(strays))
 
-    async def record(self, outcomes: Sequence[Outcome]) -> set[Key]:
-        """Write results and end their tasks, as one; those that were still held, and so were written."""
+    async def record(self, outcomes: Sequence[Outcome], overdue: Collection[str] = ()) -> Recorded:
+        """Write results and end their tasks, as one. A result is put off while an engine is reading the failure of an
+        earlier attempt, because the engine then deletes whatever is in that row; unless its step is ``overdue``."""
         async with self._database.transaction() as work:
             held = await self._held(work, [outcome.key for outcome in outcomes])
-            kept = [outcome for outcome in outcomes if outcome.key in held]
+            busy = await self._make_way(work, held, overdue)
+            kept = {outcome.key: outcome for outcome in outcomes if outcome.key in held and outcome.step_id not in busy}
             if kept:
-                await work.put("put_results", [_row(outcome, *held[outcome.key]) for outcome in kept])
-                await work.execute("delete_tasks", ids=_ids(held))
-        return set(held)
+                await work.put("put_results", [_row(outcome, *held[key]) for key, outcome in kept.items()])
+                await work.execute("delete_tasks", ids=_ids(kept))
+        return Recorded(set(kept), held.keys() - kept.keys())
+
+    async def _make_way(self, work: Work, keys: Iterable[Key], overdue: Collection[str]) -> set[str]:
+        """Remove failures that earlier attempts have left; those that somebody reads at this moment stay."""
+        retried = [key for key in keys if key[1] > 1]
+        rows = await work.fetch("lock_failures", ids=_ids(retried)) if retried else ()
+        busy = {row[0] for row in rows if row[1] is not None and row[1] < _READING_MS} - set(overdue)
+        failures = tuple(row[0] for row in rows if row[0] not in busy)
+        if failures:
+            await work.execute("delete_results", ids=failures)
+        return busy
 
     async def _held(self, work: Work, keys: Sequence[Key]) -> dict[Key, tuple[str, int]]:
         """Run and number of those that still name this worker and this attempt; their rows are locked."""

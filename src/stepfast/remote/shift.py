@@ -195,11 +195,16 @@ class Shift:
         try:
             # Only the database's clock is told to others.
             outcome = await self._performer.perform(task, task.now + int((time.monotonic() - began) * 1000))
-            self._recorder.add(outcome)
+            if self._is_ours(task):
+                self._recorder.add(outcome)
         finally:
-            if self._running.get(task.key) is asyncio.current_task():
+            if self._is_ours(task):
                 del self._running[task.key]
             self._freed.set()
+
+    def _is_ours(self, task: Claimed) -> bool:
+        """Whether the present code still stands for the task: a handler may ignore that its task was lost."""
+        return self._running.get(task.key) is asyncio.current_task()
 
     async def _either(self, event: asyncio.Event | None, seconds: float | None) -> None:
         """Until it happens, the time is over, or the worker stops; and then at once."""

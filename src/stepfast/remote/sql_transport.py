@@ -68,10 +68,10 @@ class SqlTransport:
         rows = [_row(task) for task in sorted(tasks, key=lambda task: task.step_id)]
         if not rows:
             return
-        retried = tuple(task.step_id for task in tasks if task.attempt > 1)
+        retried = {task.step_id: task.attempt for task in tasks if task.attempt > 1}
         async with self._work(connection) as work:
             if retried:
-                await work.execute("forget_failures", ids=retried)
+                await _make_way(work, retried)
             await work.put("put_tasks", rows)
 
     async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
@@ -127,6 +127,17 @@ class SqlTransport:
         if self._database is None:
             raise ConfigurationError(_NOT_OPEN)
         return self._database.transaction() if connection is None else self._database.within(connection)
+
+
+async def _make_way(work: Work, attempts: dict[str, int]) -> None:
+    """Remove what attempts before these have left: a failure, and a task, whoever holds it."""
+    ids = tuple(sorted(attempts))
+    older = [row[0] for row in await work.fetch("lock_tasks", ids=ids) if row[1] < attempts.get(row[0], 0)]
+    if older:
+        await work.execute("delete_tasks", ids=tuple(older))
+    failures = [row[0] for row in await work.fetch("lock_failures", ids=ids)]
+    if failures:
+        await work.execute("delete_results", ids=tuple(failures))
 
 
 def _row(task: Task) -> dict[str, object]:

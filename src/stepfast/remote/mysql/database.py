@@ -25,6 +25,11 @@ _NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV
 """The database's clock in milliseconds, whatever time zone the session has."""
 _STRICT = "'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
 """What does not fit is refused. Some servers would cut it off without a word."""
+_SESSION = "SET SESSION wait_timeout = 600 /*M!100301 , SESSION idle_transaction_timeout = {seconds:d} */"
+"""Rows that a vanished machine has locked are passed over by every claim for as long as they are. MariaDB can be told
+to end a silent transaction, which the comment is for; MySQL ends a silent connection."""
+_RECYCLE = 300
+"""Seconds after which an idle connection is replaced, before the server ends it."""
 _ROW = re.compile(r"^    \(%\([^\n]*\)$", re.MULTILINE)
 """The line of a statement that stands for one row of many."""
 _BYTES = 1024 * 1024
@@ -61,6 +66,8 @@ class MysqlDatabase:
                 autocommit=True,  # transactions of ours are begun by name
                 charset="utf8mb4",
                 sql_mode=_STRICT,
+                init_command=_SESSION.format(seconds=max(1, int(self._settings.lease))),
+                pool_recycle=_RECYCLE,
                 connect_timeout=self._settings.connect_timeout,
                 read_timeout=self._settings.command_timeout,
                 **options,

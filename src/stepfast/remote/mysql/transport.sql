@@ -6,7 +6,7 @@
 -- others have made may take capital letters for small ones.
 SELECT step_id, run_id, seq, name, input, attempt, created_at, {now} AS now
 FROM {tasks}
-WHERE grp = :grp AND CONVERT(grp USING utf8mb4) = :grp COLLATE utf8mb4_bin AND status = 'pending'
+WHERE grp = :grp AND CONVERT(grp USING utf8mb4) = CONVERT(:grp USING utf8mb4) COLLATE utf8mb4_bin AND status = 'pending'
   AND (claimed_at IS NULL OR claimed_at < {now} - :lease)
 ORDER BY created_at
 LIMIT :most
@@ -30,20 +30,17 @@ FOR UPDATE;
 -- Give tasks back, so that another worker takes them at once. Their rows are locked already.
 UPDATE {tasks} SET claimed_by = NULL, claimed_at = NULL WHERE step_id IN :ids;
 
+-- name: lock_failures
+-- Failures that earlier attempts have left, and whether an engine is just reading them: how long ago it said so.
+SELECT step_id, {now} - claimed_at AS age FROM {results} WHERE step_id IN :ids AND status = 'failed' ORDER BY step_id
+FOR UPDATE;
+
 -- name: put_results
--- What came of tasks. A failure that an earlier attempt has left gives way; what was completed stays. Columns are set
--- from left to right, so that the status, which decides, comes last.
-INSERT INTO {results} (step_id, run_id, seq, output, error, started_at, status, created_at)
+-- What came of tasks; a result that is there already stays. IGNORE would do the same, and cut off what is too long.
+INSERT INTO {results} (step_id, run_id, seq, status, output, error, started_at, created_at)
 VALUES
-    (:step_id, :run_id, :seq, :output, :error, :started_at, :status, {now})
-ON DUPLICATE KEY UPDATE
-    output = IF(status = 'failed', VALUES(output), output),
-    error = IF(status = 'failed', VALUES(error), error),
-    started_at = IF(status = 'failed', VALUES(started_at), started_at),
-    claimed_by = IF(status = 'failed', NULL, claimed_by),
-    claimed_at = IF(status = 'failed', NULL, claimed_at),
-    created_at = IF(status = 'failed', VALUES(created_at), created_at),
-    status = IF(status = 'failed', VALUES(status), status);
+    (:step_id, :run_id, :seq, :status, :output, :error, :started_at, {now})
+ON DUPLICATE KEY UPDATE step_id = {results}.step_id;
 
 -- name: delete_tasks
 -- Tasks that are done, or that nobody waits for any more. Their rows are locked already.
@@ -51,24 +48,16 @@ DELETE FROM {tasks} WHERE step_id IN :ids;
 
 -- What engines do -----------------------------------------------------------------------------------------------------
 
+-- name: lock_tasks
+-- Tasks that are there already, whoever holds them.
+SELECT step_id, attempt FROM {tasks} WHERE step_id IN :ids ORDER BY step_id FOR UPDATE;
+
 -- name: put_tasks
--- Send tasks out. A row that an earlier attempt has left is replaced, whoever holds it. The attempt, which decides, is
--- set last.
+-- Send tasks out; one that is there already stays.
 INSERT INTO {tasks} (step_id, run_id, seq, name, grp, input, attempt, status, created_at)
 VALUES
     (:step_id, :run_id, :seq, :name, :grp, :input, :attempt, 'pending', {now})
-ON DUPLICATE KEY UPDATE
-    name = IF(VALUES(attempt) > attempt, VALUES(name), name),
-    grp = IF(VALUES(attempt) > attempt, VALUES(grp), grp),
-    input = IF(VALUES(attempt) > attempt, VALUES(input), input),
-    claimed_by = IF(VALUES(attempt) > attempt, NULL, claimed_by),
-    claimed_at = IF(VALUES(attempt) > attempt, NULL, claimed_at),
-    created_at = IF(VALUES(attempt) > attempt, VALUES(created_at), created_at),
-    attempt = IF(VALUES(attempt) > attempt, VALUES(attempt), attempt);
-
--- name: forget_failures
--- Failures of attempts before the one that is sent out now.
-DELETE FROM {results} WHERE step_id IN :ids AND status = 'failed';
+ON DUPLICATE KEY UPDATE step_id = {tasks}.step_id;
 
 -- name: results
 -- What has come of these steps, and of no others.

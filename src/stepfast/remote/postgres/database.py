@@ -22,7 +22,7 @@ from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
 """The database's clock in milliseconds, when the statement came."""
-_MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError)
+_MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
 """How it shows that somebody who takes no lock has made the same table at the same moment."""
 _TIMES = 5
 
@@ -52,6 +52,10 @@ class PostgresDatabase:
             connector = Connector(parse_url(self._url.text), self._settings)
             options = await connector.options_for_users()  # the tables are found by the search_path of the user
             options["command_timeout"] = self._settings.command_timeout
+            if "server_settings" in options:
+                # Rows that a vanished machine has locked are passed over by every claim for as long as they are.
+                lease = str(int(self._settings.lease * 1000))
+                options["server_settings"]["idle_in_transaction_session_timeout"] = lease
             try:
                 self._pool = await asyncpg.create_pool(min_size=0, max_size=CONNECTIONS, **options)
             except Exception as error:

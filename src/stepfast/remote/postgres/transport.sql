@@ -35,17 +35,22 @@ FOR UPDATE;
 -- Give tasks back, so that another worker takes them at once. Their rows are locked already.
 UPDATE {tasks} SET claimed_by = NULL, claimed_at = NULL WHERE step_id::text = ANY(:ids::text[]);
 
+-- name: lock_failures
+-- Failures that earlier attempts have left, and whether an engine is just reading them: how long ago it said so.
+SELECT step_id, {now} - claimed_at AS age
+FROM {results}
+WHERE step_id::text = ANY(:ids::text[]) AND status::text = 'failed'::text
+ORDER BY step_id
+FOR UPDATE;
+
 -- name: put_results
--- What came of tasks. A failure that an earlier attempt has left gives way; what was completed stays.
-INSERT INTO {results} AS kept (step_id, run_id, seq, status, output, error, started_at, created_at)
+-- What came of tasks; a result that is there already stays.
+INSERT INTO {results} (step_id, run_id, seq, status, output, error, started_at, created_at)
 SELECT given.step_id, given.run_id, given.seq, given.status, given.output, given.error, given.started_at, {now}
 FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :status::text[], :output::text[], :error::text[],
             :started_at::bigint[])
      AS given(step_id, run_id, seq, status, output, error, started_at)
-ON CONFLICT (step_id) DO UPDATE
-SET status = EXCLUDED.status, output = EXCLUDED.output, error = EXCLUDED.error, started_at = EXCLUDED.started_at,
-    claimed_by = NULL, claimed_at = NULL, created_at = EXCLUDED.created_at
-WHERE kept.status::text = 'failed'::text;
+ON CONFLICT (step_id) DO NOTHING;
 
 -- name: delete_tasks
 -- Tasks that are done, or that nobody waits for any more. Their rows are locked already.
@@ -53,21 +58,18 @@ DELETE FROM {tasks} WHERE step_id::text = ANY(:ids::text[]);
 
 -- What engines do -----------------------------------------------------------------------------------------------------
 
+-- name: lock_tasks
+-- Tasks that are there already, whoever holds them.
+SELECT step_id, attempt FROM {tasks} WHERE step_id::text = ANY(:ids::text[]) ORDER BY step_id FOR UPDATE;
+
 -- name: put_tasks
--- Send tasks out. A row that an earlier attempt has left is replaced, whoever holds it.
-INSERT INTO {tasks} AS kept (step_id, run_id, seq, name, grp, input, attempt, status, created_at)
+-- Send tasks out; one that is there already stays.
+INSERT INTO {tasks} (step_id, run_id, seq, name, grp, input, attempt, status, created_at)
 SELECT given.step_id, given.run_id, given.seq, given.name, given.grp, given.input, given.attempt, 'pending', {now}
 FROM unnest(:step_id::text[], :run_id::text[], :seq::integer[], :name::text[], :grp::text[], :input::text[],
             :attempt::integer[])
      AS given(step_id, run_id, seq, name, grp, input, attempt)
-ON CONFLICT (step_id) DO UPDATE
-SET name = EXCLUDED.name, grp = EXCLUDED.grp, input = EXCLUDED.input, attempt = EXCLUDED.attempt,
-    claimed_by = NULL, claimed_at = NULL, created_at = EXCLUDED.created_at
-WHERE kept.attempt < EXCLUDED.attempt;
-
--- name: forget_failures
--- Failures of attempts before the one that is sent out now.
-DELETE FROM {results} WHERE step_id::text = ANY(:ids::text[]) AND status::text = 'failed'::text;
+ON CONFLICT (step_id) DO NOTHING;
 
 -- name: results
 -- What has come of these steps, and of no others.
