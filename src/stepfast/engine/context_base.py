@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import uuid
 from collections.abc import Callable, Generator
@@ -69,8 +68,10 @@ class ContextBase:
         """This context with options for what is called by it, because every other argument belongs to the function:
         ``await ctx.options(retries=3).step(charge, order)``. They are for steps: ``step``, ``transaction`` and
         ``wait_until``, where they hold for each check."""
-        chosen = copy.copy(self)
-        chosen._options = step_options("ctx.options", **options).over(self._options)
+        given = step_options("ctx.options", **options)
+        chosen = object.__new__(type(self))  # as copy.copy does, in a tenth of its time
+        chosen.__dict__.update(self.__dict__)
+        chosen._options = given if self._options is NO_OPTIONS else given.over(self._options)
         return chosen
 
     # -- facts ---------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..errors import ConfigurationError, UnknownOption
 
@@ -64,11 +64,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> None:
     """An error, if an option is given that there is none of."""
-    names = list(known)
     for name in given:
-        if name not in names:
+        if name not in known:
+            names = list(known)
             raise UnknownOption(f"{what} has no option {name!r}{nearest(name, names) or ';'} it has {', '.join(names)}")
 
 
