@@ -47,6 +47,7 @@ ROOM = {
     "run": "app",
     "starter": "app",
     "sync": "app",
+    "listing": "app",
     "lookout": "app",
     "watcher": "app",
     "__main__": "cli",

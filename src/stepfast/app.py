@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .announcing import announce_database, announce_namesakes
@@ -15,16 +14,16 @@ from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
 from .engine.dag import Dag, dag_from_spec, dag_options
-from .engine.options import DagKeywords, Seconds, StartKeywords, StartManyKeywords
+from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
 from .engine.scope import refuse_in_workflow
 from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, UnknownWorkflow
+from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
-from .model.ids import is_id, new_id
-from .model.names import check_name, check_namespace, check_queue
+from .model.ids import check_id, new_id
+from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
-from .model.status import RUN_STATUSES
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
 from .registering import Registry, TaskDecorator, WorkflowDecorator
@@ -139,6 +138,7 @@ class Stepfast:
         transaction: it is committed, or rolled back, with yours.
         """
         refuse_in_workflow("app.start", "ctx.start")
+        refuse_unknown("app.start", options, StartKeywords.__annotations__)
         connected = await self._connect()
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         if key is not None:
@@ -173,6 +173,7 @@ class Stepfast:
     ) -> list[Run[Any]]:
         """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
         refuse_in_workflow("app.start_many", "ctx.start")
+        refuse_unknown("app.start_many", options, StartManyKeywords.__annotations__)
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
@@ -207,6 +208,7 @@ class Stepfast:
         self, workflow: Workflow[Any, Any] | str, input: Any, options: dict[str, Any], parent: Parent
     ) -> tuple[list[NewRun], Any]:
         """What a run starts as its child: checked as any start."""
+        refuse_unknown("ctx.start", options, ChildKeywords.__annotations__)
         plan = await self._planner.plan(await self._connect(), workflow, options)
         return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
 
@@ -214,46 +216,13 @@ class Stepfast:
 
     def get(self, run_id: str) -> Run[Any]:
         """A handle for a run, without a query."""
-        if not isinstance(run_id, str) or not is_id(run_id.lower()):
-            raise ConfigurationError(f"{run_id!r} is not a run id (they look like 0197a1b2-…)")
-        return Run(run_id.lower(), self._connect, self._payloads)
+        return Run(check_id(run_id), self._connect, self._payloads)
 
-    async def runs(
-        self,
-        *,
-        workflow: str | Workflow[Any, Any] | None = None,
-        status: str | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        reason: str | None = None,
-        key: str | None = None,
-        after: str | RunInfo | None = None,
-        limit: int = 50,
-        since: float | timedelta | None = None,
-        older_than: float | timedelta | None = None,
-        oldest_first: bool = False,
-    ) -> list[RunInfo]:
-        """A page of runs, newest first unless told otherwise. ``after`` is the last run (or its id) of the page before;
-        ``since`` and ``older_than`` (seconds or a timedelta) leave out runs created longer ago, or less long ago. Large
-        inputs and outputs are ``left_out`` of a list; ``run.info()`` brings them."""
-        if status is not None and status not in RUN_STATUSES:
-            raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
-        if not isinstance(limit, int) or not 1 <= limit <= 10_000:
-            raise ConfigurationError(f"limit must be from 1 to 10000, not {limit!r}")
-        before = after.id if isinstance(after, RunInfo) else None if after is None else self.get(after).id
-        rows = await (await self._connect()).store.runs(
-            workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
-            status=status,
-            queue=queue,
-            tag=tag,
-            reason=reason,
-            key=key,
-            before=before,
-            limit=limit,
-            since_ms=None if since is None else int(seconds(since, "since") * 1000),
-            older_ms=None if older_than is None else int(seconds(older_than, "older_than") * 1000),
-            oldest_first=oldest_first,
-        )
+    async def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
+        """A page of runs, newest first unless told otherwise: ``app.runs(workflow=checkout, status="failed")``.
+        ``after`` is the last run (or its id) of the page before. Large inputs and outputs are ``left_out`` of a list;
+        ``run.info()`` brings them."""
+        rows = await (await self._connect()).store.runs(**store_filters(filters))
         return [listed_info(row, self._payloads) for row in rows]
 
     async def check(
@@ -287,31 +256,19 @@ class Stepfast:
 
     @contextlib.asynccontextmanager
     async def worker(
-        self,
-        queues: Sequence[str] | None = None,
-        concurrency: int | None = None,
-        lease: float | None = None,
-        poll: float | None = None,
-        grace: float | None = None,
+        self, queues: Sequence[str] | None = None, **options: Unpack[WorkerKeywords]
     ) -> AsyncIterator[Worker]:
         """A worker within this process, for as long as the ``async with`` lasts. If it breaks, the block is ended, and
         WorkerBroken comes out of it."""
-        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
-        async with worker:
+        refuse_unknown("app.worker", options, WorkerKeywords.__annotations__)
+        async with await self._make_worker(queues, **options) as worker:
             yield worker
 
-    async def work(
-        self,
-        queues: Sequence[str] | None = None,
-        concurrency: int | None = None,
-        lease: float | None = None,
-        poll: float | None = None,
-        grace: float | None = None,
-    ) -> None:
+    async def work(self, queues: Sequence[str] | None = None, **options: Unpack[WorkerKeywords]) -> None:
         """Work until SIGTERM or Ctrl+C: then stop claiming, wait for handlers, give the rest back. A second signal does
         not wait."""
-        worker = await self._make_worker(queues, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
-        await work_until_told(worker)
+        refuse_unknown("app.work", options, WorkerKeywords.__annotations__)
+        await work_until_told(await self._make_worker(queues, **options))
 
     async def drain(self, queues: Sequence[str] | None = None, concurrency: int | None = None) -> None:
         """Work until nothing is runnable: for tests, cron jobs, serverless."""

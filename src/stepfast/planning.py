@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from .engine.dag import Dag
-from .engine.options import ChildKeywords, Seconds
+from .engine.options import Seconds
 from .engine.workflow import Workflow, check_attempts
 from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
 from .model.backoff import moment, seconds
 from .model.graph import Graph
 from .model.ids import child_id
-from .model.names import check_name, check_queue, refuse_unknown
+from .model.names import check_name, check_queue
 from .model.payload import Payloads
 from .model.records import Definition, NewNode, NewRun, Parent, RunShape
 from .model.schema import first_problem
@@ -74,7 +74,6 @@ class Planner:
     ) -> Plan:
         """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
         connection may be the only one there is, so that nothing may be waited for."""
-        refuse_unknown("a start", options, ChildKeywords.__annotations__)
         code = self._code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from .engine.options import StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
+from .listing import ListKeywords
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
 
@@ -73,7 +74,7 @@ class SyncApp:
         """Send a signal to a run."""
         self.call(self._app.signal(run_id, name, value))
 
-    def runs(self, **filters: Any) -> list[RunInfo]:
+    def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
         """A page of runs; the filters are those of ``app.runs``."""
         return self.call(self._app.runs(**filters))
 

@@ -186,9 +186,9 @@ def test_show_a_failed_run_with_its_traceback(stepfast: Verbs, shop: Shop) -> No
     assert f"stepfast retry {run_id}" in text
     assert "raise ValueError(text)" in text
     assert "failed (code: its code raised an error)" in text
-    assert "executor.py" not in text
-    assert "executor.py" in stepfast("show", run_id, "--traceback").stdout
-    assert "executor.py" in stepfast.json("show", run_id)["error"]["traceback"]
+    assert "attempt.py" not in text
+    assert "attempt.py" in stepfast("show", run_id, "--traceback").stdout
+    assert "attempt.py" in stepfast.json("show", run_id)["error"]["traceback"]
 
 
 def test_show_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:

@@ -363,6 +363,15 @@ async def test_an_option_that_there_is_none_of_is_refused_with_the_nearest() -> 
     app.task(fetch)
     with pytest.raises(TypeError, match="'prioritty'; did you mean 'priority'"):
         await app.start("fetch", Order(), prioritty=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'keyy'; did you mean 'key'"):
+        await app.start("fetch", Order(), keyy="k")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"app\.start_many has no option 'key'; did you mean 'keys'"):
+        await app.start_many("fetch", [Order()], key="k")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"app\.runs has no option 'state'; did you mean 'status'"):
+        await app.runs(state="failed")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"app\.worker has no option 'sweep'; it has concurrency, lease, poll, grace"):
+        async with app.worker(sweep=3):  # type: ignore[call-arg]
+            pass
     await app.close()
 
 

@@ -100,6 +100,10 @@ async def trigger() -> None:
     await app.start_many(checkout, [5], key="k")  # wrong
     app.sync.start(checkout, 5, colour="red")  # wrong
     app.sync.start(checkout, "5")  # wrong
+    await app.runs(state="failed")  # wrong
+    await app.runs(limit="5")  # wrong
+    app.sync.runs(state="failed")  # wrong
+    await app.work(queues=["a"], sweep=3)  # wrong
 """
 
 

@@ -103,3 +103,16 @@ class StartManyKeywords(ChildKeywords, total=False):
     keys: Sequence[str] | None
     """A key for each input."""
     connection: Any
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The options of ``app.worker`` and ``app.work``; what is not given is as the settings say."""
+
+    concurrency: int | None
+    """How many runs it executes at once."""
+    lease: float | None
+    """Seconds of silence after which it counts as dead."""
+    poll: float | None
+    """Seconds between two questions for work, where nobody wakes it."""
+    grace: float | None
+    """Seconds that handlers have to come to their end when it stops."""

@@ -13,6 +13,8 @@ import struct
 import time
 from collections.abc import Iterator
 
+from ..errors import ConfigurationError
+
 _last = 0
 _stock: Iterator[tuple[int]] = iter(())
 """Numbers of the system's randomness, fetched a few hundred at a time: nobody can work out the next id from earlier
@@ -58,6 +60,13 @@ if hasattr(os, "register_at_fork"):
 def is_id(text: str) -> bool:
     """Whether ``text`` is spelled as our ids are."""
     return _CANONICAL.fullmatch(text) is not None
+
+
+def check_id(text: object) -> str:
+    """The id of a run as it is stored, whichever way it was spelled."""
+    if not isinstance(text, str) or not is_id(text.lower()):
+        raise ConfigurationError(f"{text!r} is not a run id (they look like 0197a1b2-…)")
+    return text.lower()
 
 
 def ids_beginning_with(text: str) -> tuple[str, str] | None:
