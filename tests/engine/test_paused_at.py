@@ -281,3 +281,29 @@ async def test_a_dag_whose_last_step_was_settled_before_it_was_paused(app: Stepf
     assert await paused_since(app, run) is None
     await app.drain()
     assert (await run.status(), await paused_since(app, run)) == ("completed", None)
+
+
+async def test_a_paused_dag_that_fails_while_another_step_is_under_way(app: Stepfast) -> None:
+    """It is held no more although it has not ended yet."""
+    gates, dag = {"a": Gate(), "c": Gate()}, app.dag("dag")
+
+    @dag.step
+    async def a(ctx: Any) -> None:
+        await gates["a"].passing()
+        raise NonRetryableError("no")
+
+    @dag.step
+    async def c(ctx: Any) -> None:
+        await gates["c"].passing()
+
+    run = await app.start(dag)
+    async with app.worker():
+        for gate in gates.values():
+            await gate.reached()
+        await run.pause()
+        assert await paused_since(app, run) is not None
+        gates["a"].open()
+        await reached(run, "running")
+        assert await paused_since(app, run) is None
+        gates["c"].open()
+        await reached(run, "failed")
