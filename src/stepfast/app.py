@@ -288,7 +288,9 @@ class Stepfast:
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         me = Identity(self._registry.with_steps(), queues)
         kit = Kit(connected.store, settings, self._payloads, self.logger, me)
-        return Worker(kit, connected.switchboard, self._new_child)
+        worker = Worker(kit, connected.switchboard, self._new_child)
+        connected.workers.add(worker)
+        return worker
 
     # -- the database ------------------------------------------------------------------------------------------------
 
@@ -316,7 +318,8 @@ class Stepfast:
             self._auto_migrate = auto_migrate
 
     async def close(self) -> None:
-        """Disconnect. The application can be used again; it then connects anew."""
+        """Disconnect. A worker that is still at work in this event loop is stopped first, as by leaving its block. The
+        application can be used again; it then connects anew."""
         with self._sync_lock:
             sync, self._sync = self._sync, None
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
@@ -15,6 +16,7 @@ from .starter import Starter
 from .store import Store
 from .watcher import Watcher
 from .worker.wakeups import Switchboard
+from .worker.worker import Worker
 
 _PATIENCE = 2.0
 """Seconds for what is still to be written when the application is closed."""
@@ -35,6 +37,8 @@ class Connected:
         self.starter = Starter(store, settings, logger, self.switchboard)
         self.watcher = Watcher(store, settings, logger, self.switchboard)
         self.lookout = Lookout(store, logger)
+        self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        """The workers that were made here."""
         self._stored: set[tuple[str, str]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
@@ -75,9 +79,11 @@ class Connected:
         return self._known[name]
 
     async def close(self) -> None:
-        """Stop watching and listening; the store is closed by its owner."""
-        self.watcher.drop()
+        """Stop workers that have not left yet: they give their runs back. Stop watching and listening. The store itself
+        is closed by its owner."""
         try:
+            await asyncio.gather(*(worker.stop() for worker in list(self.workers) if worker.at_work))
+            self.watcher.drop()
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await asyncio.wait(self._storing, timeout=_PATIENCE)

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from stepfast import AppClosed, Context, Stepfast
-from tests.support.engine import PATIENCE, eventually
+from stepfast import AppClosed, Context, Settings, Stepfast
+from tests.support.engine import PATIENCE, Gate, eventually
 
 
 @pytest.fixture
@@ -143,3 +143,32 @@ async def test_a_start_whose_sender_had_not_begun_is_told_that_the_application_i
     assert done
     assert isinstance(starting.exception(), AppClosed)
     await app.close()
+
+
+async def test_a_worker_that_has_not_left_is_stopped_first(url: str) -> None:
+    """Its runs go back at once, and nothing is broken."""
+    app, other, gate = Stepfast(url, settings=Settings(grace=0)), Stepfast(url), Gate()
+
+    async def job(_: None) -> None:
+        await gate.passing()
+
+    for each in (app, other):
+        each.task(name="job")(job)
+    async with app.worker() as worker:
+        run = await app.start("job")
+        await gate.reached()
+        await app.close()
+        assert not worker.at_work
+    async with other:
+        info = await other.get(run.id).info()
+        assert (info.status, info.ready, info.attempt, info.losses) == ("queued", True, 1, 0)
+        assert await (await other.store()).workers() == []
+
+
+async def test_work_ends_with_the_application(url: str) -> None:
+    app = Stepfast(url)
+    working = asyncio.create_task(app.work())
+    await eventually(lambda: app._connections.open)
+    await eventually((await app.store()).workers)
+    await app.close()
+    await asyncio.wait_for(working, PATIENCE)

@@ -65,6 +65,8 @@ class RemoteWorker:
         self._cause: tuple[str, BaseException] | None = None
         self.broken = asyncio.Event()
         """Set if the worker ended by itself, which is a bug."""
+        self.left = asyncio.Event()
+        """Set when it has been stopped."""
 
     def handle(self, name: str) -> Callable[[Function], Function]:
         """Serve the steps of this name with the function below: ``async def`` or plain ``def``, which runs in a thread.
@@ -91,7 +93,7 @@ class RemoteWorker:
             raise InvalidState(f"the remote worker of group {self.group!r} works already")
         if not self._handlers:
             self._logger.warning("group %r: this worker has no handlers, and will fail every step", self.group)
-        self.broken = asyncio.Event()  # it belongs to the event loop that works with us now
+        self.broken, self.left = asyncio.Event(), asyncio.Event()  # of the event loop that works with us now
         database = open_database(self._location, self._settings)
         try:
             await database.open()
@@ -121,6 +123,7 @@ class RemoteWorker:
         if database is not None:
             await database.close()
             self._database = None
+        self.left.set()
 
     async def __aenter__(self) -> RemoteWorker:
         await self.start()

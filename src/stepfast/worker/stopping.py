@@ -17,6 +17,8 @@ class Stoppable(Protocol):
     """What can work until it is told: a worker, or one that serves remote steps."""
 
     broken: asyncio.Event
+    left: asyncio.Event
+    """Set when it has been stopped, by whomever."""
 
     async def start(self) -> None:
         """Begin."""
@@ -53,7 +55,7 @@ async def work_until_told(worker: W, at_once: Callable[[W], None] | None = None)
     with _signals(signalled, None if at_once is None else lambda: at_once(worker)):
         await worker.start()
         try:
-            waits = [asyncio.ensure_future(event.wait()) for event in (stop, worker.broken)]
+            waits = [asyncio.ensure_future(event.wait()) for event in (stop, worker.broken, worker.left)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:

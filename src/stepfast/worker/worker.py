@@ -34,7 +34,7 @@ class Worker:
         self.duties = Duties(kit, switchboard, new_child, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
-        self._left = asyncio.Event()
+        self.left = asyncio.Event()
         """Set when a stop has come to its end."""
         self._body: asyncio.Task[Any] | None = None
         """The task whose ``async with`` block this worker serves."""
@@ -109,7 +109,7 @@ class Worker:
         """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave. If the call is
         cancelled, it waits for no handler any more, but leaves nothing behind. A second call waits for the first."""
         if self.duties.stopping:
-            await self._left.wait()
+            await self.left.wait()
             return
         self.duties.stopping = True
         self.duties.claimer.stopped = True
@@ -121,7 +121,7 @@ class Worker:
             try:
                 await to_the_end(self._clean_up)
             finally:
-                self._left.set()
+                self.left.set()
         self._logger.info("worker %s stopped", self.id)
 
     async def _finish(self, grace: float) -> None:
@@ -170,6 +170,11 @@ class Worker:
         finally:
             idle.cancel()
             hurry.cancel()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it has begun and has not left."""
+        return bool(self._tasks) and not self.left.is_set()
 
     @property
     def running(self) -> int:
