@@ -1014,7 +1014,7 @@ async def test_a_signal_to_no_step_or_to_one_that_ended_is_refused(scene: Scene,
     dag, _ = await at_the_gate(scene)
     before = await scene.rows.dump()
     asked = await scene.store.send(signal(dag.id, name))
-    assert (asked.status, asked.reason, asked.done) == ("running", "no such step", False)
+    assert (asked.status, asked.reason, asked.done) == ("running", "no_such_step", False)
     assert await scene.rows.dump() == before
 
 
@@ -1069,7 +1069,7 @@ async def test_a_signal_in_the_caller_s_transaction_waits_for_a_blocked_step(sce
 async def test_a_signal_to_no_step_is_refused_in_the_caller_s_transaction_too(scene: Scene, caller: Caller) -> None:
     dag = await started(scene, GATE)
     asked = await scene.store.send_within(caller.connection, signal(dag.id, "nobody"))
-    assert (asked.status, asked.reason, asked.done) == ("running", "no such step", False)
+    assert (asked.status, asked.reason, asked.done) == ("running", "no_such_step", False)
     await caller.commit()
     assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(0,)]
 
