@@ -76,6 +76,7 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/pyright src tests/typing
 	$(BIN)/python tools/layering.py
 	$(BIN)/python tools/unwinding.py
+	$(BIN)/python tools/clockwork.py
 	$(BIN)/python tools/docstrings.py
 
 .PHONY: fmt

@@ -33,6 +33,7 @@ from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
+from .worker.clockwork import Clockwork
 from .worker.identity import Identity
 from .worker.kit import Kit
 from .worker.stopping import work_until_told
@@ -286,8 +287,9 @@ class Stepfast:
         await connected.store_definitions(list(self.workflows.values()))
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
-        me = Identity(self._registry.with_steps(), queues)
-        kit = Kit(connected.store, settings, self._payloads, self.logger, me)
+        clock = Clockwork()
+        me = Identity(self._registry.with_steps(), queues, clock)
+        kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock)
         worker = Worker(kit, connected.switchboard, self._new_child)
         connected.workers.add(worker)
         return worker

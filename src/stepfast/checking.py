@@ -33,7 +33,7 @@ from .model.payload import Payloads
 from .model.records import Claimed, RunRow, StepRecord
 from .settings import Settings
 from .store import Store
-from .worker.threads import Threads
+from .worker.clockwork import REAL
 
 FITS = "fits"
 DIVERGES = "diverges"
@@ -214,10 +214,10 @@ class Stage(Recorder):
     left behind. To the code it looks like a worker; but it writes nothing."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
-        super().__init__(settings, payloads, logger)
+        super().__init__(settings, payloads, logger, REAL)
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda *_: None)  # what becomes of code that was left behind is of no interest
-        self._handlers = Threads("check")
+        self._handlers = REAL.pool("check")
         self._thread = threading.Thread(target=self.loop.run_forever, name="stepfast-check", daemon=True)
         self._thread.start()
         self.loop_thread = self._thread.ident or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -65,12 +66,12 @@ class Leaver:
 def test_a_failed_attempt_is_followed_by_another_while_that_can_help(
     error: Exception, attempt: int, verdict: tuple[str, float | None]
 ) -> None:
-    assert endings.judge(error, status.REASON_CODE, claimed(attempt=attempt), 3, BACKOFF) == verdict
+    assert endings.judge(error, status.REASON_CODE, claimed(attempt=attempt), 3, BACKOFF, Random(1)) == verdict
 
 
 def test_attempts_count_from_the_last_retry() -> None:
     late = claimed(attempt=12, first_attempt=12)
-    assert endings.judge(ValueError("no"), status.REASON_CODE, late, 3, BACKOFF).delay == 2.0
+    assert endings.judge(ValueError("no"), status.REASON_CODE, late, 3, BACKOFF, Random(1)).delay == 2.0
 
 
 @pytest.mark.parametrize(

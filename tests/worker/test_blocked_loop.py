@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from stepfast import Context, Stepfast
 from stepfast.settings import Settings
 from stepfast.worker.blocked import LoopWatch
 from tests.support.engine import PATIENCE, eventually
+from tests.support.kit import StandingClock, make_kit
 
 QUICK = Settings(blocked_after=0.3)
 HERE = Path(__file__).name
@@ -98,11 +100,13 @@ async def test_a_loop_that_moves_is_left_alone(lines: Lines) -> None:
 
 async def test_it_is_not_said_again_and_again(lines: Lines) -> None:
     """One long block, and another soon after: one warning."""
-    watch = LoopWatch(0.01, logger_for(lines), threading.get_ident())
+    clock = StandingClock()
+    kit = replace(make_kit(blocked_after=5), logger=logger_for(lines), clock=clock)
+    watch = LoopWatch(kit, threading.get_ident())
 
     def block() -> None:
         for _ in range(5):
-            time.sleep(0.01)
+            clock.time += 2
             looking = threading.Thread(target=watch.look)
             looking.start()
             looking.join()

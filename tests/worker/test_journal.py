@@ -154,7 +154,8 @@ class Nobody:
 
 
 def make_journal(paper: PaperStore, **settings: Any) -> Journal:
-    return Journal(make_kit(paper, **settings), Doubts(dict), Nobody())
+    kit = make_kit(paper, **settings)
+    return Journal(kit, Doubts(kit.clock, dict), Nobody())
 
 
 async def test_a_lonely_record_leaves_at_once(paper: PaperStore) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -21,7 +20,7 @@ from .as_coroutine import AsCoroutine
 from .cursor import Cursor
 from .failure import decode_error
 from .matching import PAGE, recorded_as
-from .scope import alarm, wake
+from .scope import wake
 from .telling import ids_of
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class DurableCall(AsCoroutine[T]):
         slot back meanwhile has waited all the same."""
         record = self._record
         waited = 0 if record is None else max(0, self._execution.database_now() - record.started_at)
-        return time.monotonic() - waited / 1000
+        return self._execution.clock.now() - waited / 1000
 
     async def _replay(self, record: StepRecord) -> T:
         execution = self._execution
@@ -175,7 +174,7 @@ class DurableCall(AsCoroutine[T]):
         done again. Code that does not give it up any more is not waited for without end."""
         execution, again = self._execution, asyncio.get_running_loop().create_future()
         patience = min(2 * max(0, record.completed_at - record.started_at) / 1000, _LONGEST) + _PATIENCE
-        timer = alarm(patience, wake, again)
+        timer = execution.clock.alarm(patience, wake, again)
         try:
             await again
         except asyncio.CancelledError:
@@ -245,7 +244,7 @@ class DurableCall(AsCoroutine[T]):
             error,
             arguments,
             calls,
-            int((time.monotonic() - self._began) * 1000),
+            int((execution.clock.now() - self._began) * 1000),
             self.line,
             execution.recorder.payloads.format if format_ is None else format_,
             undo,
@@ -266,7 +265,7 @@ class DurableCall(AsCoroutine[T]):
             self.name,
             error,
             arguments,
-            int((time.monotonic() - self._began) * 1000),
+            int((execution.clock.now() - self._began) * 1000),
             execution.recorder.payloads.format if format_ is None else format_,
             retry_ms,
         )

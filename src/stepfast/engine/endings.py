@@ -6,6 +6,7 @@ Nothing here waits, writes or asks: what is known of the run goes in, what becom
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -58,13 +59,14 @@ class Verdict(NamedTuple):
     """Seconds until the next attempt; None: there is none, and the run fails."""
 
 
-def judge(error: Exception, reason: str, claimed: Claimed, allowed: int, backoff: Backoff) -> Verdict:
-    """Whether a failed attempt is followed by another. So many are allowed in all."""
+def judge(error: Exception, reason: str, claimed: Claimed, allowed: int, backoff: Backoff, random: Random) -> Verdict:
+    """Whether a failed attempt is followed by another. So many are allowed in all; chance spreads the waits."""
     if isinstance(error, DeadlineExceeded):
         return Verdict(status.REASON_DEADLINE, None)
     if isinstance(error, (ContextMisuse, InvalidInput)):
         return Verdict(reason, None)
-    return Verdict(reason, retry_delay(error, claimed.attempt - claimed.first_attempt + 1, allowed, backoff))
+    failures = claimed.attempt - claimed.first_attempt + 1
+    return Verdict(reason, retry_delay(error, failures, allowed, backoff, random))
 
 
 # -- it has come to its end -----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
@@ -22,6 +21,7 @@ from ..model import status
 from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from . import endings
+from .clock import Timer
 from .cursor import Cursor
 from .failure import ending_record
 from .holding import Holds
@@ -67,7 +67,7 @@ class Execution:
     """The receipt for the entry that ends this claim, when that is in the journal."""
     diverged: NonDeterminismError | None = None
     task: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
+    timer: Timer | None = None
     """Rings when its time is up."""
     busy = 1
     """How many branches and calls are at work rather than waiting; at none, the run may be released."""
@@ -104,7 +104,8 @@ class Execution:
         self.history = History(claimed.records)
         self.ledger = Ledger(self.history, recorder.settings.history_records)
         self.main = Cursor()
-        self.began = time.monotonic()
+        self.clock = recorder.clock
+        self.began = self.clock.now()
         self._loop = recorder.loop
         self._loop_thread = recorder.loop_thread
         self.seq = self.history.last_seq
@@ -179,7 +180,7 @@ class Execution:
 
     def database_now(self) -> int:
         """The database's time, as far as it is known here; never ahead of it."""
-        return self.claimed.now_ms + int((time.monotonic() - self.began) * 1000)
+        return self.claimed.now_ms + int((self.clock.now() - self.began) * 1000)
 
     @property
     def waits(self) -> Waits:

@@ -84,7 +84,7 @@ class Holds:
     def look_soon(self) -> None:
         """See whether the code is at rest, when it has had a chance to go on."""
         if self._held and not self._execution.busy:
-            asyncio.get_running_loop().call_later(_CHANCE, self._look, _TURNS, self._moves)
+            self._execution.clock.after(_CHANCE, self._look, _TURNS, self._moves)
 
     def _look(self, turns: int, moves: int) -> None:
         if moves != self._moves or self._execution.busy or self._execution.closed is not None or not self._held:
@@ -98,7 +98,7 @@ class Holds:
         """The code has come to rest: nothing of it moves any more."""
         ahead = [(call, cursor) for call in self._held.values() if (cursor := behind(self._execution, call.cursor))]
         if ahead and self._elsewhere:
-            asyncio.get_running_loop().call_later(_ELSEWHERE, self._diverge, *ahead[0], moves)
+            self._execution.clock.after(_ELSEWHERE, self._diverge, *ahead[0], moves)
         elif ahead:
             self._diverge(*ahead[0], moves)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -88,7 +87,7 @@ class UntilCall(StepCall[T]):
         if last.attempt != execution.claimed.attempt:
             return
         self._next_at, self._wakes, self._forgiven = last.due_at, last.wakes, last.failures
-        self._since = time.monotonic() - max(0, execution.database_now() - last.began_at) / 1000
+        self._since = execution.clock.now() - max(0, execution.database_now() - last.began_at) / 1000
         tries = execution.claimed.tries.get((self.branch, self.position))
         if tries is not None and tries.failures > last.failures:
             return  # a check has failed since: what it waits for is its next try
@@ -133,7 +132,7 @@ class UntilCall(StepCall[T]):
     def _keep(self) -> None:
         """Journal what is known of the last check; with the release, or before it."""
         execution = self._execution
-        began_at = execution.database_now() - int((time.monotonic() - self._since) * 1000)
+        began_at = execution.database_now() - int((execution.clock.now() - self._since) * 1000)
         last = Checked(execution.claimed.attempt, self._next_at, self._wakes, self._forgiven, began_at)
         text = msgspec.json.encode(last).decode()
         execution.journal_note(ValueSet(execution.run_id, execution.claim, self._key, text))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..model.payload import Payloads
 from ..model.records import Entry, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
 from ..settings import Settings
+from .clock import Clock
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -65,10 +66,11 @@ class Recorder:
 
     errands = Errands()
 
-    def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger) -> None:
+    def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, clock: Clock) -> None:
         self.settings = settings
         self.payloads = payloads
         self.logger = logger
+        self.clock = clock
         self.loop: asyncio.AbstractEventLoop
         self.loop_thread: int
         """The event loop that the code runs in, and the thread of that loop."""

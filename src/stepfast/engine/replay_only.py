@@ -44,7 +44,7 @@ async def replay(
     ghost.replaying = Replaying()
     ghost.main.owner = task = asyncio.current_task()
     token = current_execution.set(ghost)
-    limit = asyncio.timeout(longest)
+    limit = ghost.clock.timeout(longest)
     try:
         async with limit:
             await performing

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ContextMisuse
@@ -62,12 +61,6 @@ def refuse_in_workflow(called: str, instead: str) -> None:
         again = f"dag step {workflow.name!r}, where every further try and every replay would call it again"
     if again is not None:
         raise ContextMisuse(f"{called} was called in the body of {again}. Use {instead}, or call it inside a ctx.step")
-
-
-def alarm(seconds: float, function: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-    """A timer that keeps nothing of the run alive. The event loop holds on to a cancelled timer, and to the context it
-    was set in, until its time has come or many others are cancelled too."""
-    return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
 
 
 def wake(future: asyncio.Future[Any]) -> None:

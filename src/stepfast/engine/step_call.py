@@ -8,7 +8,6 @@ import contextvars
 import copy
 import functools
 import inspect
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +20,7 @@ from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
-from .scope import BlockingTry, alarm, current_call, current_try, wake
+from .scope import BlockingTry, current_call, current_try, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
 from .telling import tell_try
@@ -142,7 +141,7 @@ class StepCall(DurableCall[T]):
         while True:
             if execution.closed is not None:
                 raise execution.closed  # the attempt ended while this step waited: no further try
-            self._began = execution.active[self] = time.monotonic()
+            self._began = execution.active[self] = execution.clock.now()
             self._calls = failures + 1
             self.draws = 0
             token = current_call.set(self)
@@ -180,7 +179,9 @@ class StepCall(DurableCall[T]):
                     error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
                 counted = failures - self._forgiven
-                delay = retry_delay(error, counted, allowed, options.backoff or default_backoff(settings))
+                delay = retry_delay(
+                    error, counted, allowed, options.backoff or default_backoff(settings), execution.clock.random
+                )
                 tell_try(self, error, failures, delay)
                 if delay is None:
                     return await self._record_failed(error, failures)
@@ -227,7 +228,7 @@ class StepCall(DurableCall[T]):
         if timeout is not None:
             late = asyncio.get_running_loop().create_future()
             waited.add(late)
-            timer = alarm(timeout, wake, late)
+            timer = self._execution.clock.alarm(timeout, wake, late)
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Mail
-from .scope import alarm, wake
+from .scope import wake
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -48,6 +47,7 @@ class Waits:
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
+        self._clock = execution.clock
         self._open: dict[asyncio.Future[Any], Wait] = {}
         self._since: float | None = None
         """Since when everything under way has been waiting."""
@@ -107,7 +107,7 @@ class Waits:
         timer = None
         if wait.due_at is not None:
             left = max(0, wait.due_at - self._execution.database_now()) / 1000
-            timer = alarm(left, wake, future)
+            timer = self._clock.alarm(left, wake, future)
         self._open[future] = wait
         self._execution.busy -= 1
         if self._execution.unawaited:
@@ -139,7 +139,7 @@ class Waits:
 
     def take_waited(self) -> float:
         """Seconds spent only waiting since this was last asked: they do not count for the timeout of an attempt."""
-        now = time.monotonic()
+        now = self._clock.now()
         waited, self._waited = self._waited, 0.0
         if self._since is not None:
             waited, self._since = waited + now - self._since, now
@@ -153,7 +153,7 @@ class Waits:
     def look_soon(self) -> None:
         """Look when the code has had a chance to go on: a step that just ended may be followed by another."""
         if self._open:
-            asyncio.get_running_loop().call_later(_CHANCE, self._look_after, _TURNS)
+            self._clock.after(_CHANCE, self._look_after, _TURNS)
 
     def _look_after(self, turns: int) -> None:
         """The time may have passed in a loop that was held up: the code needs turns of the loop, not only time."""
@@ -168,7 +168,7 @@ class Waits:
         if execution.busy or execution.holding or not self._open or execution.closed is not None:
             return
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = self._clock.now()
         if not self._may_stay():
             self.release()
 
@@ -178,12 +178,12 @@ class Waits:
         if due is not None and due - self._execution.database_now() <= moment * 1000:
             return recorder.may_linger(self._execution)
         assert self._since is not None
-        left = moment - (time.monotonic() - self._since)
+        left = moment - (self._clock.now() - self._since)
         if left <= 0 or not any(wait.mail for wait in self._open.values()):
             return False
         if not recorder.may_linger(self._execution):
             return False
-        asyncio.get_running_loop().call_later(left + 0.001, self.look)
+        self._clock.after(left + 0.001, self.look)
         return True
 
     def release(self) -> None:
@@ -200,7 +200,7 @@ class Waits:
         )
         awaits = execution.inbox.ends + min(children.values()) if children else None
         many = sum(children.values()) > _MANY
-        linger = min(_LONGEST_LINGER, int((time.monotonic() - execution.began) * 1000)) if many else 0
+        linger = min(_LONGEST_LINGER, int((self._clock.now() - execution.began) * 1000)) if many else 0
         for wait in self._open.values():
             if wait.leaving is not None:
                 wait.leaving()

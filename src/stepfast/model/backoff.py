@@ -88,7 +88,9 @@ def check_backoff(value: object) -> Backoff | None:
     return value
 
 
-def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Backoff) -> float | None:
+def retry_delay(
+    error: BaseException, failures: int, allowed: int, backoff: Backoff, random: _random.Random | None = None
+) -> float | None:
     """Seconds until the next try after ``failures`` failed ones, or None if this was the last.
 
     ``allowed`` is the number of calls that may be made in all.
@@ -96,7 +98,7 @@ def retry_delay(error: BaseException, failures: int, allowed: int, backoff: Back
     if not is_retryable(error) or failures >= allowed:
         return None
     delay = own_delay(error)
-    return backoff.delay(failures) if delay is None else delay
+    return backoff.delay(failures, random) if delay is None else delay
 
 
 def own_delay(error: BaseException) -> float | None:

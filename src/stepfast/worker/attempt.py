@@ -172,7 +172,7 @@ class Attempts:
             return
         allowed = claimed.max_attempts or options.max_attempts or self._settings.max_attempts
         backoff = options.backoff or default_backoff(self._settings)
-        verdict = endings.judge(error, reason, claimed, allowed, backoff)
+        verdict = endings.judge(error, reason, claimed, allowed, backoff, execution.clock.random)
         if verdict.delay is None:
             await self.fail(execution, error, verdict.reason)
             return

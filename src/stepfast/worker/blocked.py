@@ -8,16 +8,15 @@ go of Python's own lock cannot be seen so.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 import sysconfig
-import time
 from types import FrameType
 from typing import NamedTuple
 
 from ..engine.execution import Execution
 from ..engine.step_call import StepCall
+from .kit import Kit
 
 _SAY_AGAIN = 60.0
 """Seconds between two warnings at least."""
@@ -37,9 +36,9 @@ class Place(NamedTuple):
 class LoopWatch:
     """Looked after by the thread of the heartbeat; told by the event loop that it moves."""
 
-    def __init__(self, after: float, logger: logging.Logger, loop_thread: int) -> None:
-        self._after = after
-        self._logger = logger
+    def __init__(self, kit: Kit, loop_thread: int) -> None:
+        self._after = kit.settings.blocked_after
+        self._logger, self._clock = kit.logger, kit.clock
         self._loop_thread = loop_thread
         self._loop = asyncio.get_running_loop()
         self._sent: float | None = None
@@ -55,7 +54,7 @@ class LoopWatch:
 
     def look(self) -> None:
         """In the thread: send a word, or see how long the last one has been lying there."""
-        now, sent = time.monotonic(), self._sent  # read once: the loop may take the word meanwhile
+        now, sent = self._clock.now(), self._sent  # read once: the loop may take the word meanwhile
         if sent is None:
             self._sent = now
             self._loop.call_soon_threadsafe(self._taken)
@@ -67,13 +66,13 @@ class LoopWatch:
     def forgive(self) -> None:
         """The whole process was stopped for a while: that was not the loop's fault."""
         if self._sent is not None:
-            self._sent = time.monotonic()
+            self._sent = self._clock.now()
 
     def _taken(self) -> None:
         """In the event loop: it moves."""
         since, self._sent, self._told = self._told, None, None
         if since is not None:
-            blocked = time.monotonic() - since
+            blocked = self._clock.now() - since
             self._logger.warning("the event loop moves again; it was blocked for %.1f s", blocked)
 
     def _say(self, seconds: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -140,7 +139,7 @@ class Claimer:
                 # Over many lanes the first runs are chosen before they are locked: all may have gone to others.
                 for lane, mark in lanes:
                     self._active.setdefault(lane, mark)
-                await asyncio.sleep(0.005 * missed)
+                await self._kit.clock.sleep(0.005 * missed)
 
     async def _claim_suspects(self) -> None:
         """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
@@ -160,7 +159,7 @@ class Claimer:
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
         self.calls += 1
-        self.asking, self.asked_at = True, time.monotonic()
+        self.asking, self.asked_at = True, self._kit.clock.now()
         try:
             await self._claim_once(lanes, limit, room)
         finally:
@@ -183,7 +182,7 @@ class Claimer:
         if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:
-            self.last_found = time.monotonic()
+            self.last_found = self._kit.clock.now()
             if worker == me.id:
                 self._room.accept(runs)
 

@@ -8,9 +8,9 @@ what is left.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 
+from ..engine.clock import Clock
 from ..model.records import Batch, FlushAnswer
 from ..model.tally import Believer
 
@@ -18,7 +18,8 @@ from ..model.tally import Believer
 class Doubts:
     """Open doubts, settled run by run. While nothing breaks there are none."""
 
-    def __init__(self, held: Callable[[], Mapping[str, Believer]]) -> None:
+    def __init__(self, clock: Clock, held: Callable[[], Mapping[str, Believer]]) -> None:
+        self._clock = clock
         self._held = held
         self.open: dict[str, Believer] = {}
         self.last_break = float("-inf")
@@ -29,7 +30,7 @@ class Doubts:
     def broke(self) -> None:
         """From here on nothing is sure that was believed before."""
         self._breaks += 1
-        self.last_break = time.monotonic()
+        self.last_break = self._clock.now()
         self.open.update(self._held())
 
     def asking(self) -> None:

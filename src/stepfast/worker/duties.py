@@ -45,7 +45,7 @@ class Duties:
         """What is done once, beside the duties."""
         self.stopping = False
         """The worker stops: nothing is claimed any more, and nobody is taken for dead."""
-        self.doubts = Doubts(self._held)
+        self.doubts = Doubts(kit.clock, self._held)
         self.journal = Journal(kit, self.doubts, self)
         self.mailman = Mailman(kit)
         self.graphs = Graphs(kit)

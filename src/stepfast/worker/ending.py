@@ -13,7 +13,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from ..cancellation import seen
+from ..engine.clock import Clock
 from ..errors import StepfastError, sentence
+from .clockwork import REAL
 
 _LAST_WORD = 1.0
 """Seconds for a task that was cancelled to come to its end; then nobody waits for it any more."""
@@ -43,28 +45,30 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await task
 
 
-async def bounded(work: Coroutine[Any, Any, Any], seconds: float, what: str, logger: logging.Logger) -> bool:
+async def bounded(
+    work: Coroutine[Any, Any, Any], seconds: float, what: str, logger: logging.Logger, clock: Clock = REAL
+) -> bool:
     """Do it if it can be done in so many seconds; whether it was. What goes wrong is told in the log and not raised."""
     task = asyncio.create_task(work)
     try:
-        await asyncio.wait((task,), timeout=seconds)
+        await clock.wait((task,), seconds)
     except asyncio.CancelledError:
         _leave_behind(task)
         raise
     if not task.done():
         logger.warning("%s took longer than %g s; it is not waited for", what, seconds)
-        await ended((task,))
+        await ended((task,), clock=clock)
         return False
     return _went_well(task, what, logger)
 
 
-async def ended(tasks: Iterable[asyncio.Task[Any]], seconds: float = _LAST_WORD) -> None:
+async def ended(tasks: Iterable[asyncio.Task[Any]], seconds: float = _LAST_WORD, clock: Clock = REAL) -> None:
     """Cancel tasks and wait until they have ended, but not for long: one that ignores it is left behind."""
     pending = {task for task in tasks if not task.done()}
     for task in pending:
         task.cancel()
     if pending:
-        _, pending = await asyncio.wait(pending, timeout=seconds)
+        pending = await clock.wait(pending, seconds)
     for task in pending:
         task.cancel()  # the first one may have been swallowed by what the task was waiting for
         _leave_behind(task)

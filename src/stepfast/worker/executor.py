@@ -9,7 +9,6 @@ Each attempt is one task (a plain ``def`` one thread more). The way of a run is 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from ..engine import endings
@@ -47,7 +46,7 @@ class Executor:
         slots_freed: Callable[[], None],
     ) -> None:
         self._workflows = kit.me.workflows
-        self._logger = kit.logger
+        self._logger, self._clock = kit.logger, kit.clock
         self._running_after = kit.settings.running_after
         self._slots_freed = slots_freed
         self._loop = asyncio.get_running_loop()
@@ -59,7 +58,7 @@ class Executor:
         self.cache = self._leaving.cache
         divergence = Divergence(kit, errands, journal)
         self._attempts = Attempts(kit, self._leaving, errands, graphs, self._threads, divergence)
-        self._limits = TimeLimits(self._attempts, self.slots)
+        self._limits = TimeLimits(kit, self._attempts, self.slots)
 
     # -- runs come in ----------------------------------------------------------------------------------------------
 
@@ -92,7 +91,7 @@ class Executor:
 
     def list_running_steps(self) -> None:
         """Called about once a second: steps that take long are listed as running."""
-        now = time.monotonic()
+        now = self._clock.now()
         for execution in list(self.running.values()):
             if execution.active and execution.closed is None:
                 execution.list_running(now, self._running_after)
@@ -152,4 +151,4 @@ class Executor:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=1)
+            await self._clock.wait(tasks, 1)

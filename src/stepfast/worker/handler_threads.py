@@ -9,7 +9,6 @@ from typing import Any
 
 from ..engine.execution import Execution
 from .kit import Kit
-from .threads import Threads
 
 
 class HandlerThreads:
@@ -20,7 +19,7 @@ class HandlerThreads:
         self._allowed = kit.settings.concurrency
         self._returned = returned
         """Told when a thread has come back late."""
-        self._threads = Threads("handler")
+        self._threads = kit.clock.pool("handler")
         self._loop = asyncio.get_running_loop()
         self._at_work: set[Execution] = set()
         """Runs whose handler is in its thread, at hand or not. Changed by the threads themselves."""

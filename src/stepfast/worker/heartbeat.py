@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -46,25 +45,25 @@ class Heartbeat:
     """Beats until stopped; reports to the event loop."""
 
     def __init__(self, kit: Kit, holder: Holder) -> None:
-        self._store, self._logger, self._me = kit.store, kit.logger, kit.me
+        self._store, self._logger, self._me, self._clock = kit.store, kit.logger, kit.me, kit.clock
         self._interval, self._lease = kit.settings.beat, kit.settings.lease
         self._holder = holder
         self._loop = asyncio.get_running_loop()
-        self._stop = threading.Event()
-        self._hurried = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stepfast-heartbeat", daemon=True)
-        self.unbroken_since = time.monotonic()
+        self._stop = self._clock.bell()
+        self._hurried = self._clock.bell()
+        self._thread = self._clock.thread("stepfast-heartbeat", self._run)
+        self.unbroken_since = self._clock.now()
         """Since when no beat has failed. A worker reaps others only after a whole lease of its own beats."""
-        self._last = time.monotonic()
+        self._last = self._clock.now()
         self._watch: LoopWatch | None = None
         """Told to look at the event loop between two beats."""
         if kit.settings.blocked_after > 0:
-            self._watch = LoopWatch(kit.settings.blocked_after, kit.logger, threading.get_ident())
+            self._watch = LoopWatch(kit, threading.get_ident())
 
     @property
     def unbroken(self) -> float:
         """For how many seconds the beats have come through without an error or a gap; 0 while one is overdue."""
-        now = time.monotonic()
+        now = self._clock.now()
         return 0.0 if now - self._last > self._lease else now - self.unbroken_since
 
     def start(self) -> None:
@@ -85,7 +84,7 @@ class Heartbeat:
         self.tell_to_stop()
         if not self._thread.is_alive():
             return
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 5.0)
+        await self._clock.joined(self._thread, 5.0)
 
     def _run(self) -> None:
         try:
@@ -101,7 +100,7 @@ class Heartbeat:
         try:
             while not self._stop.is_set():
                 if self._wait(self._pause()):
-                    self._stop.wait(max(0.0, self._last + _HURRY - time.monotonic()))
+                    self._stop.wait(max(0.0, self._last + _HURRY - self._clock.now()))
                 self._hurried.clear()
                 if not self._stop.is_set():
                     self._beat_once(pulse)
@@ -110,40 +109,40 @@ class Heartbeat:
 
     def _wait(self, seconds: float) -> bool:
         """Until it is time for the next beat, or somebody hurries us; with an eye on the event loop."""
-        watch, until = self._watch, time.monotonic() + seconds
+        watch, until = self._watch, self._clock.now() + seconds
         if watch is None:
             return self._hurried.wait(seconds)
-        while (left := until - time.monotonic()) > 0:
+        while (left := until - self._clock.now()) > 0:
             watch.look()
-            began = time.monotonic()
+            began = self._clock.now()
             if self._hurried.wait(min(left, watch.every)):
                 return True
-            if time.monotonic() - began > watch.every + _STOPPED:
+            if self._clock.now() - began > watch.every + _STOPPED:
                 watch.forgive()
         return False
 
     def _pause(self) -> float:
-        late = time.monotonic() - self._last
+        late = self._clock.now() - self._last
         return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
 
     def _beat_once(self, pulse: Pulse) -> None:
         before = dict(self._holder.holding())
-        sent = time.monotonic()
+        sent = self._clock.now()
         try:
             answer = pulse.beat(self._me.id, len(before))
         except StepfastError as error:
-            self.unbroken_since = time.monotonic()
+            self.unbroken_since = self._clock.now()
             self._logger.debug("heartbeat: %s", sentence(error))
         except Exception:
-            self.unbroken_since = time.monotonic()
+            self.unbroken_since = self._clock.now()
             self._logger.exception("heartbeat: unexpected error")
         else:
-            if time.monotonic() - self._last > self._lease:
-                self.unbroken_since = time.monotonic()  # no error, but a gap: we were stopped, or the answer hung
+            if self._clock.now() - self._last > self._lease:
+                self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
             self._tell(self._holder.beat_answered, answer, before)
             return
-        if time.monotonic() - self._last > self._lease:
+        if self._clock.now() - self._last > self._lease:
             self._tell(self._holder.lease_expired)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:

@@ -13,20 +13,19 @@ from .journal import Journal
 from .kit import Kit
 from .mailman import Mailman
 from .slots import Slots
-from .threads import Threads
 
 
 class WorkerHost(Recorder):
     """The worker as an execution sees it."""
 
     def __init__(self, kit: Kit, journal: Journal, mailman: Mailman, errands: Errands, slots: Slots) -> None:
-        super().__init__(kit.settings, kit.payloads, kit.logger)
+        super().__init__(kit.settings, kit.payloads, kit.logger, kit.clock)
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
         self.errands = errands
         self._journal = journal
         self._mailman = mailman
-        self._steps = Threads("step")
+        self._steps = kit.clock.pool("step")
         # Not methods, so that what is called at each step is called without another call around it.
         self.record = journal.record  # type: ignore[method-assign]
         self.run_in_thread = self._steps.submit  # type: ignore[method-assign]

@@ -8,17 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..engine.workflow import DAG_STEP, Workflow
-from ..model.ids import new_id
 from ..model.records import Lane, WorkerInfo
 from ..settings import Settings
+from .clockwork import Clockwork
 from .neighbours import this_process
 
 
 class Identity:
     """The id changes when the worker was declared dead and goes on; what it takes does not."""
 
-    def __init__(self, workflows: Mapping[str, Workflow[Any, Any]], queues: Sequence[str] | None) -> None:
-        self.id = new_id()
+    def __init__(
+        self, workflows: Mapping[str, Workflow[Any, Any]], queues: Sequence[str] | None, clock: Clockwork
+    ) -> None:
+        self._clock = clock
+        self.id = clock.new_id()
         self.workflows = dict(workflows)
         """The code that is here, steps of dags among it, by name."""
         self.versions = {name: workflow.version for name, workflow in workflows.items()}
@@ -28,7 +31,7 @@ class Identity:
 
     def renew(self) -> str:
         """Go on under a new id; the old one."""
-        old, self.id = self.id, new_id()
+        old, self.id = self.id, self._clock.new_id()
         return old
 
     def serves(self, lane: Lane) -> bool:

@@ -110,7 +110,7 @@ class Journal:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
         while not self._over and (self._waiting or self._aside or not self._idle.is_set()):
             await self._idle.wait()
-            await asyncio.sleep(_ASIDE if self._aside else 0)
+            await self._kit.clock.sleep(_ASIDE if self._aside else 0)
 
     def give_up(self) -> None:
         """Stop riding out an outage: whatever is still waiting is lost to this worker (not to the run)."""
@@ -234,7 +234,7 @@ class Journal:
             if met > _PATIENT_ROUNDS and run_id not in self._aside:
                 self._aside[run_id] = []
                 wait = min(_LONGEST_ASIDE, _ASIDE * 2 ** min(met - _PATIENT_ROUNDS - 1, 10))
-                self.loop.call_later(wait, self._bring_back, run_id)
+                self._kit.clock.after(wait, self._bring_back, run_id)
         if self._aside:
             self._leave_aside()
 
@@ -268,7 +268,7 @@ class Journal:
         if answer.lost or answer.asked:
             self._port.flush_answered({run_id: batch.claims[run_id] for run_id in answer.lost}, answer)
         if answer.busy and all(entry.run_id in answer.busy for entry, _ in self._waiting):
-            await asyncio.sleep(0.005)  # only held rows are left: give their holder time to commit
+            await self._kit.clock.sleep(0.005)  # only held rows are left: give their holder time to commit
 
     def _deliver_some(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         again: list[Item] = []

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..model.payload import Payloads
 from ..settings import Settings
 from ..store import Store
+from .clockwork import Clockwork
 from .identity import Identity
 from .patience import dutifully
 
@@ -26,6 +27,7 @@ class Kit:
     payloads: Payloads
     logger: logging.Logger
     me: Identity
+    clock: Clockwork
 
     def ask(
         self,
@@ -36,4 +38,12 @@ class Kit:
         refusable: bool = False,
     ) -> Coroutine[Any, Any, T]:
         """Ask the database, however long it is away; see ``dutifully``."""
-        return dutifully(call, what, self.logger, self.settings.outage_backoff_max, give_up, refusable=refusable)
+        return dutifully(
+            call,
+            what,
+            self.logger,
+            self.settings.outage_backoff_max,
+            give_up,
+            refusable=refusable,
+            clock=self.clock,
+        )

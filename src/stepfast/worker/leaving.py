@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from ..engine import endings
 from ..engine.execution import Execution
@@ -97,7 +96,7 @@ class Leaving:
                 execution.workflow.name,
                 error,
                 None,
-                int((time.monotonic() - execution.began) * 1000),
+                int((self._kit.clock.now() - execution.began) * 1000),
                 self._payloads.format,
             )
         )

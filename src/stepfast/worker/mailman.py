@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from ..engine.execution import Execution
 from ..model.records import Look, Mailbox
@@ -45,7 +44,7 @@ class Mailman:
 
     def told(self) -> None:
         """Somebody says that there is something new, for some run or other."""
-        self._news = time.monotonic()
+        self._news = self._kit.clock.now()
         self.look_again()
 
     def look_again(self) -> None:
@@ -60,7 +59,10 @@ class Mailman:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
-            looks, began = [execution.inbox.look(run_id) for run_id, (execution, _) in wanted.items()], time.monotonic()
+            looks, began = (
+                [execution.inbox.look(run_id) for run_id, (execution, _) in wanted.items()],
+                self._kit.clock.now(),
+            )
             try:
                 found = await self._kit.ask(lambda: self._kit.store.mail(looks), "mail")  # noqa: B023
             except Exception as error:

@@ -6,15 +6,14 @@ through here: a step may well raise an error of this library, of another applica
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..cancellation import insist, requests
+from ..engine.clock import Clock
 from ..errors import AppClosed, ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
+from .clockwork import REAL
 
 T = TypeVar("T")
 
@@ -31,10 +30,12 @@ def patiently(
     logger: logging.Logger,
     longest: float,
     give_up: Callable[[], bool] | None = None,
+    *,
+    clock: Clock = REAL,
 ) -> Coroutine[Any, Any, T]:
     """The call's answer, however long the database is away. With ``give_up`` the last error comes through. Nobody is
     asked again for a caller who was cancelled, or of an application that was closed."""
-    return _until_answered(call, what, logger, longest, give_up, (DatabaseUnavailable, SchemaError))
+    return _until_answered(call, what, logger, longest, give_up, (DatabaseUnavailable, SchemaError), clock)
 
 
 def dutifully(
@@ -45,12 +46,13 @@ def dutifully(
     give_up: Callable[[], bool] | None = None,
     *,
     refusable: bool = False,
+    clock: Clock = REAL,
 ) -> Coroutine[Any, Any, T]:
     """The same for what a worker has to do whatever the database says of it: also a missing right is waited for, and
     said loudly. A refusal comes through only where somebody knows which record it is about (``refusable``): a duty
     must not end because one statement of it was refused."""
     ridden = (DatabaseUnavailable, *_SET_UP) if refusable else (DatabaseUnavailable, DatabaseRefused, *_SET_UP)
-    return _until_answered(call, what, logger, longest, give_up, ridden)
+    return _until_answered(call, what, logger, longest, give_up, ridden, clock)
 
 
 async def _until_answered(
@@ -60,6 +62,7 @@ async def _until_answered(
     longest: float,
     give_up: Callable[[], bool] | None,
     ridden: tuple[type[StepfastError], ...],
+    clock: Clock,
 ) -> T:
     wait: float = 0.05
     told: _Told | None = None
@@ -72,12 +75,12 @@ async def _until_answered(
             if isinstance(error, AppClosed) or (give_up is not None and give_up()):
                 raise
             told = told or _Told(what, logger)
-            told.trouble(error)
+            told.trouble(error, clock.now())
         else:
             if told is not None:
                 logger.info("%s: the database answers again", what)
             return answer
-        await asyncio.sleep(wait * random.uniform(0.5, 1))
+        await clock.sleep(wait * clock.random.uniform(0.5, 1))
         wait = min(wait * 2, longest)
 
 
@@ -92,9 +95,8 @@ class _Told:
         self._kind: type[StepfastError] | None = None
         self._next = 0.0
 
-    def trouble(self, error: StepfastError) -> None:
-        """Say it, unless it was said."""
-        now = time.monotonic()
+    def trouble(self, error: StepfastError, now: float) -> None:
+        """Say it, unless it was said a short while ago."""
         if type(error) is self._kind and now < self._next:
             return
         if isinstance(error, DatabaseUnavailable):

@@ -7,7 +7,6 @@ combined question per tick, so that an idle worker costs next to nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -55,7 +54,7 @@ class Sweeper:
     def __init__(self, kit: Kit, claimer: Claimer, port: SweepPort) -> None:
         self._kit = kit
         self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
-        self._me = kit.me
+        self._me, self._clock = kit.me, kit.clock
         self._names = list(kit.me.workflows)
         self._claimer = claimer
         self._port = port
@@ -91,7 +90,7 @@ class Sweeper:
 
     async def tick(self, look_for_lanes: bool = False) -> Tick:
         """Ask once and act on the answer."""
-        lanes = look_for_lanes or time.monotonic() >= self._next_look
+        lanes = look_for_lanes or self._clock.now() >= self._next_look
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
         self._stuck = tick.due and not await self._promote()
@@ -106,9 +105,9 @@ class Sweeper:
     async def _timed_tick(self, lanes: bool) -> Tick:
         """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be
         walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
-        began = time.monotonic()
+        began = self._clock.now()
         tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues)
-        took = time.monotonic() - began
+        took = self._clock.now() - began
         if lanes:
             slow = took > _SLOW_LOOK
             if slow and self._slow_before:  # twice in a row: not a network that held its breath
@@ -148,16 +147,16 @@ class Sweeper:
                 return moved
 
     async def _sweep(self) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         if now >= self._next_watch:
             self._next_watch = now + self._settings.sweep
             beats = await self._ask(lambda: self._store.beats(self._me.id))
-            self._vigil.saw(beats, time.monotonic())
+            self._vigil.saw(beats, self._clock.now())
             if dead := gone(beats):
                 await self._bury(dead)
         if now >= self._next_sweep and self._port.may_reap():
             self._next_sweep = now + self._settings.sweep
-            await self._reap(self._vigil.silent(time.monotonic()))
+            await self._reap(self._vigil.silent(self._clock.now()))
 
     async def _bury(self, dead: list[str]) -> None:
         """Workers of this machine whose processes are gone: nobody has to wait for their leases, nor for a lease of our
@@ -192,7 +191,7 @@ class Sweeper:
         when there are no wake-ups and there was work a short while ago."""
         longest = min(self._settings.poll, self._settings.sweep)
         if not self._store.can_wake:
-            busy = time.monotonic() - self._claimer.last_found < longest
+            busy = self._clock.now() - self._claimer.last_found < longest
             self._wait = self._settings.busy_poll if busy else min(self._wait * 2, longest)
             longest = self._wait
         if self._stuck:
@@ -201,7 +200,7 @@ class Sweeper:
             soonest = self._settings.busy_poll if self._stuck else 0.001
             longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)
         try:
-            async with asyncio.timeout(longest):
+            async with self._clock.timeout(longest):
                 await self._look.wait()
         except TimeoutError:
             pass

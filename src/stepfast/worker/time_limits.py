@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,13 +11,15 @@ from ..engine.kinds import kind_of
 from ..errors import AttemptEnded, AttemptTimeout, DeadlineExceeded
 from ..model import status
 from .attempt import Attempts
+from .kit import Kit
 from .slots import Slots
 
 
 class TimeLimits:
     """One timer for each run that has a limit; it ends the attempt even if the handler ignores being cancelled."""
 
-    def __init__(self, attempts: Attempts, slots: Slots) -> None:
+    def __init__(self, kit: Kit, attempts: Attempts, slots: Slots) -> None:
+        self._clock = kit.clock
         self._attempts = attempts
         self._slots = slots
         self._loop = asyncio.get_running_loop()
@@ -36,12 +37,12 @@ class TimeLimits:
 
     def _set(self, execution: Execution, timeout: float | None) -> None:
         """Whichever comes first: the timeout of this stretch, or the deadline of the whole run."""
-        left, now = execution.claimed.deadline_in_ms, time.monotonic()
+        left, now = execution.claimed.deadline_in_ms, self._clock.now()
         deadline = None if left is None else max(0.0, execution.began + left / 1000 - now)
         if deadline is not None and (timeout is None or deadline <= timeout):
-            execution.timer = self._loop.call_later(deadline, self._is_over, execution, status.REASON_DEADLINE)
+            execution.timer = self._clock.after(deadline, self._is_over, execution, status.REASON_DEADLINE)
         elif timeout is not None:
-            execution.timer = self._loop.call_later(timeout, self._is_over, execution, status.REASON_TIMEOUT)
+            execution.timer = self._clock.after(timeout, self._is_over, execution, status.REASON_TIMEOUT)
 
     def _is_over(self, execution: Execution, reason: str) -> None:
         """End the attempt; unless some of the time was spent waiting, which does not count for a timeout."""

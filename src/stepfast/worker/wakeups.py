@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from ..engine.clock import Clock
 from ..errors import StepfastError, sentence
 from ..model.records import Lane, NewRun, Transition
 from ..store import Store
 from ..store.protocol import Wakeups
+from .clockwork import REAL
 
 Listener = Callable[[Wakeups], None]
 
@@ -28,7 +30,8 @@ def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
 class Switchboard:
     """Passes wake-ups on, inside the process at once and to other processes by the store."""
 
-    def __init__(self, store: Store, logger: logging.Logger) -> None:
+    def __init__(self, store: Store, logger: logging.Logger, clock: Clock = REAL) -> None:
+        self._clock = clock
         self._store = store
         self._logger = logger
         self._listeners: list[Listener] = []
@@ -85,7 +88,7 @@ class Switchboard:
     async def send_all(self, patience: float) -> None:
         """Wait until others have been told what they are to know."""
         if self._sender is not None:
-            await asyncio.wait((self._sender,), timeout=patience)
+            await self._clock.wait((self._sender,), patience)
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Send and listen no more. The tasks, to be cancelled."""

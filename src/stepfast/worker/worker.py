@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Coroutine
 from typing import Any
 
 from ..errors import StepfastError, WorkerBroken, sentence
@@ -96,13 +96,15 @@ class Worker:
             self._tasks.append(task)
 
     async def _register(self) -> None:
-        until = time.monotonic() + _PATIENCE
+        clock = self._kit.clock
+        until = clock.now() + _PATIENCE
         await patiently(
             lambda: self._store.register(self._kit.me.info(self._settings)),
             "register",
             self._logger,
             1.0,
-            lambda: time.monotonic() > until,
+            lambda: clock.now() > until,
+            clock=clock,
         )
 
     async def stop(self, grace: float | None = None) -> None:
@@ -132,7 +134,7 @@ class Worker:
                 "worker %s waits up to %g s for %d runs", self.id, grace, len(self.duties.executor.running)
             )
             state = self._store.worker_state(self.id, "stopping")
-            self.duties.chore(bounded(state, _GIVE_BACK, "telling that this worker stops", self._logger))
+            self.duties.chore(self._bounded(state, _GIVE_BACK, "telling that this worker stops"))
             await self._wait_idle(grace)
 
     async def _clean_up(self) -> None:
@@ -141,14 +143,14 @@ class Worker:
         self.duties.heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
         self.duties.listen_no_more()
         collector.restore(self)
-        await bounded(self._hand_over(), _GIVE_BACK, "giving runs back", self._logger)
+        await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
         self.duties.sweeper.stopped = True
-        await ended((*self._tasks, *self.duties.chores))
+        await ended((*self._tasks, *self.duties.chores), clock=self._kit.clock)
         for closing in (self.duties.mailman.close, self.duties.graphs.close, self.duties.executor.close):
-            await bounded(closing(), _CLOSE, "closing", self._logger)
+            await self._bounded(closing(), _CLOSE, "closing")
         await self._sign_off()
-        await bounded(self.duties.heartbeat.stop(), _CLOSE, "the last heartbeat", self._logger)
+        await self._bounded(self.duties.heartbeat.stop(), _CLOSE, "the last heartbeat")
 
     async def _hand_over(self) -> None:
         """What is in the slots goes back in line, and what is in the journal is committed."""
@@ -158,18 +160,22 @@ class Worker:
     async def _end_claim(self) -> None:
         """Let a claim that is under way bring its runs, so that they go back at once. Not for long: what it brings too
         late goes back when we sign off."""
-        until = time.monotonic() + 1
-        while self.duties.claimer.busy and time.monotonic() < until:  # noqa: ASYNC110 - a few turns, once in a life
-            await asyncio.sleep(0.005)
+        clock = self._kit.clock
+        until = clock.now() + 1
+        while self.duties.claimer.busy and clock.now() < until:
+            await clock.sleep(0.005)  # a few times, once in a life
 
     async def _wait_idle(self, grace: float) -> None:
         idle = asyncio.ensure_future(self.duties.executor.idle.wait())
         hurry = asyncio.ensure_future(self._hurried.wait())
         try:
-            await asyncio.wait((idle, hurry), timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            await self._kit.clock.wait((idle, hurry), grace, asyncio.FIRST_COMPLETED)
         finally:
             idle.cancel()
             hurry.cancel()
+
+    def _bounded(self, work: Coroutine[Any, Any, Any], seconds: float, what: str) -> Coroutine[Any, Any, bool]:
+        return bounded(work, seconds, what, self._logger, self._kit.clock)
 
     @property
     def at_work(self) -> bool:
@@ -192,7 +198,7 @@ class Worker:
 
     async def _sign_off(self) -> None:
         """Take our row away; whatever still names us goes back in line with it."""
-        if not await bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off", self._logger):
+        if not await self._bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off"):
             self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
 
     async def until_drained(self) -> None:
@@ -211,7 +217,7 @@ class Worker:
             quiet = executor.idle.is_set() and claimer.idle and claimer.last_found == before
             if quiet and not (served or soon or tick.suspects or tick.mail):
                 return
-            await asyncio.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
+            await self._kit.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 
     # -- what can go wrong with the worker itself ------------------------------------------------------------------
 

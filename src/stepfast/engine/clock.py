@@ -1,0 +1,60 @@
+"""Time, timers and chance: the engine and the worker take all of it from one object.
+
+Where that object is replaced, a clock can stand until it is moved, and chance can come from a seed. What decides about
+runs is never in here: that is the time of the database. ``tools/clockwork.py`` finds whoever takes time or chance from
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from contextvars import Context
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from ..model.ids import new_id
+
+F = TypeVar("F", bound="asyncio.Future[Any]")
+
+
+class Timer(Protocol):
+    """Something that rings once, unless it is cancelled."""
+
+    def cancel(self) -> object:
+        """It is not wanted any more."""
+
+
+class Clock:
+    """As it is in life. Made once for each worker."""
+
+    now = staticmethod(time.monotonic)
+    """Seconds by a clock that only goes on."""
+    new_id = staticmethod(new_id)
+    """An id that nobody else has."""
+
+    def __init__(self) -> None:
+        self.random = Random()
+
+    def after(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
+        """Call a function of the event loop's thread after so many seconds."""
+        return asyncio.get_running_loop().call_later(seconds, function, *args)
+
+    def alarm(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
+        """The same, but it keeps nothing of the run alive. The event loop holds on to a cancelled timer, and to the
+        context it was set in, until its time has come or many others are cancelled too."""
+        return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
+
+    async def sleep(self, seconds: float) -> None:
+        """Go on after so many seconds."""
+        await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        """What is done ``async with`` this ends by a TimeoutError after so many seconds."""
+        return asyncio.timeout(seconds)
+
+    async def wait(self, tasks: Collection[F], seconds: float, return_when: str = asyncio.ALL_COMPLETED) -> set[F]:
+        """Wait for tasks, but no longer than so many seconds; those that are not done."""
+        await asyncio.wait(tasks, timeout=seconds, return_when=return_when)
+        return {task for task in tasks if not task.done()}
