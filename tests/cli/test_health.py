@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PrivatePostgres
 
 pytestmark = pytest.mark.empty
 
@@ -57,13 +58,16 @@ def test_no_workers(stepfast: Verbs, shop: Shop) -> None:
 
 
 @pytest.fixture
-def durable(shop: Shop, request: pytest.FixtureRequest) -> Shop:
-    """The tests' Postgres does not wait for its disk, which the doctor would rightly complain about."""
-    if not shop.url.startswith("sqlite"):
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        if server.execute("SHOW fsync") != ["on"]:
-            pytest.skip("this server runs without fsync")
-    return shop
+def durable(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """The tests' Postgres does not wait for its disk, which the doctor would rightly complain about: here is one that
+    does."""
+    if shop.url.startswith("sqlite"):
+        yield shop
+        return
+    with PrivatePostgres(fsync=True) as server:
+        shop.url = server.create_database("durable")
+        monkeypatch.setenv("STEPFAST_URL", shop.url)
+        yield shop
 
 
 def wrong(checks: list[dict[str, Any]]) -> list[str]:
@@ -71,6 +75,7 @@ def wrong(checks: list[dict[str, Any]]) -> list[str]:
     return [check["check"] for check in checks if not check["ok"] and check["check"] != "durability"]
 
 
+@pytest.mark.enough_on("sqlite")
 def test_all_is_well(stepfast: Verbs, durable: Shop) -> None:
     stepfast("migrate")
     assert wrong(stepfast.json("doctor")) == []
@@ -98,9 +103,9 @@ def test_the_doctor_looks_at_everything(stepfast: Verbs, shop: Shop) -> None:
     assert "schema" in stepfast("doctor", code=code).stdout
 
 
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_server_that_forgets_is_wrong(stepfast: Verbs, shop: Shop) -> None:
-    if shop.url.startswith("sqlite"):
-        pytest.skip("SQLite is opened so that it does not")
+    """SQLite is opened so that it does not."""
     stepfast("migrate")
     durability = finding(stepfast.json("doctor", code=1), "durability")
     assert not durability["ok"] and durability["advice"]

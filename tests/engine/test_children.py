@@ -158,6 +158,7 @@ async def test_a_call_is_one_record_that_becomes_the_result(app: Stepfast) -> No
 
 @WAITS
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+@pytest.mark.enough_on("sqlite")
 async def test_empty_values_come_through_children_as_themselves(make_app: MakeApp, moment: float, value: Any) -> None:
     """As input and as result, live and replayed."""
     app = make_app(settings=Settings(moment=moment))

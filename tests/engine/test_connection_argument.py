@@ -20,7 +20,18 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import Calls, eventually
 
-KINDS = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection", "sqlite3"]
+ON_POSTGRES = ["asyncpg", "asyncpg pool", "alchemy session", "alchemy connection"]
+ENOUGH = ["asyncpg", "alchemy session", "sqlite3"]
+"""Each kind of connection is tried by the tests of the store; here these are enough for `make test`."""
+
+
+def only_with(*kinds: str) -> pytest.MarkDecorator:
+    """The test is made for these kinds of connection alone."""
+    return pytest.mark.parametrize("kind", [_kind(kind) for kind in kinds], indirect=True)
+
+
+def _kind(kind: str) -> Any:
+    return pytest.param(kind, marks=() if kind in ENOUGH else pytest.mark.thorough)
 
 
 class Caller:
@@ -83,7 +94,7 @@ class Caller:
             await rows.close()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[_kind(kind) for kind in (*ON_POSTGRES, "sqlite3")])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -293,12 +304,11 @@ async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Stepfast, c
             await app.signal(new_id(), "word", connection=connection)
 
 
+@only_with(*ON_POSTGRES)
 async def test_a_waiting_run_is_not_locked_by_a_signal_that_is_not_committed(
     app: Stepfast, caller: Caller, waiter: Any
 ) -> None:
-    """Rule 10: inserts only. The run goes on meanwhile, woken by others."""
-    if caller.kind == "sqlite3":
-        pytest.skip("SQLite has one writer at a time")
+    """Rule 10: inserts only. The run goes on meanwhile, woken by others. SQLite has one writer at a time."""
     run = await app.start(waiter)
     async with app.worker():
         await eventually(lambda: has_status(app, run.id, "waiting"))
@@ -378,19 +388,13 @@ async def test_a_result_is_waited_for_through_an_outage_also_by_a_mere_id(app: S
 # -- another database ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def plain_url(request: pytest.FixtureRequest, url: str, kind: str) -> str:
-    if kind not in ("asyncpg", "sqlite3"):
-        pytest.skip("the same for every library over the driver")
-    return url
-
-
+@only_with("asyncpg", "sqlite3")
 @pytest.mark.parametrize("tables", [True, False])
 async def test_a_connection_to_another_database_is_refused(
-    plain_url: str, app: Stepfast, tmp_path: Path, kind: str, tables: bool, double: Any
+    url: str, app: Stepfast, tmp_path: Path, kind: str, tables: bool, double: Any
 ) -> None:
     """Also if it has the same tables: the run would be started over there."""
-    elsewhere = await another_database(plain_url, tmp_path)
+    elsewhere = await another_database(url, tmp_path)
     other = Stepfast(elsewhere)
     run = await app.start(double, 1)
     try:
@@ -416,7 +420,7 @@ async def test_a_connection_to_another_database_is_refused(
     finally:
         await other.close()
         if kind == "asyncpg":
-            connection = await asyncpg.connect(plain_url)
+            connection = await asyncpg.connect(url)
             await connection.execute(f"DROP DATABASE {elsewhere.rpartition('/')[2]}")
             await connection.close()
 
@@ -431,11 +435,10 @@ async def another_database(url: str, folder: Path) -> str:
     return url.rpartition("/")[0] + f"/{name}"
 
 
+@only_with("sqlite3")
 async def test_a_file_that_is_attached_to_the_callers_connection_is_joined(
     sqlite_url: str, kind: str, app: Stepfast, tmp_path: Path, double: Any
 ) -> None:
-    if kind != "sqlite3":
-        pytest.skip("only SQLite attaches files")
     await app.migrate()
     connection = sqlite3.connect(tmp_path / "own.db")
     connection.execute("ATTACH ? AS jobs", (app.url.path,))

@@ -139,6 +139,7 @@ async def test_an_undo_is_given_what_its_step_returned_and_saw(app: Stepfast) ->
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
+@pytest.mark.enough_on("sqlite")
 async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
     seen: list[Any] = []
     dag = app.dag("dag")

@@ -247,6 +247,7 @@ async def test_a_step_knows_its_name_its_run_and_its_attempt(app: Stepfast) -> N
 
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+@pytest.mark.enough_on("sqlite")
 async def test_an_empty_output_arrives_as_itself(app: Stepfast, value: Any) -> None:
     dag = app.dag("dag")
     seen: list[Any] = []
@@ -264,6 +265,7 @@ async def test_an_empty_output_arrives_as_itself(app: Stepfast, value: Any) -> N
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
+@pytest.mark.enough_on("sqlite")
 async def test_an_empty_input_arrives_as_itself(app: Stepfast, value: Any) -> None:
     dag = app.dag("dag")
     seen: list[Any] = []

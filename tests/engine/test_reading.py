@@ -211,6 +211,7 @@ async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dic
     [{"status": "done"}, {"limit": 0}, {"limit": 10_001}, {"limit": "5"}, {"after": "x"}, {"limit": 1.5}],
     ids=str,
 )
+@pytest.mark.enough_on("sqlite")
 async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         await app.runs(**filters)

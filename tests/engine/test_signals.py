@@ -219,6 +219,7 @@ async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Stepfast, cal
         (Any, {"a": [1, None]}),
     ],
 )
+@pytest.mark.enough_on("sqlite")
 async def test_a_value_has_its_type_live_and_replayed(app: Stepfast, type_: Any, value: Any) -> None:
     """Rule 13."""
     gate = Gate()

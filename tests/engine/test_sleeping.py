@@ -252,6 +252,7 @@ async def test_a_time_that_has_passed_is_not_waited_for(make_app: MakeApp, calls
 
 
 @pytest.mark.parametrize("sleep", [-1, timedelta(days=-1), True, "soon", float("inf"), 1e12])
+@pytest.mark.enough_on("sqlite")
 async def test_a_span_that_makes_no_sense_is_refused(app: Stepfast, sleep: Any) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -479,6 +480,7 @@ async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Stepfas
     await run.result(timeout=PATIENCE)
 
 
+@pytest.mark.enough_on("sqlite")
 async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
     """No slots and no memory, and others are not held up."""
 

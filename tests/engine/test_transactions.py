@@ -273,6 +273,7 @@ async def test_transactions_in_branches_are_each_done_once(app: Stepfast, accoun
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
+@pytest.mark.enough_on("sqlite")
 async def test_empty_results_are_recorded_as_themselves(app: Stepfast, value: Any) -> None:
     gate = Gate()
 

@@ -266,6 +266,7 @@ async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Stepfast, trip:
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
+@pytest.mark.enough_on("sqlite")
 async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
     seen: list[Any] = []
 

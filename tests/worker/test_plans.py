@@ -112,7 +112,7 @@ BY_DAG = {
 """Statements that are given dag runs and find steps of theirs, and by which index."""
 
 
-@pytest.fixture(scope="module", params=["postgres", "postgres12"])
+@pytest.fixture(scope="module", params=["postgres", pytest.param("postgres12", marks=pytest.mark.thorough)])
 def full_database(request: pytest.FixtureRequest) -> Iterator[str]:
     """A database with many runs in every state, on each server in turn."""
     server: PostgresServer = request.getfixturevalue(f"{request.param}_server")
