@@ -48,7 +48,7 @@ ROOM = {
     "starter": "app",
     "sync": "app",
     "listing": "app",
-    "lookout": "app",
+    "nobody_serves": "app",
     "watcher": "app",
     "__main__": "cli",
 }

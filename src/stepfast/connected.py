@@ -9,8 +9,8 @@ import weakref
 
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
-from .lookout import Lookout
 from .model.records import Definition
+from .nobody_serves import Lookout
 from .settings import Settings
 from .starter import Starter
 from .store import Store

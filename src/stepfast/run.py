@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from . import lookout
+from . import nobody_serves
 from .engine.failure import decode_error
 from .engine.matching import PATCH
 from .engine.races import winners_of
@@ -115,12 +115,12 @@ class Run(Generic[O]):
 
     async def _wait(self, connected: Connected, run_id: str, left: float | None) -> Outcome | None:
         """Wait for the end; after a while see to it that there is somebody to bring it about."""
-        if left is not None and left <= lookout.SOON:
+        if left is not None and left <= nobody_serves.SOON:
             return await connected.watcher.wait(run_id, left)
-        outcome = await connected.watcher.wait(run_id, lookout.SOON)
+        outcome = await connected.watcher.wait(run_id, nobody_serves.SOON)
         if outcome is None:
             await connected.lookout.warn(run_id)
-            outcome = await connected.watcher.wait(run_id, None if left is None else left - lookout.SOON)
+            outcome = await connected.watcher.wait(run_id, None if left is None else left - nobody_serves.SOON)
         return outcome
 
     async def steps(self) -> list[StepInfo]:

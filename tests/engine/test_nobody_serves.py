@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from stepfast import Stepfast, lookout
+from stepfast import Stepfast, nobody_serves
 from tests.support.engine import Gate
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.enough_on("sqlite")
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs for which somebody looked for workers."""
     seen: list[str] = []
-    missing = lookout.Lookout.missing
+    missing = nobody_serves.Lookout.missing
 
-    async def counted(self: lookout.Lookout, run_id: str) -> str | None:
+    async def counted(self: nobody_serves.Lookout, run_id: str) -> str | None:
         seen.append(run_id)
         return await missing(self, run_id)
 
-    monkeypatch.setattr(lookout.Lookout, "missing", counted)
-    monkeypatch.setattr(lookout, "SOON", 0.02)
+    monkeypatch.setattr(nobody_serves.Lookout, "missing", counted)
+    monkeypatch.setattr(nobody_serves, "SOON", 0.02)
     return seen
 
 

@@ -29,13 +29,13 @@ from .execution import Execution
 from .matching import PATCH, UNDO
 from .options import StepKeywords
 from .polling import UntilCall
+from .run_logging import OfRun
 from .scope import current_call
 from .signals import SignalCall
 from .signature import Shape, shape_of
 from .sleeping import SleepCall
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .step_call import StepCall
-from .telling import OfRun
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
 from .workflow import Workflow

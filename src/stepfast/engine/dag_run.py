@@ -20,8 +20,8 @@ from .dag import Dag, NodeWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
 from .failure import decode_error, step_failed, type_name
+from .run_logging import ids_of
 from .step import Undoable
-from .telling import ids_of
 from .undo import call_undo, undo_cursor
 
 

@@ -20,8 +20,8 @@ from .as_coroutine import AsCoroutine
 from .cursor import Cursor
 from .failure import decode_error
 from .matching import PAGE, recorded_as
+from .run_logging import ids_of
 from .scope import wake
-from .telling import ids_of
 
 if TYPE_CHECKING:
     from .execution import Execution

@@ -17,8 +17,8 @@ from .dag_run import finish_dag, undo_dag_run, wanted
 from .execution import Execution
 from .handler import InThread, call_code
 from .replay_only import replay
+from .run_logging import OfRun, ids_of
 from .sync_context import SyncContext
-from .telling import OfRun, ids_of
 from .undo import undo_all
 from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
 

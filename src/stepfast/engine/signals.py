@@ -19,7 +19,7 @@ from ..model.schema import first_problem
 from .cursor import Cursor
 from .durable_call import DurableCall, time_given
 from .failure import encode_error, step_failed
-from .telling import ids_of
+from .run_logging import ids_of
 
 if TYPE_CHECKING:
     from .execution import Execution

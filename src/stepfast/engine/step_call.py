@@ -20,10 +20,10 @@ from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
+from .run_logging import tell_try
 from .scope import BlockingTry, current_call, current_try, wake
 from .signature import Shape, name_of
 from .step import StepOptions, Undoable
-from .telling import tell_try
 
 if TYPE_CHECKING:
     from .execution import Execution

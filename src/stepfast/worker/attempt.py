@@ -19,9 +19,9 @@ from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
 from ..engine.failure import decode_error, encode_error, ending_record, explain
 from ..engine.kinds import kind_of
+from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
 from ..engine.step_call import being_cancelled, default_backoff, exited
-from ..engine.telling import ids_of, tell_attempt, tell_end, tell_undos
 from ..errors import CompensationFailed, ContextMisuse, NonDeterminismError, Released, StepfastError, sentence
 from ..model import status
 from ..model.records import Transition

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from ..engine import endings
 from ..engine.execution import Execution, Stage
 from ..engine.kinds import kind_of
+from ..engine.run_logging import ids_of
 from ..engine.suspect import Suspect
-from ..engine.telling import ids_of
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.records import Claimed
 from ..settings import SUSPECT_LOSSES

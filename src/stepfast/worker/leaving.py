@@ -7,7 +7,7 @@ import asyncio
 from ..engine import endings
 from ..engine.execution import Execution
 from ..engine.failure import encode_error
-from ..engine.telling import ids_of
+from ..engine.run_logging import ids_of
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost, PayloadError, RunSuspended
 from ..model import status
 from ..model.records import RUN_ITSELF, Transition, TryFailed
