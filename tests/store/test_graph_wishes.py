@@ -192,13 +192,24 @@ async def test_a_paused_run_can_be_cancelled(scene: Scene) -> None:
     assert (itself.failing, itself.reason) == (True, "cancelled")
 
 
-async def test_a_cancelled_run_that_is_given_back_by_its_finisher_is_still_a_cancelled_one(scene: Scene) -> None:
-    """A worker that stops gracefully leaves the run to another, who must know why it failed."""
+@pytest.mark.parametrize("how", ["leaves it", "gives it back", "unregisters", "dies"])
+async def test_a_cancelled_run_that_its_finisher_does_not_finish_is_still_a_cancelled_one(
+    scene: Scene, how: str
+) -> None:
+    """The next one must know why it failed, or it would end as failed instead of cancelled."""
     dag = await started(scene, graph_of(CHAIN))
     await scene.store.cancel(dag.id)
-    itself = (await dag.claim())[ITSELF]
+    finisher = await scene.add_worker()
+    itself = (await dag.claim(worker=finisher))[ITSELF]
     assert (itself.failing, itself.reason) == (True, "cancelled")
-    await scene.flush(move(itself, "queued", delay_ms=0))
+    if how == "leaves it":
+        await scene.flush(move(itself, "queued", delay_ms=0), worker=finisher)
+    elif how == "gives it back":
+        await scene.store.give_back(finisher, [(itself.id, itself.claim)])
+    elif how == "unregisters":
+        await scene.store.unregister(finisher)
+    else:
+        await scene.bury(finisher)
     again = (await dag.claim())[ITSELF]
     assert (again.failing, again.reason) == (True, "cancelled")
 

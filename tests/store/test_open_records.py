@@ -19,6 +19,7 @@ from tests.store.scene import (
     retried,
     signal,
     step,
+    under_way,
     waiting,
 )
 
@@ -254,3 +255,14 @@ async def test_records_bring_the_name_of_their_undo(scene: Scene) -> None:
     await scene.flush(step(run, 0, undo="refund"), step(run, 1), joint(run, 2, undo="unship"))
     assert [record.undo for record in await scene.store.steps(run.id)] == ["refund", None, "unship"]
     assert [record.undo for record in (await scene.again(run)).records] == ["refund", None, "unship"]
+
+
+async def test_what_is_under_way_and_open_is_listed_once_in_each_list_until_it_has_its_outcome(scene: Scene) -> None:
+    """As a check that is made again and again: its record is open while it is under way."""
+    run = await scene.running()
+    await scene.flush(opened(run, 0, kind="check"), under_way(run, 0, "not yet"))
+    assert [(row.position, row.detail) for row in await scene.store.progress(run.id)] == [(0, "not yet")]
+    assert [record.status for record in await scene.store.steps(run.id)] == ["waiting"]
+    await scene.flush(step(run, 0, kind="check"))
+    assert await scene.store.progress(run.id) == []
+    assert [record.status for record in await scene.store.steps(run.id)] == ["completed"]

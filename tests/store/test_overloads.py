@@ -12,10 +12,12 @@ import pytest
 
 import stepfast
 from stepfast import Context, Stepfast
+from stepfast.store.flows.columns import standing_columns
 from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.arrays import know_arrays
 from stepfast.store.postgres.catalogue import SEARCH_PATH, qualify
 from stepfast.store.postgres.connections import Connector
+from stepfast.store.postgres.store import FILES
 from stepfast.store.statements import load_all, load_migrations
 from tests.support.engine import PATIENCE
 from tests.support.overloads import USED, overloads
@@ -23,7 +25,6 @@ from tests.support.overloads import USED, overloads
 pytestmark = pytest.mark.empty
 
 PACKAGE = "stepfast.store.postgres"
-FILES = ("runs.sql", "graphs.sql", "work.sql", "mail.sql", "operators.sql", "transact.sql", "schema.sql")
 GRAMMAR = {"ALL", "ANY", "ARRAY", "COALESCE", "GREATEST", "LEAST", "NULLIF", "ROW", "VALUES", "EXISTS"}
 """What stands in capitals before a parenthesis and is no function."""
 THEIRS = '"$user", public'
@@ -32,7 +33,7 @@ THEIRS = '"$user", public'
 
 def texts() -> dict[str, str]:
     """Every statement as it is written, and every migration."""
-    words = {"schema": '"stepfast"', "now": "clock_timestamp()"}
+    words = {"schema": '"stepfast"', "now": "clock_timestamp()", "standing": standing_columns()}
     found = load_all(PACKAGE, FILES, words)
     return found | {name: text for _, name, text in load_migrations(PACKAGE)}
 

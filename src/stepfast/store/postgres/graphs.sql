@@ -41,28 +41,9 @@ CROSS JOIN LATERAL (SELECT clock.now, clock.place, u.pending = 0 AS free,
                            GREATEST(clock.now + u.delay, COALESCE(u.at, clock.now)) AS due) AS t
 ON CONFLICT DO NOTHING;
 
--- name: lock_dags
--- Dag runs, before anything of them is settled. Those that somebody else holds are stepped over. And whether a run is in
--- nobody's hands, and neither over nor being undone; whether it is past its deadline; and whether an operator holds it.
-SELECT r.id, r.failing, r.released_at, {now} AS now_ms, (r.deadline_at <= {now}) IS TRUE AS late, r.status = 'paused' AS paused,
-       r.worker IS NULL AND NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated') AS free
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
 -- name: which_exist
 -- Which of these runs there are.
 SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
-
--- name: dependents
--- Where steps stand for which a dependency was settled, if they are still blocked: who needed only some of its
--- dependencies, and had them, does not count the rest. Read without a lock, under that of their dag run. Here and
--- below, OFFSET 0 keeps a planner that knows nothing of dag runs yet from walking through all steps there are.
-SELECT u.dag_id, u.node, s.id, s.pending, s.met
-FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node)
-CROSS JOIN LATERAL (SELECT r.id, r.pending, r.met FROM {schema}.runs r
-                    WHERE r.dag_id = u.dag_id AND r.node = u.node
-                      AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s;
 
 -- name: lock_dependents
 -- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
@@ -77,45 +58,6 @@ SELECT {now} AS now_ms, {standing}
 FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
-
--- name: release_steps
--- What follows for the dependents: they wait on, stand in line in the order given, are held with their run, or will not
--- be needed.
-UPDATE {schema}.runs r
-SET pending = u.pending, met = u.met,
-    status = CASE u.decision WHEN 'ready' THEN 'queued' WHEN 'hold' THEN 'paused' WHEN 'skip' THEN 'skipped'
-                             ELSE r.status END,
-    paused_at = CASE WHEN u.decision = 'hold' THEN $5::bigint END,
-    waiting_for = CASE WHEN u.decision = 'wait' THEN r.waiting_for END,
-    place = CASE WHEN u.decision = 'ready' THEN $5::bigint * 1000 + u.n END,
-    visible_at = CASE WHEN u.decision IN ('ready', 'hold') THEN r.deadline_at END,
-    released_at = CASE WHEN u.decision IN ('ready', 'hold') THEN $5::bigint END,
-    completed_at = CASE WHEN u.decision = 'skip' THEN $5::bigint END
-FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::text[]) WITH ORDINALITY AS u(id, pending, met, decision, n)
-WHERE r.id = u.id
-RETURNING r.queue, r.workflow, r.priority, u.decision = 'ready' AS ready;
-
--- name: settle_dags
--- Steps of dag runs, locked in this transaction, are settled ($2 of each), and some of these runs begin to fail. After its
--- last step a run stands in line, to be finished, unless an operator holds it. Once it fails nobody does, and its deadline
--- has nothing left to do.
-UPDATE {schema}.runs r
-SET pending = r.pending - u.settled, released_at = GREATEST(r.released_at, $6::bigint),
-    failing = r.failing OR u.fails,
-    reason = CASE WHEN u.fails THEN COALESCE(u.reason, r.reason) ELSE r.reason END,
-    error = CASE WHEN u.fails THEN COALESCE(u.error, r.error) ELSE r.error END,
-    status = CASE WHEN u.fails AND r.status = 'paused' THEN 'running' ELSE r.status END,
-    held_due = CASE WHEN NOT u.fails THEN r.held_due END,
-    paused_at = CASE WHEN NOT u.fails THEN r.paused_at END,
-    place = CASE WHEN r.pending = u.settled AND (u.fails OR u.settled > 0 AND r.status <> 'paused')
-                 THEN COALESCE(r.place, $6::bigint * 1000 + u.n) ELSE r.place END,
-    waiting_for = CASE WHEN NOT u.fails THEN r.waiting_for END,
-    deadline_at = CASE WHEN NOT u.fails THEN r.deadline_at END,
-    visible_at = CASE WHEN NOT u.fails THEN r.visible_at END
-FROM unnest($1::uuid[], $2::integer[], $3::boolean[], $4::text[], $5::text[]) WITH ORDINALITY
-     AS u(id, settled, fails, reason, error, n)
-WHERE r.id = u.id
-RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready;
 
 -- name: lock_open_steps
 -- The steps of dag runs that begin to fail, in the order in which everybody locks. Waited for: who holds them without
@@ -132,123 +74,31 @@ FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id =
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
--- name: end_open_steps
--- The same, locked by now: what has not begun will not, what waits is cancelled, and what a worker holds is marked, for
--- its owner to end. What has completed something of its own that can be undone stands in line for that. A step that is
--- being undone comes to its own end. One whose last attempt failed, and that nobody has claimed since, does not count the
--- attempt that it was waiting for. Those of $3 have lost a worker since their last record: they are marked, and go on to
--- the next first.
-WITH told AS MATERIALIZED (
-    SELECT r.id, row_number() OVER (ORDER BY r.id) AS n, r.worker IS NOT NULL AS held,
-           r.id = ANY($3::uuid[]) AS first,
-           r.worker IS NULL AND r.id <> ALL($3::uuid[]) AND r.started_at IS NOT NULL
-           AND COALESCE((SELECT true FROM {schema}.steps s
-                         WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
-               AS undoes,
-           r.worker IS NULL AND r.id <> ALL($3::uuid[])
-           AND COALESCE((SELECT true FROM {schema}.tries t
-                         WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
-                           AND t.claim = r.claim LIMIT 1), false)
-               AS between
-    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE NOT r.undoing AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
-)
-UPDATE {schema}.runs r
-SET asked = CASE WHEN t.held OR t.first THEN 'cancel' END,
-    wakes = CASE WHEN t.held OR t.first OR t.undoes THEN r.wakes + 1 ELSE r.wakes END,
-    status = CASE WHEN t.held THEN r.status WHEN t.first THEN 'queued' WHEN t.undoes THEN 'compensating'
-                  WHEN r.started_at IS NULL THEN 'skipped' ELSE 'cancelled' END,
-    reason = CASE WHEN NOT (t.held OR t.first) AND r.started_at IS NOT NULL THEN 'cancelled' ELSE r.reason END,
-    undoing = t.undoes,
-    attempt = CASE WHEN t.between AND NOT t.undoes THEN r.attempt - 1 ELSE r.attempt END,
-    place = CASE WHEN t.first THEN COALESCE(r.place, $2::bigint * 1000 + t.n)
-                 WHEN t.undoes THEN $2::bigint * 1000 + t.n END,
-    completed_at = CASE WHEN NOT (t.held OR t.first OR t.undoes) THEN $2::bigint END,
-    deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    visible_at = CASE WHEN t.first THEN r.deadline_at END, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL
-FROM told t WHERE r.id = t.id
-RETURNING r.id, r.dag_id, r.worker, t.first, r.undoing, r.reason, r.queue, r.workflow, r.priority;
-
--- name: let_begin
--- Steps that were not picked up in time, of dag runs of which another step was. All open steps of these are locked in this
--- transaction, so that nobody is about to claim one. They stay in line, or go there, and do not expire any more.
-WITH told AS MATERIALIZED (
-    SELECT r.id, row_number() OVER (ORDER BY r.visible_at, r.id) AS n, {now} AS now
-    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE (r.visible_at <= {now}) IS TRUE AND r.started_at IS NULL AND (r.expires_at <= {now}) IS TRUE
-      AND (SELECT true FROM {schema}.runs o WHERE o.dag_id = r.dag_id AND o.started_at IS NOT NULL LIMIT 1)
-)
-UPDATE {schema}.runs r
-SET expires_at = NULL, visible_at = r.deadline_at, status = 'queued', paused_at = NULL,
-    place = COALESCE(r.place, t.now * 1000 + t.n)
-FROM told t WHERE r.id = t.id
-RETURNING r.queue, r.workflow, r.priority;
-
--- name: lock_ended_steps
--- The steps of an ended dag run that is to be retried: how they came to their ends.
-SELECT r.id, r.node, r.status, r.reason, r.started_at IS NOT NULL AS begun, r.undoing AS undone, r.forget
+-- name: lock_steps
+-- All steps of a dag run.
+SELECT {now} AS now_ms, {standing}
 FROM {schema}.runs r WHERE r.dag_id = $1
 ORDER BY r.id
 FOR NO KEY UPDATE;
-
--- name: reopen_steps
--- Steps of a dag run that is retried, locked in this transaction: ready, in the order given, or waiting for others again.
--- One that has begun has a new budget of attempts, sees the outputs that it saw, and no worker trusts what it remembers
--- of it. Its next attempt counts when it is claimed: until then the run may fail again.
-UPDATE {schema}.runs r
-SET status = CASE WHEN u.ready THEN 'queued' ELSE 'waiting' END, waiting_for = CASE WHEN NOT u.ready THEN 'steps' END,
-    place = CASE WHEN u.ready THEN $5::bigint * 1000 + u.n END, pending = u.pending, met = u.met,
-    released_at = CASE WHEN u.ready AND r.started_at IS NOT NULL THEN r.released_at WHEN u.ready THEN $5::bigint END,
-    claim = r.claim + (r.started_at IS NOT NULL)::integer, first_attempt = r.attempt + 1,
-    reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, losses = 0, expires_at = NULL,
-    asked = NULL, held_due = NULL, awaits = NULL, deadline_at = $5::bigint + r.deadline_ms,
-    visible_at = CASE WHEN u.ready THEN $5::bigint + r.deadline_ms END
-FROM unnest($1::uuid[], $2::boolean[], $3::integer[], $4::integer[]) WITH ORDINALITY AS u(id, ready, pending, met, n)
-WHERE r.id = u.id
-RETURNING r.queue, r.workflow, r.priority, u.ready;
 
 -- name: forget_all
 -- Everything that these runs have recorded.
 DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
 
--- name: retry_dag
--- A dag run, locked in this transaction, goes on with the steps that were opened again ($2); with none it is to be
--- finished. A new deadline of the old length, by one clock: a pause asks whether the run is due before its deadline.
-UPDATE {schema}.runs
-SET status = 'running', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL,
-    waiting_for = NULL, failing = false, pending = $2, released_at = $3::bigint,
-    place = CASE WHEN $2::integer = 0 THEN $3::bigint * 1000 END,
-    losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = $3::bigint + deadline_ms, visible_at = $3::bigint + deadline_ms, expires_at = NULL, asked = NULL,
-    held_due = NULL
-WHERE id = $1
-RETURNING queue, workflow, priority;
-
--- name: lock_lost_steps
--- Steps of dag runs that seem to be dead letters, before it is looked again whether they are.
-SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-WHERE r.worker IS NOT NULL
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: bury_steps
--- Steps of dag runs that too many workers died with, locked in this transaction like their dag runs: dead letters.
-WITH counted AS MATERIALIZED (
-    SELECT r.id, CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
-                      THEN 1 ELSE r.losses + 1 END AS losses
-    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE r.worker IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
-)
-UPDATE {schema}.runs r
-SET worker = NULL, token = NULL, losses = c.losses, status = 'failed', reason = 'workers_lost', error = $3,
-    asked = NULL, completed_at = $4::bigint, place = NULL, visible_at = NULL
-FROM counted c WHERE r.id = c.id AND c.losses >= $2
-RETURNING r.id, r.dag_id;
-
 -- name: step_named
 -- The step of a dag run that a signal is for.
 SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND node = $2;
+
+-- name: lock_step_named
+-- The same, locked, and waited for.
+SELECT {now} AS now_ms, {standing}
+FROM {schema}.runs r WHERE r.dag_id = $1 AND r.node = $2
+FOR NO KEY UPDATE;
+
+-- name: begun_dags
+-- Those of these dag runs of which a step was picked up.
+SELECT u.id::text AS id FROM unnest($1::uuid[]) AS u(id)
+WHERE (SELECT true FROM {schema}.runs r WHERE r.dag_id = u.id AND r.started_at IS NOT NULL LIMIT 1);
 
 -- name: nodes
 -- The steps of a dag run, in the order of their declaration.

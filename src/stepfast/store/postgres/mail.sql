@@ -26,28 +26,14 @@ LEFT JOIN LATERAL (
 ORDER BY r.id, m.sent_at, m.id;
 
 -- name: send
--- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing more
--- happens. What waits is
--- woken, whatever it waits for: it looks into its box, and waits again for the rest. What is paused acts on it at
--- resume; and a step of a dag run that is not released yet, when it is.
-WITH put AS (
-    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
-    SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}
-    WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
-          < $8::bigint
-    ON CONFLICT (run_id, id) DO NOTHING
-    RETURNING 1
-)
-UPDATE {schema}.runs r
-SET wakes = r.wakes + 1,
-    status = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN 'queued' ELSE r.status END,
-    place = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN {place} ELSE r.place END,
-    visible_at = CASE WHEN r.status = 'waiting' AND r.waiting_for IS DISTINCT FROM 'steps' THEN r.deadline_at ELSE r.visible_at END,
-    held_due = CASE WHEN r.waiting_for IS NULL THEN r.held_due END,
-    waiting_for = CASE WHEN r.status NOT IN ('waiting', 'paused') OR r.waiting_for = 'steps' THEN r.waiting_for END,
-    awaits = CASE WHEN r.status NOT IN ('waiting', 'paused') THEN r.awaits END
-WHERE r.id = $1 AND EXISTS (SELECT 1 FROM put)
-RETURNING r.place IS NOT NULL AS ready;
+-- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing is
+-- inserted.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
+SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+      < $8::bigint
+ON CONFLICT (run_id, id) DO NOTHING
+RETURNING 1;
 
 -- name: was_taken
 -- Whether a run took this signal before: asked only by a sender whose reply was lost.
@@ -75,69 +61,38 @@ SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
 -- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed
 -- over, so that however much of it there is it keeps none from the others. The mail itself is seen as it was when the
 -- statement began: the next statement looks again, under the lock.
-SELECT m.run_id, m.id, m.kind, r.graph IS NOT NULL AND r.dag_id IS NULL AS dag
+SELECT m.run_id::text AS run_id, m.id::text AS id
 FROM {schema}.mailbox m JOIN {schema}.runs r ON r.id = m.run_id
 WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
--- name: deliver
--- Mail ($1 its runs, locked in this transaction, $2 its ids) reaches its runs: they are counted up, and those that wait
--- for it stand in line, or gather some more of it. Cancellations are only named, and carried out by the next statement.
--- A run that has completed or was undone needs no mail; but if it went on as another (its output names it), what is not
--- an answer to it goes there. One that can be retried keeps its signals for that, as it keeps those sent directly.
-WITH mail AS MATERIALIZED (
-    SELECT m.run_id, m.id, m.kind, r.worker IS NOT NULL AS held,
-           r.status IN ('completed', 'compensated')
-           OR (r.status IN ('failed', 'cancelled', 'skipped') AND m.kind <> 'signal') AS over,
-           CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$'
-                THEN substr(r.output, 2, 36)::uuid END AS heir
-    FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
-    JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
-    JOIN {schema}.runs r ON r.id = u.run_id
-    WHERE m.delivered IS DISTINCT FROM true
-), forwarded AS (
-    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-    SELECT g.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false
-    FROM mail g JOIN {schema}.mailbox m ON m.run_id = g.run_id AND m.id = g.id
-    WHERE g.over AND g.heir IS NOT NULL AND g.kind <> 'child'
-    ON CONFLICT (run_id, id) DO NOTHING
-), removed AS (
-    DELETE FROM {schema}.mailbox m USING mail g
-    WHERE m.run_id = g.run_id AND m.id = g.id AND (g.over OR g.kind = 'cancel')
-), marked AS (
-    UPDATE {schema}.mailbox m SET delivered = true FROM mail g
-    WHERE m.run_id = g.run_id AND m.id = g.id AND NOT g.over AND g.kind <> 'cancel'
-), counted AS MATERIALIZED (
-    SELECT g.run_id, g.signals, g.ends, g.n, {now} AS now,
-           g.status = 'waiting' AND (g.signals > 0 OR (g.reached AND g.linger_ms = 0)) AS rises,
-           g.status = 'waiting' AND g.signals = 0 AND g.reached AND g.linger_ms > 0 AS gathers,
-           g.status = 'paused' AND g.waiting_for IS NOT NULL AND (g.signals > 0 OR g.reached) AS remembers
-    FROM (SELECT c.*, CASE WHEN r.waiting_for = 'steps' THEN 'blocked' ELSE r.status END AS status, r.waiting_for,
-                 r.linger_ms, COALESCE(r.ends + c.ends >= r.awaits, false) AS reached
-          FROM (SELECT run_id, count(*) FILTER (WHERE kind = 'signal') AS signals,
-                       count(*) FILTER (WHERE kind = 'child') AS ends, row_number() OVER (ORDER BY run_id) AS n
-                FROM mail WHERE NOT over AND kind <> 'cancel' GROUP BY run_id) AS c
-          JOIN {schema}.runs r ON r.id = c.run_id) AS g
-), woken AS (
-    UPDATE {schema}.runs r
-    SET wakes = r.wakes + c.signals, ends = r.ends + c.ends,
-        status = CASE WHEN c.rises THEN 'queued' ELSE r.status END,
-        place = CASE WHEN c.rises THEN c.now * 1000 + c.n ELSE r.place END,
-        visible_at = CASE WHEN c.rises THEN r.deadline_at
-                          WHEN c.gathers THEN LEAST(r.visible_at, c.now + r.linger_ms)
-                          ELSE r.visible_at END,
-        held_due = CASE WHEN NOT c.remembers THEN r.held_due END,
-        waiting_for = CASE WHEN NOT (c.rises OR c.remembers) THEN r.waiting_for END,
-        awaits = CASE WHEN NOT (c.rises OR c.remembers) THEN r.awaits END
-    FROM counted c WHERE r.id = c.run_id
-    RETURNING r.id, r.queue, r.workflow, r.priority, c.rises
-)
-SELECT run_id, count(*) AS moved, bool_or(held) AS held, bool_or(kind = 'cancel') AS cancel,
-       NULL AS queue, NULL AS workflow, NULL AS priority
-FROM mail GROUP BY run_id
-UNION ALL
-SELECT id, 0, false, false, queue, workflow, priority FROM woken WHERE rises;
+-- name: letters
+-- What of this mail ($1 its runs, locked in this transaction, $2 its ids) is still to be delivered: one row for each run,
+-- which says where it stands.
+SELECT b.ids, b.kinds, {now} AS now_ms, {standing}
+FROM (SELECT m.run_id, array_agg(m.id::text ORDER BY m.sent_at, m.id) AS ids,
+             array_agg(m.kind ORDER BY m.sent_at, m.id) AS kinds
+      FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
+      JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
+      WHERE m.delivered IS DISTINCT FROM true
+      GROUP BY m.run_id) AS b
+JOIN {schema}.runs r ON r.id = b.run_id;
+
+-- name: delivered
+-- Mail that its run has heard of.
+UPDATE {schema}.mailbox m SET delivered = true FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
+WHERE m.run_id = u.run_id AND m.id = u.id;
+
+-- name: forward
+-- Mail for runs that went on as others, whom their outputs name: it goes there.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT substr(r.output, 2, 36)::uuid, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false
+FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
+JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
+JOIN {schema}.runs r ON r.id = u.run_id
+WHERE r.output ~ '^"[0-9a-f-]{36}"$'
+ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: remove_orphans
 -- Mail that was never delivered to a run that is gone by now.
@@ -164,13 +119,14 @@ SET kind = excluded.kind, name = excluded.name, value = excluded.value, error = 
 RETURNING 1;
 
 -- name: tell_again
--- Results of children that their parent, which is being retried, has not taken: what came after it had ended was thrown
--- away. A child that failed is retried with its parent, and tells of its end by itself.
+-- Results of children that their parents, which are being retried, have not taken: what came after they had ended was
+-- thrown away. A child that failed is retried with its parent, and tells of its end by itself.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
 SELECT c.parent_id, c.reply_to, 'child', c.status, c.output, c.error, COALESCE(c.output_format, c.format), {now}, false
-FROM {schema}.runs c
-WHERE c.parent_id = $1 AND c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS DISTINCT FROM 'continued'
-  AND c.reply_to NOT IN (SELECT s.mail FROM {schema}.steps s WHERE s.run_id = $1 AND s.mail IS NOT NULL)
+FROM unnest($1::uuid[]) AS u(id)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.parent_id = u.id OFFSET 0) AS c
+WHERE c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS DISTINCT FROM 'continued'
+  AND c.reply_to NOT IN (SELECT s.mail FROM {schema}.steps s WHERE s.run_id = u.id AND s.mail IS NOT NULL)
 ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: tell_children

@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...model.records import Asked, Lane, Look, Mail, Mailbox
-from ...model.status import MAIL_CANCEL, MAIL_CHILD, NO_SUCH_STEP, TERMINAL, WAITING, WAITING_STEPS
+from ...model.records import Asked, Look, Mail, Mailbox
+from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
+from ..flows.mailing import deliver, send
 from ..protocol import Delivery, holds_all, mailbox_full
 from .callers import Callers
 from .connections import Line
-from .graphs import Dags
-from .operating import cancel_dags, cancel_locked
-from .transactions import transaction
+from .driving import Driver
 
 
 class Mailroom:
@@ -27,7 +26,7 @@ class Mailroom:
         looking: Line,
         delivering: Line,
         statements: dict[str, str],
-        dags: Dags,
+        driver: Driver,
         callers: Callers,
         settings: Settings,
     ) -> None:
@@ -36,7 +35,7 @@ class Mailroom:
         self._looking = looking
         self._delivering = delivering
         self._sql = statements
-        self._dags = dags
+        self._driver = driver
 
     async def look(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """One question for all of them."""
@@ -60,50 +59,8 @@ class Mailroom:
     # -- sending ---------------------------------------------------------------------------------------------
 
     async def send(self, connection: Any, mail: Mail, again: bool) -> Asked:
-        """Put a signal into the box and wake the run, in one transaction. One that was taken before has done so."""
-        async with transaction(connection):
-            run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
-            refused = _refusal(run)
-            if refused is not None:
-                refused.done = again and run is not None and await self._was_taken(connection, run, mail)
-                return refused
-            if run["dag"]:
-                return await self._send_to_step(connection, run, mail, again)
-            return await self._send_locked(connection, run, mail, again)
-
-    async def _was_taken(self, connection: Any, run: Any, mail: Mail) -> bool:
-        """Whether a run that has ended took it before."""
-        taker = mail.run_id
-        if run["dag"]:
-            step = await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
-            taker = "" if step is None else step["id"]
-        return bool(taker and await connection.fetchval(self._sql["was_taken"], taker, mail.id))
-
-    async def _send_locked(self, connection: Any, run: Any, mail: Mail, again: bool) -> Asked:
-        taken = again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id)
-        woken = None if taken else await connection.fetchrow(self._sql["send"], *_values(mail), self._most)
-        if woken is None and not taken:
-            await self._refuse_if_full(connection, mail)
-        asked = Asked(run["status"], run["reason"], done=True, running=run["held"])
-        if woken is not None and run["status"] == WAITING and run["waiting_for"] != WAITING_STEPS:
-            asked.lane = Lane(run["queue"], run["workflow"], run["priority"])
-        return asked
-
-    async def _send_to_step(self, connection: Any, dag: Any, mail: Mail, again: bool) -> Asked:
-        """A signal to a dag run is for the step of its name. One that the step took has done its work, even if the
-        step has come to its end by now."""
-        step = await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
-        if step is None:
-            return Asked(dag["status"], NO_SUCH_STEP)
-        mail = replace(mail, run_id=str(step["id"]))
-        run = await connection.fetchrow(self._sql["lock_run"], mail.run_id)
-        if run["status"] in TERMINAL:
-            if again and await connection.fetchval(self._sql["was_taken"], mail.run_id, mail.id):
-                return Asked(dag["status"], dag["reason"], done=True)
-            return Asked(dag["status"], NO_SUCH_STEP)
-        asked = await self._send_locked(connection, run, mail, again)
-        asked.status, asked.reason = dag["status"], dag["reason"]
-        return asked
+        """Put a signal into the box and wake the run, in one transaction."""
+        return await self._driver.run(connection, send(mail, again, self._most))
 
     async def send_within(self, connection: Any, mail: Mail) -> Asked:
         """Only insert it, in the sender's transaction."""
@@ -135,45 +92,7 @@ class Mailroom:
     async def deliver(self, limit: int) -> Delivery:
         """The oldest mail whose runs nobody holds just now."""
         async with self._delivering.use() as connection:
-            async with transaction(connection):
-                found = await connection.fetch(self._sql["undelivered"], limit)
-                if not found:
-                    orphans = await connection.fetch(self._sql["remove_orphans"], limit)
-                    return Delivery(set(), False, False, len(orphans))
-                apart = [row for row in found if _cancels_dag(row)]
-                done = await self._deliver(connection, [row for row in found if not _cancels_dag(row)])
-            if not apart:
-                return done
-            # To cancel a dag run its steps are waited for, so nothing else may be in hand.
-            async with transaction(connection):
-                more = await self._cancel_dags(connection, apart)
-            return Delivery(
-                done.lanes | more.lanes, done.ended or more.ended, done.running or more.running, done.moved + more.moved
-            )
-
-    async def _deliver(self, connection: Any, mail: list[Any]) -> Delivery:
-        pairs = [row["run_id"] for row in mail], [row["id"] for row in mail]
-        rows = await connection.fetch(self._sql["deliver"], *pairs)
-        lanes = {Lane(r["queue"], r["workflow"], r["priority"]) for r in rows if r["queue"] is not None}
-        cancelled = [str(r["run_id"]) for r in rows if r["cancel"]]
-        ends = await cancel_locked(connection, self._sql, cancelled) if cancelled else []
-        lanes |= {end.lane for end in ends if end.lane is not None}
-        return Delivery(
-            lanes, any(end.ended for end in ends), any(r["held"] for r in rows), sum(r["moved"] for r in rows)
-        )
-
-    async def _cancel_dags(self, connection: Any, mail: list[Any]) -> Delivery:
-        """Cancellations of dag runs: one that is in nobody's hands fails, with its steps; any other is as any run."""
-        locked = await self._dags.lock(connection, {str(row["run_id"]) for row in mail})
-        effects = await cancel_dags(connection, self._dags, list(locked.free))
-        done = await self._deliver(connection, [row for row in mail if str(row["run_id"]) in locked.failing])
-        return Delivery(
-            done.lanes | effects.lanes, done.ended or effects.told, done.running or bool(effects.marked), done.moved
-        )
-
-
-def _cancels_dag(mail: Any) -> bool:
-    return bool(mail["dag"]) and mail["kind"] == MAIL_CANCEL
+            return await self._driver.run(connection, deliver(limit))
 
 
 def _refusal(run: Any) -> Asked | None:

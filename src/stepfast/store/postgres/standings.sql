@@ -112,3 +112,53 @@ WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
 SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM unnest($1::uuid[], $2::uuid[]) AS u(successor, ended)
 ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: lock_own
+-- Runs that a worker gives back ($2, under the claims $3), if they are its own. Rows that somebody holds are stepped over.
+SELECT {now} AS now_ms, {standing}
+FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
+WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lock_held
+-- What names a worker that leaves. Rows that somebody holds are stepped over.
+SELECT {now} AS now_ms, {standing}
+FROM {schema}.runs r WHERE r.worker = $1
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lock_due
+-- Runs whose timer has gone off. What is paused only if it is late. The clock is a subquery, because a volatile function is
+-- no index condition: all sleepers would be walked.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now
+)
+SELECT (SELECT now FROM clock) AS now_ms, {standing}
+FROM {schema}.runs r
+WHERE r.visible_at <= (SELECT now FROM clock)
+  AND (r.status <> 'paused' OR r.deadline_at <= (SELECT now FROM clock))
+ORDER BY r.visible_at LIMIT $1
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lock_lost
+-- A bounded batch of runs that name no living worker. Only to lock them: a row that somebody changed since this
+-- statement began is looked at again as it is by now, but the workers are still seen as they were then; one that was
+-- reaped and claimed meanwhile, by a worker that has come since, would be taken for lost.
+SELECT r.id::text AS id FROM {schema}.runs r
+WHERE r.worker IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
+ORDER BY r.id LIMIT $1
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lost
+-- Of runs locked in this transaction, those that name no living worker.
+SELECT {now} AS now_ms, {standing}
+FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE (r.worker IS NOT NULL) IS TRUE
+  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead');
+
+-- name: recorded
+-- Those of these runs whose present claim has made a record.
+SELECT r.id::text AS id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+WHERE (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1);

@@ -42,6 +42,9 @@ from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..flows.columns import standing_columns
+from ..flows.operating import cancel_run, pause_run, resume_run, retry_run
+from ..flows.requests import Flow, T
+from ..flows.sweeping import unregister
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
@@ -54,11 +57,9 @@ from .continuity import Continuity
 from .driving import Driver
 from .flushing import Flusher
 from .graph_reading import GraphReader
-from .graphs import Dags
 from .held_keys import HeldKeys
 from .listening import Listener, encode_wakeups
 from .mailing import Mailroom
-from .operating import Operators
 from .pulse import PostgresPulse
 from .schema import Schema
 from .server_errors import translate
@@ -76,13 +77,12 @@ _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 _SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1000000::double precision)::bigint"
 """When the server was started: another time is another server, or the same one after a crash."""
 
-_FILES = (
+FILES = (
     "runs.sql",
     "graphs.sql",
     "work.sql",
     "standings.sql",
     "mail.sql",
-    "operators.sql",
     "transact.sql",
     "schema.sql",
 )
@@ -99,7 +99,7 @@ class PostgresStore:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
-        self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, _FILES, words).items()}
+        self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, FILES, words).items()}
         self._channel = f"stepfast_{namespace}"
         continuity = Continuity()
         self.breaks = continuity.breaks
@@ -114,13 +114,11 @@ class PostgresStore:
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
         held = HeldKeys(self._with_connection, settings)
         self._starts = Starts(lines, held, self._sql, settings.start_batch, callers)
-        dags = Dags(self._sql)
-        driver = Driver(self._sql, self._starts)
+        driver = self._driver = Driver(self._sql, self._starts)
         self._flusher = Flusher(lines["flush"], self._sql, self._starts, driver, continuity)
         self._claims = Claims(lines["claim"], self._sql, settings)
-        self._sweeps = Sweeps(lines["sweep"], self._sql, dags, continuity)
-        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, dags, callers, settings)
-        self._operators = Operators(self._sql, dags)
+        self._sweeps = Sweeps(lines["sweep"], self._sql, driver, continuity)
+        self._mailroom = Mailroom(lines["mail"], lines["sweep"], self._sql, driver, callers, settings)
         self._graphs = GraphReader(lines["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(DUTIES) + 1, continuity)
 
@@ -347,8 +345,7 @@ class PostgresStore:
 
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again."""
-        lanes: set[Lane] | None = await self._with_connection(lambda c: self._operators.retry(c, run_id))
-        return lanes
+        return await self._drive(retry_run, run_id)
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
         """Put a signal into a run's box and wake the run."""
@@ -357,18 +354,15 @@ class PostgresStore:
 
     async def cancel(self, run_id: str) -> Asked:
         """End a run, begin its undoing, or mark it."""
-        asked: Asked = await self._with_connection(lambda c: self._operators.cancel(c, run_id))
-        return asked
+        return await self._drive(cancel_run, run_id)
 
     async def pause(self, run_id: str) -> Asked:
         """Hold a run, or mark it."""
-        asked: Asked = await self._with_connection(lambda c: self._operators.pause(c, run_id))
-        return asked
+        return await self._drive(pause_run, run_id)
 
     async def resume(self, run_id: str) -> Asked:
         """Let a held run go on, or take the mark back."""
-        asked: Asked = await self._with_connection(lambda c: self._operators.resume(c, run_id))
-        return asked
+        return await self._drive(resume_run, run_id)
 
     # -- workers -----------------------------------------------------------------------------------------------
 
@@ -388,7 +382,7 @@ class PostgresStore:
 
     async def unregister(self, worker: str) -> None:
         """A worker leaves in good order; what still names it goes back in line."""
-        await self._fetch("unregister", worker)
+        await self._drive(unregister, worker)
 
     def pulse(self, patience: float = 10.0) -> PostgresPulse:
         """A heartbeat for a thread of its own."""
@@ -474,6 +468,10 @@ class PostgresStore:
     async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
         return rows
+
+    async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        result: T = await self._with_connection(lambda c: self._driver.run(c, flow(*arguments)))
+        return result
 
     async def _first_row(self, sql: str) -> Any:
         return await self._with_connection(lambda c: c.fetchrow(sql))

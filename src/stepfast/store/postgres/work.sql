@@ -269,22 +269,6 @@ WHERE id = $1 AND state <> 'dead' RETURNING id;
 -- What names a worker, so that it learns what it lost, what is asked of it, and what it holds without knowing.
 SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 
--- name: give_back
--- Runs go back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss; and if this claim
--- made a record, the losses before it no longer count. Rows that somebody holds are stepped over: waiting for one with
--- others in hand could end in a circle. They are given back one by one.
-WITH given AS MATERIALIZED (
-    SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
-    WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED
-)
-UPDATE {schema}.runs r
-SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL, place = {place},
-    visible_at = r.deadline_at,
-    losses = CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
-                  THEN 0 ELSE r.losses END
-FROM given g WHERE r.id = g.id
-RETURNING r.id;
-
 -- name: register
 -- A worker comes to life.
 INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
@@ -297,16 +281,8 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE {schema}.workers SET state = $2 WHERE id = $1 AND state <> 'dead';
 
 -- name: unregister
--- A worker leaves in good order. What still names it goes back in line: a claim that was under way when it stopped.
-WITH left_over AS MATERIALIZED (
-    SELECT id FROM {schema}.runs WHERE worker = $1 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-), given AS (
-    UPDATE {schema}.runs r
-    SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
-        place = {place}, visible_at = r.deadline_at
-    FROM left_over l WHERE r.id = l.id
-)
-DELETE FROM {schema}.workers WHERE id = $1;
+-- A worker has left in good order.
+DELETE FROM {schema}.workers WHERE id = ANY($1::uuid[]);
 
 -- name: workers
 -- Every worker, for people.
@@ -342,69 +318,6 @@ SELECT {now} AS now_ms, {server} AS server,
        (SELECT array_agg(workflow) FROM known) AS workflows,
        (SELECT array_agg(priority) FROM known) AS priorities;
 
--- name: promote
--- Sleepers that are due stand in line. Those that are late (past their deadline, or not picked up in time) are only
--- named: ending them needs a look at their steps, which this statement would see as they were before it had the lock.
--- What is paused stays so, unless it is late. The clock is a subquery, because a volatile function is no index
--- condition: all sleepers would be walked. The array is there for the planner, which takes a limit it does not know for
--- a tenth of the table and would read all of it.
-WITH clock AS MATERIALIZED (
-    SELECT {now} AS now
-), due AS MATERIALIZED (
-    SELECT id, visible_at, deadline_at, expires_at, started_at, dag_id, graph IS NOT NULL AND dag_id IS NULL AS dag
-    FROM {schema}.runs
-    WHERE visible_at <= (SELECT now FROM clock)
-      AND (status <> 'paused' OR deadline_at <= (SELECT now FROM clock))
-    ORDER BY visible_at LIMIT $1
-    FOR NO KEY UPDATE SKIP LOCKED
-), sorted AS (
-    SELECT d.id, d.dag_id, d.dag, row_number() OVER (ORDER BY d.visible_at, d.id) AS n, clock.now,
-           COALESCE(d.deadline_at <= clock.now, false)
-           OR (d.started_at IS NULL AND COALESCE(d.expires_at <= clock.now, false)) AS late
-    FROM due d CROSS JOIN clock
-), ready AS (
-    UPDATE {schema}.runs r
-    SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'queued' END, place = s.now * 1000 + s.n,
-        visible_at = CASE WHEN r.started_at IS NULL THEN LEAST(r.expires_at, r.deadline_at) ELSE r.deadline_at END,
-        waiting_for = NULL, awaits = NULL
-    FROM sorted s WHERE r.id = s.id AND NOT s.late AND r.id = ANY (ARRAY(SELECT id FROM due))
-    RETURNING r.id, r.queue, r.workflow, r.priority
-)
-SELECT id, queue, workflow, priority, false AS late, NULL AS dag_id, false AS dag FROM ready
-UNION ALL
-SELECT id, NULL, NULL, NULL, true, dag_id, dag FROM sorted WHERE late;
-
--- name: lock_late
--- Late runs, before they are ended.
-SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-WHERE (r.visible_at <= {now}) IS TRUE
-  AND ((r.deadline_at <= {now}) IS TRUE OR (r.started_at IS NULL AND (r.expires_at <= {now}) IS TRUE))
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: end_late
--- Late runs, locked in this transaction, end; where a deadline passed and there is something to undo, that begins.
-WITH told AS MATERIALIZED (
-    SELECT r.id, row_number() OVER (ORDER BY r.visible_at, r.id) AS n, {now} AS now,
-           (r.deadline_at <= {now}) IS TRUE AS late,
-           (r.deadline_at <= {now}) IS TRUE
-           AND COALESCE((SELECT true FROM {schema}.steps s
-                         WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false)
-               AS undoes
-    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-)
-UPDATE {schema}.runs r
-SET status = CASE WHEN t.undoes THEN 'compensating' ELSE 'failed' END,
-    reason = CASE WHEN t.late THEN 'deadline' ELSE 'expired' END,
-    error = CASE WHEN t.late THEN $2 ELSE $3 END,
-    undoing = t.undoes,
-    completed_at = CASE WHEN NOT t.undoes THEN t.now END,
-    place = CASE WHEN t.undoes THEN t.now * 1000 + t.n END,
-    deadline_at = CASE WHEN NOT t.undoes THEN r.deadline_at END,
-    visible_at = NULL, waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL, asked = NULL
-FROM told t WHERE r.id = t.id
-RETURNING r.id, r.queue, r.workflow, r.priority, r.undoing, r.parent_id IS NOT NULL AS child, r.dag_id;
-
 -- name: beats
 -- The last beats of all other workers that live, for whoever watches over them.
 SELECT id, beat_at, lease_ms, process FROM {schema}.workers WHERE state <> 'dead' AND id <> $1;
@@ -417,45 +330,7 @@ UPDATE {schema}.workers SET expires_at = 0 WHERE id = ANY($1::uuid[]) AND state 
 -- Workers silent beyond their lease are dead, but only those of $2, if that names any: the server's clock may have
 -- stepped. From here on their heartbeats are refused.
 UPDATE {schema}.workers SET state = 'dead'
-WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 AND ($2::uuid[] IS NULL OR id = ANY($2::uuid[])) RETURNING id;
-
--- name: lock_lost
--- A bounded batch of runs that name no living worker. Only to lock them: a row that somebody changed since this
--- statement began is looked at again as it is by now, but the workers are still seen as they were then; one that was
--- reaped and claimed meanwhile, by a worker that has come since, would be taken for lost.
-SELECT r.id FROM {schema}.runs r
-WHERE r.worker IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
-ORDER BY r.id LIMIT $1
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: reap
--- Of runs locked in this transaction, those that name no living worker go back in line, or end as dead letters, which
--- undoes nothing. Losses count since the last new record, so that a month-long run survives daily deploys. A step of a
--- dag run that is a dead letter is only named: with it its dag run fails, which has to be locked for that.
-WITH counted AS MATERIALIZED (
-    SELECT r.id, r.dag_id, row_number() OVER (ORDER BY r.id) AS n, {now} AS now,
-           CASE WHEN (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1)
-                THEN 1 ELSE r.losses + 1 END AS losses
-    FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-    WHERE r.worker IS NOT NULL
-      AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
-), moved AS (
-    UPDATE {schema}.runs r
-    SET worker = NULL, token = NULL, losses = c.losses,
-        status = CASE WHEN c.losses >= $2 THEN 'failed' WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-        reason = CASE WHEN c.losses >= $2 THEN 'workers_lost' ELSE r.reason END,
-        error = CASE WHEN c.losses >= $2 THEN $3 ELSE r.error END,
-        asked = CASE WHEN c.losses < $2 THEN r.asked END,
-        completed_at = CASE WHEN c.losses >= $2 THEN c.now END,
-        place = CASE WHEN c.losses < $2 THEN c.now * 1000 + c.n END,
-        visible_at = CASE WHEN c.losses < $2 THEN r.deadline_at END
-    FROM counted c WHERE r.id = c.id AND (c.dag_id IS NULL OR c.losses < $2)
-    RETURNING r.id, r.queue, r.workflow, r.priority, r.place IS NOT NULL AS ready, r.parent_id IS NOT NULL AS child
-)
-SELECT id, queue, workflow, priority, ready, child, NULL AS dag_id FROM moved
-UNION ALL
-SELECT id, NULL, NULL, NULL, false, false, dag_id FROM counted WHERE dag_id IS NOT NULL AND losses >= $2;
+WHERE expires_at < {now} AND state <> 'dead' AND id <> $1 AND ($2::uuid[] IS NULL OR id = ANY($2::uuid[])) RETURNING id::text AS id;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

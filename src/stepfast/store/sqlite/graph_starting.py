@@ -10,7 +10,7 @@ import msgspec
 
 from ...model import status
 from ...model.records import NewRun
-from .wide import execute_wide, fetch_wide
+from .wide import execute_wide
 
 Row = tuple[Any, ...]
 """The columns of ``start_linked``."""
@@ -34,7 +34,8 @@ def start_graphs(database: sqlite3.Connection, sql: dict[str, str], runs: Sequen
 
 
 def _there(database: sqlite3.Connection, sql: dict[str, str], ids: list[str]) -> set[str]:
-    return {row[0] for row in fetch_wide(database, sql["dags"], (msgspec.json.encode(ids).decode(),))}
+    which = msgspec.json.encode(ids).decode()
+    return {row[0] for row in database.execute(sql["which_exist"], (which,)).fetchall()}
 
 
 def _dag_row(run: NewRun, row: Row) -> Row:

@@ -186,22 +186,6 @@ SELECT seed FROM {prefix}runs WHERE id = ?;
 -- All values that a run lets others read.
 SELECT key, value, format FROM {prefix}run_values WHERE run_id = ? ORDER BY key;
 
--- name: forget_of
--- What a run to be retried has to make anew.
-SELECT forget FROM {prefix}runs WHERE id = ?;
-
--- name: retry
--- An operator's retry: a new budget of attempts, a new deadline of the old length, and the claim number moved on, so
--- that no worker trusts what it remembers of the run. Refused once an undo has begun: the steps it would build on may
--- be undone; and for a step of a dag run, which goes with that.
-UPDATE {prefix}runs
-SET status = 'queued', reason = NULL, error = NULL, output = NULL, forget = NULL, completed_at = NULL, waiting_for = NULL,
-    place = {now} * 1000, losses = 0, claim = claim + 1, attempt = attempt + 1, first_attempt = attempt + 1,
-    deadline_at = {now} + deadline_ms, visible_at = {now} + deadline_ms,
-    expires_at = NULL, asked = NULL, held_due = NULL
-WHERE id = ? AND status IN ('failed', 'cancelled') AND NOT undoing AND graph IS NULL
-RETURNING queue, workflow, priority;
-
 -- name: put_definition
 -- What the database knows of a workflow; the newest sight of a version makes it the current one.
 INSERT INTO {prefix}definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)

@@ -41,12 +41,17 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..breaks import Breaks
 from ..flows.columns import standing_columns
+from ..flows.mailing import deliver, send
+from ..flows.operating import cancel_run, pause_run, resume_run, retry_run
+from ..flows.requests import Flow
+from ..flows.sweeping import give_back_held, promote, reap, unregister
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, Delivery, Promotion, Reaping, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
-from . import graphs, health, mailing, operating, sweeping, within
+from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
 from .connections import connect, turn_to_wal
+from .driving import drive
 from .flushing import flush
 from .guard import GuardedConnection
 from .jobs import T, Work
@@ -295,11 +300,11 @@ class SqliteStore:
 
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run."""
-        return await self._read(lambda database: graphs.nodes(database, self._sql, dag_id))
+        return await self._read(lambda database: graph_reading.nodes(database, self._sql, dag_id))
 
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """What the steps of dag runs see."""
-        return await self._read(lambda database: graphs.dag_outputs(database, self._sql, wanted))
+        return await self._read(lambda database: graph_reading.dag_outputs(database, self._sql, wanted))
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""
@@ -324,25 +329,23 @@ class SqliteStore:
 
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again."""
-        return await self._write(lambda database: operating.retry(database, self._sql, run_id))
+        return await self._drive(retry_run, run_id)
 
     async def send(self, mail: Mail, again: bool = False) -> Asked:
         """Put a signal into a run's mailbox and wake the run."""
-        return await self._write(
-            lambda database: mailing.send(database, self._sql, mail, again, self._settings.max_signals)
-        )
+        return await self._drive(send, mail, again, self._settings.max_signals)
 
     async def cancel(self, run_id: str) -> Asked:
         """End a run, begin its undoing, or mark it."""
-        return await self._write(lambda database: operating.cancel(database, self._sql, run_id))
+        return await self._drive(cancel_run, run_id)
 
     async def pause(self, run_id: str) -> Asked:
         """Hold a run, or mark it."""
-        return await self._write(lambda database: operating.pause(database, self._sql, run_id))
+        return await self._drive(pause_run, run_id)
 
     async def resume(self, run_id: str) -> Asked:
         """Let a held run go on."""
-        return await self._write(lambda database: operating.resume(database, self._sql, run_id))
+        return await self._drive(resume_run, run_id)
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -371,8 +374,7 @@ class SqliteStore:
 
     async def unregister(self, worker: str) -> None:
         """A worker leaves in good order; what still names it goes back in line."""
-        await self._execute("give_all_back", worker)
-        await self._execute("unregister", worker)
+        await self._drive(unregister, worker)
 
     def pulse(self, patience: float = 10.0) -> SqlitePulse:
         """A heartbeat for a thread of its own."""
@@ -426,11 +428,11 @@ class SqliteStore:
 
     async def deliver(self, limit: int) -> Delivery:
         """Take mail that was only inserted to its runs."""
-        return await self._write(lambda database: mailing.deliver(database, self._sql, limit))
+        return await self._drive(deliver, limit)
 
     async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
         """Put runs back in line at once."""
-        await self._write(lambda database: sweeping.give_back(database, self._sql, worker, held))
+        await self._drive(give_back_held, worker, held)
 
     async def tick(
         self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
@@ -442,7 +444,7 @@ class SqliteStore:
 
     async def promote(self, limit: int) -> Promotion:
         """Make due sleepers ready; end what expired."""
-        return await self._write(lambda database: sweeping.promote(database, self._sql, limit))
+        return await self._drive(promote, limit)
 
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
@@ -454,7 +456,7 @@ class SqliteStore:
 
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""
-        return await self._write(lambda database: sweeping.reap(database, self._sql, worker, limit, max_losses, silent))
+        return await self._drive(reap, worker, limit, max_losses, silent)
 
     # -- wake-ups -------------------------------------------------------------------------------------------
 
@@ -479,6 +481,10 @@ class SqliteStore:
         if self._writer is None:
             raise closed()
         return await self._writer.do(work)
+
+    async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """A flow is made when it begins: a job may have to begin again."""
+        return await self._write(lambda database: drive(database, self._sql, flow(*arguments)))
 
     async def _read(self, work: Work[T]) -> T:
         if self._reader is None:

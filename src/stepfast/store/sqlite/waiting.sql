@@ -30,40 +30,21 @@ WHERE n = 1 OR (n <= most AND before < ?);
 -- The value of one.
 SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
 
+-- name: send
+-- A signal of which its run hears at once. If it is there already, or as many others are as may be, nothing is inserted.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, {now}, 1
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ?1 AND kind = 'signal' LIMIT ?8)) < ?8
+ON CONFLICT DO NOTHING
+RETURNING 1;
+
+-- name: is_there
+-- Whether a signal lies in the mailbox.
+SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
+
 -- name: count_signals
 -- How many signals lie in a mailbox, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal' LIMIT ?);
-
--- name: standing
--- Where a run stands, for whoever is about to change that.
-SELECT status, reason, worker, undoing, asked, queue, workflow, priority, waiting_for, place, held_due, ends, awaits,
-       linger_ms, {now}, dag_id, graph, pending, failing, losses
-FROM {prefix}runs WHERE id = ?;
-
--- name: last_steps
--- A step that was seen under way and has no outcome; and the last one that has.
-SELECT (SELECT p.name FROM {prefix}progress p
-        WHERE p.run_id = :run AND NOT EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = p.run_id
-                                              AND s.branch = p.branch AND s.position = p.position)
-        ORDER BY p.updated_at DESC LIMIT 1),
-       (SELECT s.name FROM {prefix}steps s WHERE s.run_id = :run ORDER BY s.seq DESC LIMIT 1);
-
--- name: go_on_first
--- A run that lost a worker since its last record is to be cancelled: it stands in line, marked, to come to a record first.
-UPDATE {prefix}runs
-SET asked = 'cancel', wakes = wakes + 1, status = 'queued', place = COALESCE(place, {now} * 1000), visible_at = deadline_at,
-    waiting_for = NULL, awaits = NULL, held_due = NULL, paused_at = NULL
-WHERE id = ?;
-
--- name: say_error
--- What is to be known of a run that ends.
-UPDATE {prefix}runs SET error = ? WHERE id = ?;
-
--- name: send
--- Mail of which the run hears at once.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-VALUES (?, ?, ?, ?, ?, ?, ?, {now}, 1)
-ON CONFLICT DO NOTHING;
 
 -- name: post
 -- Mail left for a run that has not ended, for a sweep to deliver. One statement, which writes before anything was read: a
@@ -78,28 +59,42 @@ ON CONFLICT DO NOTHING;
 -- Where a run stands, for whoever posts mail.
 SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL FROM {prefix}runs WHERE id = ?;
 
--- name: wake
--- Signals have come. Who waits is ready; who is held while it waits acts on them when it goes on; all others only count.
-UPDATE {prefix}runs
-SET wakes = wakes + ?,
-    status = CASE WHEN status = 'waiting' THEN 'queued' ELSE status END,
-    place = CASE WHEN status = 'waiting' THEN {now} * 1000 ELSE place END,
-    visible_at = CASE WHEN status = 'waiting' THEN deadline_at ELSE visible_at END,
-    held_due = CASE WHEN status = 'paused' AND waiting_for IS NOT NULL THEN NULL ELSE held_due END,
-    waiting_for = CASE WHEN status NOT IN ('waiting', 'paused') THEN waiting_for END,
-    awaits = CASE WHEN status NOT IN ('waiting', 'paused') THEN awaits END
-WHERE id = ?;
-
--- name: count_wakes
--- Signals have come for a step that waits for others: it acts on them when its turn has come.
-UPDATE {prefix}runs SET wakes = wakes + ? WHERE id = ?;
-
 -- name: undelivered
--- The oldest mail that was only inserted.
-SELECT json_group_array(json_array(run_id, id, kind)) FROM (
-    SELECT run_id, id, kind FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered
-    WHERE delivered = 0 ORDER BY sent_at, run_id, id LIMIT ?
+-- The oldest mail that was only inserted, and whose run is there.
+SELECT json_group_array(json_array(run_id, id)) FROM (
+    SELECT m.run_id, m.id FROM {prefix}mailbox AS m INDEXED BY {prefix}mailbox_undelivered
+    WHERE m.delivered = 0 AND EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
+    ORDER BY m.sent_at, m.run_id, m.id LIMIT ?
 );
+
+-- name: letters
+-- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
+SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}))
+FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) AS kinds
+      FROM json_each(?) AS u
+      CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(u.value, '$[0]') AND m.id = json_extract(u.value, '$[1]')
+      WHERE m.delivered = 0
+      GROUP BY m.run_id) AS b
+CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
+
+-- name: forward
+-- Mail for runs that went on as others, whom their outputs name: it goes there.
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+WITH letter(run_id, id) AS (VALUES (?, ?))
+SELECT trim(r.output, '"'), m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0
+FROM letter CROSS JOIN {prefix}mailbox AS m ON m.run_id = letter.run_id AND m.id = letter.id
+CROSS JOIN {prefix}runs AS r ON r.id = m.run_id
+WHERE r.output IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: remove_orphans
+-- Mail that was never delivered to a run that is gone by now.
+DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (
+    SELECT m.run_id, m.id FROM {prefix}mailbox AS m INDEXED BY {prefix}mailbox_undelivered
+    WHERE m.delivered = 0 AND NOT EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
+    ORDER BY m.sent_at LIMIT ?
+)
+RETURNING 1;
 
 -- name: delivered
 -- Mail that its run has heard of.
@@ -110,70 +105,6 @@ UPDATE {prefix}mailbox SET delivered = 1 WHERE (run_id, id) IN (SELECT run_id, i
 -- Mail that its run has taken, or that nobody can take.
 WITH letters(run_id, id) AS (VALUES (?, ?))
 DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (SELECT run_id, id FROM letters);
-
--- name: count_ends
--- Ends of children have come.
-UPDATE {prefix}runs SET ends = ends + ? WHERE id = ?;
-
--- name: linger
--- Enough of them to be woken: in a moment, so that those which follow on their heels do not wake it again.
-UPDATE {prefix}runs SET visible_at = min(COALESCE(visible_at, {now} + linger_ms), {now} + linger_ms) WHERE id = ?;
-
--- name: stop_waiting
--- What a held run waited for has come: it goes on as soon as it is let go.
-UPDATE {prefix}runs SET waiting_for = NULL, awaits = NULL, held_due = NULL WHERE id = ?;
-
--- name: make_ready
--- A run that nobody holds stands in line at once.
-UPDATE {prefix}runs
-SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, place = {now} * 1000, waiting_for = NULL, awaits = NULL,
-    held_due = NULL, paused_at = NULL,
-    visible_at = CASE WHEN started_at IS NOT NULL THEN deadline_at
-                      ELSE min(COALESCE(expires_at, deadline_at), COALESCE(deadline_at, expires_at)) END
-WHERE id = ?;
-
--- name: mark
--- An operator's wish, for the owner of the run to see; and how many wakes it is worth.
-UPDATE {prefix}runs SET asked = ?, wakes = wakes + ? WHERE id = ?;
-
--- name: has_undo
--- Whether a run has completed something that can be undone.
-SELECT 1 FROM {prefix}steps WHERE run_id = ? AND undo IS NOT NULL AND status = 'completed' LIMIT 1;
-
--- name: undo_cancelled
--- A run that nobody holds was cancelled, and has something to undo.
-UPDATE {prefix}runs
-SET status = 'compensating', undoing = 1, reason = 'cancelled', place = {now} * 1000, visible_at = NULL, deadline_at = NULL,
-    completed_at = NULL, losses = CASE WHEN status = 'failed' THEN 0 ELSE losses END, waiting_for = NULL, awaits = NULL,
-    held_due = NULL, paused_at = NULL, asked = NULL, wakes = wakes + 1
-WHERE id = ?;
-
--- name: end_cancelled
--- A run that nobody holds was cancelled, and that was it. An attempt that it only waited for is not counted.
-UPDATE {prefix}runs AS r
-SET attempt = attempt - EXISTS (
-        SELECT 1 FROM {prefix}tries t
-        WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1 AND t.claim = r.claim),
-    status = 'cancelled', reason = 'cancelled', completed_at = {now}, place = NULL, visible_at = NULL, waiting_for = NULL,
-    awaits = NULL, held_due = NULL, paused_at = NULL, asked = NULL
-WHERE id = ?;
-
--- name: hold
--- An operator holds a run that nobody executes. The time it would be due is kept aside; that at which it ends goes on.
-UPDATE {prefix}runs
-SET status = 'paused', paused_at = {now}, place = NULL, asked = NULL,
-    held_due = CASE WHEN place IS NULL AND (status = 'queued' OR visible_at IS NOT deadline_at) THEN visible_at END,
-    waiting_for = CASE WHEN status = 'waiting' THEN waiting_for END,
-    visible_at = deadline_at
-WHERE id = ?;
-
--- name: sleep_on
--- A run is let go before it is due: it sleeps on, and its deadline is in view again.
-UPDATE {prefix}runs
-SET status = CASE WHEN waiting_for IS NULL THEN 'queued' ELSE 'waiting' END, wakes = wakes + 1,
-    held_due = NULL, paused_at = NULL,
-    visible_at = min(COALESCE(held_due, deadline_at), COALESCE(deadline_at, held_due))
-WHERE id = ?;
 
 -- name: tell_parents
 -- The ends of children go into their parents' mailboxes, in the transaction that ends them. One that was retried ends again.
@@ -187,14 +118,14 @@ SET name = excluded.name, value = excluded.value, error = excluded.error, format
     sent_at = excluded.sent_at, delivered = 0;
 
 -- name: tell_again
--- Children that completed while their parent had ended too: their mail was thrown away, and a retried parent may wait for
--- it. Those that failed are retried by the parent itself.
+-- Results of children that their parents, which are being retried, have not taken: what came after they had ended was
+-- thrown away. A child that failed is retried with its parent, and tells of its end by itself.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT parent_id, reply_to, 'child', status, output, error, COALESCE(output_format, format), {now}, 0
-FROM {prefix}runs
-WHERE parent_id = :parent AND parent_id IS NOT NULL AND reply_to IS NOT NULL AND status = 'completed'
-  AND reason IS NOT 'continued'
-  AND reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = :parent AND mail IS NOT NULL)
+WITH parent(id) AS (VALUES (?))
+SELECT c.parent_id, c.reply_to, 'child', c.status, c.output, c.error, COALESCE(c.output_format, c.format), {now}, 0
+FROM parent CROSS JOIN {prefix}runs AS c ON c.parent_id = parent.id
+WHERE c.parent_id IS NOT NULL AND c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS NOT 'continued'
+  AND c.reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = parent.id AND mail IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
 -- name: name_mail

@@ -17,9 +17,7 @@ from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Asked, Mail, NewRun
 from .connections import is_busy
-from .families import post
-from .graphs import post_to_step
-from .mailing import refuse_if_full
+from .mailing import post, post_to_step, refuse_if_full
 from .starting import start
 from .troubles import Troubles
 

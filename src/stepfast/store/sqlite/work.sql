@@ -130,16 +130,6 @@ FROM c WHERE r.id = c.id;
 UPDATE {prefix}workers SET beat_at = {now}, expires_at = {now} + lease_ms, running = ?
 WHERE id = ? AND state <> 'dead' RETURNING id;
 
--- name: give_back
--- A run goes back in line at once: a claim nobody knows of, or a worker that stops. No attempt, no loss; and if this claim
--- made a record, the losses before it no longer count.
-UPDATE {prefix}runs AS r
-SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
-    place = {now} * 1000, visible_at = deadline_at,
-    losses = CASE WHEN EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim)
-                  THEN 0 ELSE losses END
-WHERE id = ? AND claim = ? AND worker = ?;
-
 -- name: register
 -- A worker comes to life.
 INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
@@ -151,16 +141,10 @@ ON CONFLICT (id) DO NOTHING;
 -- A worker is stopping.
 UPDATE {prefix}workers SET state = ? WHERE id = ? AND state <> 'dead';
 
--- name: give_all_back
--- What still names a worker that leaves: a claim that was under way when it stopped.
-UPDATE {prefix}runs
-SET status = CASE WHEN undoing THEN 'compensating' ELSE 'queued' END, worker = NULL, token = NULL,
-    place = {now} * 1000, visible_at = deadline_at
-WHERE worker = ?;
-
 -- name: unregister
 -- A worker has left in good order.
-DELETE FROM {prefix}workers WHERE id = ?;
+WITH worker(id) AS (VALUES (?))
+DELETE FROM {prefix}workers WHERE id IN (SELECT id FROM worker);
 
 -- name: workers
 -- Every worker, for people.
@@ -181,53 +165,6 @@ SELECT queue, workflow, priority FROM {prefix}runs
 WHERE place IS NOT NULL AND losses < 2 AND (queue, workflow, priority) > (?, ?, ?)
 ORDER BY queue, workflow, priority LIMIT 1;
 
--- name: promote
--- Sleepers that are due stand in line; what nobody picked up in time, or is past its deadline, ends, or is undone if there
--- is something to undo. A step of a dag run does not expire once another of that run has begun: it stays in line, or goes
--- there. A run that an operator holds can only end here. A dag run that is late fails: if its steps are
--- settled it is in line, or goes there, for whoever finishes it.
-WITH due AS MATERIALIZED (
-    SELECT rowid AS row, row_number() OVER (ORDER BY visible_at, id) AS n,
-           CASE WHEN deadline_at <= {now} AND graph IS NOT NULL AND dag_id IS NULL AND NOT undoing THEN 'dag'
-                WHEN deadline_at <= {now} AND EXISTS (
-                     SELECT 1 FROM {prefix}steps s
-                     WHERE s.run_id = d.id AND s.undo IS NOT NULL AND s.status = 'completed') THEN 'undo'
-                WHEN deadline_at <= {now} THEN 'late'
-                WHEN started_at IS NULL AND expires_at <= {now} AND dag_id IS NOT NULL AND EXISTS (
-                     SELECT 1 FROM {prefix}runs o
-                     WHERE o.dag_id = d.dag_id AND o.dag_id IS NOT NULL AND o.started_at IS NOT NULL) THEN 'begun'
-                WHEN started_at IS NULL AND expires_at <= {now} THEN 'expired'
-                WHEN status = 'paused' THEN 'held'
-                ELSE 'ready' END AS goes
-    FROM (SELECT rowid, * FROM {prefix}runs WHERE visible_at <= {now} ORDER BY visible_at LIMIT ?) AS d
-)
-UPDATE {prefix}runs AS r
-SET status = CASE WHEN due.goes IN ('late', 'expired') THEN 'failed'
-                  WHEN due.goes = 'held' THEN 'paused'
-                  WHEN due.goes = 'dag' THEN 'running'
-                  WHEN due.goes = 'undo' OR r.undoing THEN 'compensating'
-                  ELSE 'queued' END,
-    undoing = r.undoing OR due.goes = 'undo',
-    failing = r.failing OR due.goes = 'dag',
-    reason = CASE WHEN due.goes IN ('undo', 'late', 'dag') THEN 'deadline' WHEN due.goes = 'expired' THEN 'expired'
-                  WHEN r.undoing OR r.failing THEN r.reason END,
-    error = CASE WHEN due.goes IN ('undo', 'late', 'dag') THEN ? WHEN due.goes = 'expired' THEN ? ELSE r.error END,
-    completed_at = CASE WHEN due.goes IN ('late', 'expired') THEN {now} END,
-    place = CASE WHEN due.goes = 'begun' THEN COALESCE(r.place, {now} * 1000 + due.n)
-                 WHEN due.goes IN ('ready', 'undo') OR due.goes = 'dag' AND r.pending = 0 THEN {now} * 1000 + due.n END,
-    expires_at = CASE WHEN due.goes <> 'begun' THEN r.expires_at END,
-    visible_at = CASE WHEN due.goes IN ('undo', 'late', 'expired', 'dag') THEN NULL
-                      WHEN due.goes = 'begun' OR r.started_at IS NOT NULL THEN r.deadline_at
-                      ELSE min(COALESCE(r.expires_at, r.deadline_at), COALESCE(r.deadline_at, r.expires_at)) END,
-    deadline_at = CASE WHEN due.goes NOT IN ('undo', 'dag') THEN r.deadline_at END,
-    asked = CASE WHEN due.goes IN ('ready', 'held') THEN r.asked END,
-    waiting_for = CASE WHEN due.goes = 'held' THEN r.waiting_for END,
-    awaits = CASE WHEN due.goes = 'held' THEN r.awaits END,
-    held_due = CASE WHEN due.goes = 'held' THEN r.held_due END,
-    paused_at = CASE WHEN due.goes = 'held' THEN r.paused_at END
-FROM due WHERE r.rowid = due.row
-RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
-
 -- name: beats
 -- The last beats of all other workers that live, for whoever watches over them.
 SELECT id, beat_at, lease_ms, process FROM {prefix}workers WHERE state <> 'dead' AND id <> ?;
@@ -240,33 +177,8 @@ UPDATE {prefix}workers SET expires_at = 0 WHERE id IN (SELECT value FROM json_ea
 -- Workers silent beyond their lease are dead, but only those of a list, if there is one: the machine's clock may have
 -- stepped. From here on their heartbeats are refused.
 UPDATE {prefix}workers SET state = 'dead'
-WHERE expires_at < {now} AND state <> 'dead' AND id <> :worker
-  AND (:silent IS NULL OR id IN (SELECT value FROM json_each(:silent))) RETURNING id;
-
--- name: reap
--- A bounded batch of runs that name no living worker goes back in line, or ends as a dead letter. Losses count since the last
--- new record, so that a month-long run survives daily deploys. A dead letter undoes nothing by itself.
-WITH lost AS MATERIALIZED (
-    SELECT r.rowid AS row, row_number() OVER (ORDER BY r.id) AS n,
-           CASE WHEN EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim)
-                THEN 1 ELSE r.losses + 1 END AS losses
-    FROM (SELECT rowid, id, claim, losses FROM {prefix}runs q INDEXED BY {prefix}runs_worker
-          WHERE worker IS NOT NULL
-            AND NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = q.worker AND w.state <> 'dead')
-          LIMIT :limit) AS r
-)
-UPDATE {prefix}runs AS r
-SET worker = NULL, token = NULL, losses = lost.losses,
-    status = CASE WHEN lost.losses >= :max_losses THEN 'failed'
-                  WHEN r.undoing THEN 'compensating' ELSE 'queued' END,
-    reason = CASE WHEN lost.losses >= :max_losses THEN 'workers_lost' WHEN r.undoing OR r.failing THEN r.reason END,
-    asked = CASE WHEN lost.losses < :max_losses THEN r.asked END,
-    error = CASE WHEN lost.losses >= :max_losses THEN :error ELSE r.error END,
-    completed_at = CASE WHEN lost.losses >= :max_losses THEN {now} END,
-    place = CASE WHEN lost.losses < :max_losses THEN {now} * 1000 + lost.n END,
-    visible_at = CASE WHEN lost.losses < :max_losses THEN r.deadline_at END
-FROM lost WHERE r.rowid = lost.row
-RETURNING id, queue, workflow, priority, place, completed_at, dag_id, pending;
+WHERE expires_at < {now} AND state <> 'dead' AND id <> ?1
+  AND (?2 IS NULL OR id IN (SELECT value FROM json_each(?2))) RETURNING id;
 
 -- name: forget_dead
 -- Dead workers with nothing left to reap.

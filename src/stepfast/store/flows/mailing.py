@@ -1,0 +1,139 @@
+"""Mail: signals that are sent, and mail that was only inserted and is taken to its runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...model.cancelling import way_to_cancel
+from ...model.records import Asked, Lane, Mail
+from ...model.standing import Standing
+from ...model.status import MAIL_CANCEL, MAIL_CHILD, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
+from ...model.waking import wake, wanted_mail
+from ..protocol import Delivery, mailbox_full
+from .operating import cancel_dags, cancel_runs
+from .requests import COMMIT, Flow, Rows, ask, put
+from .settling import Settlement
+from .standings import change, found, lock_free, lock_run
+
+Letter = tuple[str, str]
+"""(run, mail)"""
+
+
+# -- sending -----------------------------------------------------------------------------------------------
+
+
+def send(mail: Mail, again: bool, most: int) -> Flow[Asked]:
+    """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
+    run, now = yield from lock_run(mail.run_id)
+    if run is None:
+        return Asked(None)
+    if run.is_dag:
+        return (yield from _send_to_step(run, mail, again, most))
+    return (yield from _send_to(run, mail, again, most, now))
+
+
+def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Asked]:
+    asked = Asked(run.status, run.reason, running=run.held)
+    if again and (yield from ask("was_taken", run.id, mail.id)):
+        asked.done = True
+    elif not run.ended:
+        values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
+        if (yield from ask("send", *values, most)):
+            after = wake(run, 1, 0, now)
+            yield from change([after])
+            asked.lane = run.lane if after.ready and not run.ready else None
+        elif not (yield from ask("is_there", run.id, mail.id)):
+            raise mailbox_full(run.id, most)
+        asked.done = True
+    return asked
+
+
+def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Asked]:
+    """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
+    has come to its end."""
+    runs, now = found((yield from ask("lock_step_named", dag.id, mail.name)))
+    for step in runs.values():
+        asked = yield from _send_to(step, mail, again, most, now)
+        if asked.done:
+            return Asked(dag.status, dag.reason, True, asked.lane, running=asked.running)
+    return Asked(dag.status, dag.reason if dag.ended else NO_SUCH_STEP)
+
+
+# -- delivering --------------------------------------------------------------------------------------------
+
+
+class _Box(NamedTuple):
+    """A run, locked in this transaction, and what has come for it: (id, kind) of each letter."""
+
+    run: Standing
+    letters: list[tuple[str, str]]
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a cancellation is among it."""
+        return any(kind == MAIL_CANCEL for _, kind in self.letters)
+
+
+def deliver(limit: int) -> Flow[Delivery]:
+    """The oldest mail that was only inserted, and whose runs nobody holds just now."""
+    letters: list[Letter] = [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
+    if not letters:
+        return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
+    boxes, now = yield from _open(letters)
+    apart = [box.run.id for box in boxes if box.run.is_dag and box.cancels]
+    done = yield from _hand_over([box for box in boxes if box.run.id not in apart], now)
+    if not apart:
+        return done
+    # To cancel a dag run its steps are waited for, so nothing else may be in hand.
+    yield COMMIT
+    dags = yield from lock_free(apart)
+    boxes, now = yield from _open([letter for letter in letters if letter[0] in dags.runs])
+    more = yield from _hand_over(boxes, now)
+    return Delivery(
+        done.lanes | more.lanes, done.ended or more.ended, done.running or more.running, done.moved + more.moved
+    )
+
+
+def _open(letters: Sequence[Letter]) -> Flow[tuple[list[_Box], int]]:
+    """Looked at again, now that their runs are locked: somebody else may have delivered some of them meanwhile."""
+    if not letters:
+        return [], 0
+    rows = yield from ask("letters", Rows(letters))
+    runs, now = found(row[2:] for row in rows)
+    return [_Box(runs[row[3]], list(zip(row[0], row[1], strict=True))) for row in rows], now
+
+
+def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
+    """Cancellations first: what they end needs no answers any more."""
+    after, lanes, ended = yield from _cancel([box.run for box in boxes if box.cancels], now)
+    kept, gone, forwarded, woken = list[Letter](), list[Letter](), list[Letter](), list[Standing]()
+    for number, box in enumerate(boxes, 1):
+        run = after.get(box.run.id, box.run)
+        wanted = wanted_mail(run)
+        count = Counter(kind for _, kind in box.letters if kind in wanted)
+        if count:
+            woken.append(wake(run, count[MAIL_SIGNAL], count[MAIL_CHILD], now, number))
+            lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
+        for mail_id, kind in box.letters:
+            (kept if kind in wanted else gone).append((run.id, mail_id))
+            if kind not in wanted and kind != MAIL_CHILD and run.reason == REASON_CONTINUED:
+                forwarded.append((run.id, mail_id))
+    yield from put("delivered", kept)
+    yield from put("forward", forwarded)
+    yield from put("take_mail", gone)
+    yield from change(woken)
+    running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
+    return Delivery(lanes, ended, running, len(kept) + len(gone))
+
+
+def _cancel(asked: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
+    """How these runs stand when they are cancelled, where something is in line now, and whether any has ended."""
+    if not asked:
+        return {}, set(), False
+    failing = {run.id: run for run in asked if way_to_cancel(run) == "fail" and not run.failing}
+    done = (yield from cancel_dags(failing, now)) if failing else Settlement()
+    cancelled = yield from cancel_runs(asked, now)
+    after = {run.id: run for run in (*done.runs, *cancelled.runs)}
+    return after, done.lanes | cancelled.lanes, cancelled.ended

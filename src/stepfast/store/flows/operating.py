@@ -1,0 +1,137 @@
+"""What operators ask of runs: cancel, pause, resume, retry. Each locks its run first, and then decides.
+
+A step of a dag run is not theirs: it goes with its run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from ...model.cancelling import NO_TRACES, cancel, way_to_cancel
+from ...model.holding_up import may_be_paused, pause, resume
+from ...model.records import Asked, Lane
+from ...model.reviving import may_be_retried, retry
+from ...model.settling import Why
+from ...model.standing import Standing
+from ...model.status import ASK_CANCEL, REASON_CANCELLED
+from .requests import Flow, put
+from .retrying import retry_dag
+from .settling import Settlement, fail, lock_open_steps, write
+from .standings import change, forget_steps, forgotten, lock_run, traces_of
+
+
+def cancel_run(run_id: str) -> Flow[Asked]:
+    """End it, begin its undoing, or mark it."""
+    run, now = yield from lock_run(run_id)
+    asked = _asked(run)
+    if run is None:
+        return asked
+    way = way_to_cancel(run)
+    if way == "refused":
+        asked.done = False
+    elif way == "fail":
+        yield from _cancel_dag(run, asked, now)
+    else:
+        done = yield from cancel_runs([run], now)
+        asked.done, asked.running, asked.ended = True, run.held, done.ended
+        asked.lane = run.lane if done.lanes else None
+    return asked
+
+
+class Cancelled(Struct):
+    """What came of cancellations."""
+
+    runs: list[Standing] = field(default_factory=list)
+    """As they stand now."""
+    lanes: set[Lane] = field(default_factory=set)
+    """Where runs stand in line: to be undone, or to come to a record first."""
+    ended: bool = False
+
+
+def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Cancelled]:
+    """Cancel runs that are locked in this transaction, and leave word for their parents and children. A dag run that
+    goes on is not cancelled like this: it fails, with its steps."""
+    runs = [run for run in runs if way_to_cancel(run) not in ("refused", "fail")]
+    traces = yield from traces_of([run.id for run in runs if not (run.held or run.is_dag)])
+    moved = [(run, cancel(run, traces.get(run.id, NO_TRACES), now, number)) for number, run in enumerate(runs, 1)]
+    yield from change([after for _, after in moved])
+    over = [(run, after) for run, after in moved if after.asked != ASK_CANCEL]
+    yield from put("tell_parents", [(run.id,) for run, after in over if after.ended and run.child and not run.ended])
+    yield from put("tell_children", [(run.id,) for run, _ in over])
+    lanes = {after.lane for _, after in moved if after.ready}
+    return Cancelled([after for _, after in moved], lanes, any(after.ended for _, after in over))
+
+
+def _cancel_dag(run: Standing, asked: Asked, now: int) -> Flow[None]:
+    """One that fails already goes on to do so."""
+    if run.failing:
+        asked.done = run.reason == REASON_CANCELLED
+        return
+    done = yield from cancel_dags({run.id: run}, now)
+    asked.done, asked.running, asked.lanes = True, bool(done.marked), done.lanes
+    asked.lane = run.lane if run.id in done.ready else None
+
+
+def cancel_dags(dags: dict[str, Standing], now: int) -> Flow[Settlement]:
+    """Dag runs that go on, and that nobody holds, fail, and are finished like any that does."""
+    done = yield from fail(dict.fromkeys(dags, Why(REASON_CANCELLED)), Counter(), dags, now)
+    yield from write(done)
+    return done
+
+
+def pause_run(run_id: str) -> Flow[Asked]:
+    """Hold it, or mark it; a dag run with its steps."""
+    run, now = yield from lock_run(run_id)
+    asked = _asked(run)
+    if run is None or run.dag_id is not None or not may_be_paused(run):
+        return asked
+    moved = [pause(each, now) for each in (yield from _with_steps(run))]
+    yield from change([each for each in moved if each is not None])
+    asked.done, asked.running = True, any(each is not None and each.held for each in moved)
+    return asked
+
+
+def resume_run(run_id: str) -> Flow[Asked]:
+    """Let it go on, make the next check due, or take a mark back; of a dag run, with its steps."""
+    run, now = yield from lock_run(run_id)
+    asked = _asked(run)
+    if run is None or run.dag_id is not None:
+        return asked
+    moved = []
+    for number, each in enumerate((yield from _with_steps(run)), 1):
+        after = resume(each, now, number)
+        if after is not None:
+            moved.append(after)
+            if after.ready and after.id == run_id:
+                asked.lane = after.lane
+            elif after.ready and not each.ready:
+                asked.lanes.add(after.lane)
+    yield from change(moved)
+    asked.done, asked.running = bool(moved), any(each.held for each in moved)
+    return asked
+
+
+def _with_steps(run: Standing) -> Flow[list[Standing]]:
+    """The run, and of a dag run its steps that are not settled, locked like the run itself."""
+    return [run, *((yield from lock_open_steps([run.id])) if run.is_dag else ())]
+
+
+def retry_run(run_id: str) -> Flow[set[Lane] | None]:
+    """Queue a failed or cancelled run again, without the records that its error belongs to; of a dag run, its steps
+    that did not complete. Where something is in line now; None: that cannot be."""
+    run, now = yield from lock_run(run_id)
+    if run is None or not may_be_retried(run):
+        return None
+    if run.is_dag:
+        return (yield from retry_dag(run, now))
+    yield from change([retry(run, now)])
+    yield from forget_steps(forgotten(run))
+    yield from put("tell_again", [(run_id,)])
+    return {run.lane}
+
+
+def _asked(run: Standing | None) -> Asked:
+    return Asked(None) if run is None else Asked(run.status, run.reason)

@@ -1,0 +1,140 @@
+"""The two decisions that are also written in SQL, because they are hot, agree with the functions of model/ (rule 55).
+
+Runs are put into their rows as they stand after random lives; then a claim, or the usual flush, moves all of them by
+its one statement, and each row is what the function makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from stepfast.model.claiming import claim
+from stepfast.model.falling_due import due
+from stepfast.model.leaving import leave
+from stepfast.model.records import Lane, Transition
+from stepfast.model.standing import READ_COLUMNS, Standing, place_at
+from stepfast.settings import SUSPECT_LOSSES
+from tests.model.walks import live
+from tests.store.scene import Scene, step
+
+LANE = Lane("order", "order", 0)
+TIMES = (
+    "visible_at",
+    "deadline_at",
+    "expires_at",
+    "held_due",
+    "paused_at",
+    "released_at",
+    "started_at",
+    "completed_at",
+)
+FIXED = {"id", "queue", "workflow", "priority", "dag_id", "node", "graph", "child"}
+AHEAD = 3_600_000
+"""Of a life's last moment, so that no deadline passes while the test looks."""
+
+
+def stood(wanted: Callable[[Standing, int], bool], count: int) -> list[tuple[Standing, int]]:
+    """Standings out of random lives, always the same ones, no two alike."""
+    found: dict[str, tuple[Standing, int]] = {}
+    for seed in range(10_000):
+        for run, now in live(seed).standings():
+            if wanted(run, now):
+                found.setdefault(repr({**asdict(run), "place": None}), (run, now))
+        if len(found) >= count:
+            return list(found.values())[:count]
+    raise AssertionError("lives are too much alike")
+
+
+async def put_rows(scene: Scene, standings: Iterable[tuple[Standing, int]]) -> dict[str, Standing]:
+    """Runs that stand like this, by their ids; times are counted from that of the database, an hour ahead."""
+    put: dict[str, Standing] = {}
+    for number, (run, then) in enumerate(standings):
+        run_id = await scene.start()
+        shift = (await scene.info(run_id)).now_ms + AHEAD - then
+        moved = {name: None if (at := getattr(run, name)) is None else at + shift for name in TIMES}
+        place = None if run.place is None else place_at(then + shift, number)
+        there = replace(run, id=run_id, place=place, worker=scene.worker if run.held else None, **moved)
+        columns = {name: value for name, value in asdict(there).items() if name in READ_COLUMNS and name not in FIXED}
+        names = ", ".join(f"{name} = ?" for name in columns)
+        await scene.rows.fetch(f"UPDATE [runs] SET {names} WHERE id = ?", *columns.values(), run_id)
+        put[run_id] = there
+    return put
+
+
+async def rows(scene: Scene, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The rows as they are."""
+    found = {}
+    for run_id in ids:
+        names = [name for name in READ_COLUMNS if name != "child"]
+        [row] = await scene.rows.fetch(f"SELECT {', '.join(names)} FROM [runs] WHERE id = ?", run_id)
+        found[run_id] = {name: _plain(value) for name, value in zip(names, row, strict=True)}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | str) else str(value)
+
+
+def compare(found: dict[str, dict[str, Any]], expected: dict[str, Standing]) -> None:
+    for run_id, row in found.items():
+        wanted = {name: getattr(expected[run_id], name) for name in row}
+        assert row == wanted, {name for name in row if row[name] != wanted[name]}
+
+
+def is_ready(run: Standing, now: int) -> bool:
+    return run.ready and due(run, now) == "no"
+
+
+@pytest.mark.parametrize("suspect", [False, True], ids=["lane", "suspects"])
+async def test_a_claim_does_what_the_function_says(scene: Scene, suspect: bool) -> None:
+    wanted = stood(lambda run, now: is_ready(run, now) and (run.losses >= SUSPECT_LOSSES) == suspect, 40)
+    put = await put_rows(scene, wanted)
+    taken = await scene.suspect(room=(100,)) if suspect else await scene.claim(100, lanes=[LANE])
+    assert {run.id for run in taken} == put.keys()
+    found = await rows(scene, put)
+    compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})
+
+
+async def test_a_claim_over_many_lanes_does_what_the_function_says(scene: Scene) -> None:
+    put = await put_rows(scene, stood(lambda run, now: is_ready(run, now) and run.losses < SUSPECT_LOSSES, 40))
+    taken = await scene.claim(100, lanes=[LANE, Lane("nobody", "mail", 0)])
+    assert {run.id for run in taken} == put.keys()
+    found = await rows(scene, put)
+    compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})
+
+
+@pytest.mark.parametrize("usual", [True, False], ids=["usual", "with a step to undo"])
+async def test_the_usual_end_of_a_run_does_what_the_function_says(scene: Scene, usual: bool) -> None:
+    """The same by the one statement of the usual freight and by the flow of all others."""
+    put = await put_rows(scene, stood(lambda run, now: run.held and not run.undoing, 40))
+    moves = {i: Transition(i, run.claim, "completed", output='"done"') for i, run in put.items()}
+    entries: list[Any] = list(moves.values())
+    if not usual:
+        other = await scene.running(workflow="mail")
+        entries.append(step(other, undo="refund"))
+    assert not (await scene.flush(*entries)).lost
+    found = await rows(scene, put)
+    compare(found, {i: leave(run, moves[i], found[i]["completed_at"]) for i, run in put.items()})
+
+
+async def test_what_is_decided_is_what_is_written(scene: Scene) -> None:
+    """A row read, decided on and written back by a wish that changes nothing but one column is the same otherwise."""
+    put = await put_rows(scene, stood(lambda run, now: run.held and run.asked is None and not run.undoing, 20))
+    for run_id in put:
+        assert (await scene.store.pause(run_id)).done
+    compare(await rows(scene, put), {i: replace(run, asked="pause") for i, run in put.items()})
+
+
+async def test_a_completed_run_has_no_losses(scene: Scene) -> None:
+    """Whoever writes the end: the usual statement, or the flow, as for a child."""
+    for child in (False, True):
+        run_id = await scene.start()
+        await scene.lose(run_id)
+        [run] = await scene.claim()
+        assert run.losses == 1
+        await scene.flush(Transition(run.id, run.claim, "completed", output="1", child=child))
+        assert (await scene.info(run_id)).losses == 0
