@@ -128,6 +128,11 @@ class PaperStore:
         self.open = asyncio.Event()
         self.open.set()
 
+    def hold_next(self) -> None:
+        """Let the flush that is under way come to its end, and hold the next one."""
+        self.open.set()
+        self.open = asyncio.Event()
+
     async def flush(self, _worker: str, batch: Batch) -> FlushAnswer:
         self.flushes.append(batch)
         await self.open.wait()
@@ -221,6 +226,37 @@ async def test_a_receipt_cannot_be_cancelled(paper: PaperStore) -> None:
     assert receipt.cancel() is False
     paper.open.set()
     assert await receipt == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class Memory:
+    """A run that believes so much of itself to be stored."""
+
+    def believed(self) -> int:
+        return 1
+
+
+async def test_a_run_that_has_left_is_doubted_until_all_of_it_is_written(paper: PaperStore) -> None:
+    """A connection may break between two flushes: what the second one writes must be compared too."""
+    kit, run = make_kit(paper), Memory()
+    doubts = Doubts(kit.clock, lambda: journal.left)
+    journal = Journal(kit, doubts, Nobody())
+    task = asyncio.create_task(journal.run())
+    first, second = (entry(number)._replace(run_id="run") for number in range(2))
+    paper.open.clear()
+    receipts = [journal.record(first)]
+    await eventually(lambda: paper.flushes)
+    receipts.append(journal.record(second))
+    journal.left["run"] = run
+    paper.hold_next()
+    await eventually(lambda: len(paper.flushes) == 2)
+    assert journal.left == {"run": run}
+    doubts.broke()
+    assert "run" in doubts.open
+    paper.open.set()
+    await asyncio.gather(*receipts)
+    await eventually(lambda: not journal.left)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -44,6 +44,12 @@ class Doubts:
                 if run_id not in answer.busy:
                     self.open.pop(run_id, None)
 
+    def forget_unheld(self) -> None:
+        """A run that was lost, and of which nothing is left to be written, will never be compared."""
+        held = self._held()
+        for run_id in [run_id for run_id, believer in self.open.items() if held.get(run_id) is not believer]:
+            del self.open[run_id]
+
     def drop(self, run_id: str) -> None:
         """The run was compared elsewhere, or is not held any more."""
         self.open.pop(run_id, None)

@@ -153,6 +153,8 @@ class Duties:
         """What is looked at once a tick."""
         self.executor.list_running_steps()
         self.mailman.look_again()
+        if self.doubts.open:
+            self.doubts.forget_unheld()
 
     # -- what the journal tells ------------------------------------------------------------------------------------
 

@@ -131,9 +131,18 @@ class Journal:
                     self._under_way = self._take()
                     await self._flush(self._under_way)
                     self._under_way = []
+                    if self.left:
+                        self._forget_left()
                 self._idle.set()
         finally:
             self._abandon()
+
+    def _forget_left(self) -> None:
+        """Of those that are not at hand any more, keep only what is still to be written of: a connection may break
+        before that, and then it has to be compared."""
+        undecided = {entry.run_id for entry, _ in self._waiting} | self._aside.keys()
+        for run_id in self.left.keys() - undecided:
+            del self.left[run_id]
 
     def _take(self) -> list[Item]:
         """The next batch. A large crowd goes in two halves, so that one half computes while the other commits."""
@@ -246,9 +255,6 @@ class Journal:
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         if self._doubts.open:
             self._doubts.compared(batch, answer)
-        if self.left:
-            for run_id in batch.claims.keys() - answer.busy:
-                self.left.pop(run_id, None)
         if not (answer.lost or answer.busy or answer.barred):
             for _, receipt in items:
                 if receipt is not None:
