@@ -520,6 +520,32 @@ async def test_children_are_cancelled_with_their_parent(app: Stepfast, calls: Ca
     assert calls == {}
 
 
+async def test_a_child_that_is_running_here_is_told_at_once(make_app: MakeApp) -> None:
+    """A task is one piece of work, and is told by ``cancelled()``: not only by the next heartbeat, which may be long in
+    coming."""
+    app = make_app(settings=Settings(lease=600))
+    begun, told = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def child() -> None:
+        begun.set()
+        while not cancelled():
+            await asyncio.sleep(0.01)
+        told.set()
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.call(child)
+
+    async with app.worker():
+        run = await app.start(parent)
+        async with asyncio.timeout(PATIENCE):
+            await begun.wait()
+            await run.cancel()
+            await told.wait()
+            await is_cancelled(run)
+
+
 async def test_children_are_left_alone_when_the_parent_ends_by_itself(app: Stepfast) -> None:
     """Rule 26."""
 

@@ -426,6 +426,15 @@ async def test_every_delivered_signal_counts(scene: Scene) -> None:
     assert (await scene.mailbox(run.id)).wakes == run.wakes + 2
 
 
+async def test_a_cancellation_of_a_run_that_is_held_is_told_so(scene: Scene) -> None:
+    """Its worker is to hear of it at once, whichever it is."""
+    run = await scene.running()
+    await scene.post(signal(run.id, "", kind="cancel"))
+    assert (await scene.store.deliver(10)).asked
+    await scene.post(signal(run.id))
+    assert not (await scene.store.deliver(10)).asked
+
+
 async def test_mail_for_a_run_that_is_held_is_told_so(scene: Scene) -> None:
     run = await scene.running()
     await scene.post(signal(run.id))

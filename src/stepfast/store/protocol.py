@@ -58,6 +58,8 @@ class Delivery(NamedTuple):
     running: bool
     """Whether some of it was for runs that a worker holds."""
     moved: int
+    asked: bool = False
+    """Whether runs that a worker holds are to be cancelled by it."""
 
 
 class Promotion(NamedTuple):

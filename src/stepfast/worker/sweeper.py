@@ -140,6 +140,8 @@ class Sweeper:
                 self._port.ready(done.lanes)
             if done.running:
                 self._port.mail_came()
+            if done.asked:
+                self._port.steps_asked()
             if done.ended:
                 self._port.ended()
             moved += done.moved

@@ -92,7 +92,11 @@ def deliver(limit: int) -> Flow[Delivery]:
     boxes, now = yield from _open([letter for letter in letters if letter[0] in dags.runs])
     more = yield from _hand_over(boxes, now)
     return Delivery(
-        done.lanes | more.lanes, done.ended or more.ended, done.running or more.running, done.moved + more.moved
+        done.lanes | more.lanes,
+        done.ended or more.ended,
+        done.running or more.running,
+        done.moved + more.moved,
+        done.asked or more.asked,
     )
 
 
@@ -125,7 +129,8 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     yield from put("take_mail", gone)
     yield from change(woken)
     running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
-    return Delivery(lanes, ended, running, len(kept) + len(gone))
+    asked = any(run.held for run in after.values())
+    return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
 
 
 def _cancel(asked: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
