@@ -110,10 +110,10 @@ async def test_a_result_comes_soon_after_the_end(make_app: MakeApp) -> None:
     async def mail(number: int) -> float:
         return time.monotonic()
 
-    ages = []
+    ages: list[float] = []
     async with worker.worker():
-        for number in range(5):
-            ended = await waiter.get((await worker.start(mail, number)).id).result()
+        while len(ages) < 20 and min(ages, default=1) >= 0.25:  # one that waits for polls is never so quick
+            ended = await waiter.get((await worker.start(mail, len(ages))).id).result()
             ages.append(time.monotonic() - ended)
     assert min(ages) < 0.25
 

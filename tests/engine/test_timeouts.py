@@ -257,10 +257,10 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
 
     async def flaky() -> str:
         if calls.hit("flaky") == 1:
-            raise RetryLater(0.6)
+            raise RetryLater(1.2)
         return "done"
 
-    @app.workflow(max_attempts=1, timeout=0.5)
+    @app.workflow(max_attempts=1, timeout=1)
     async def order(ctx: Context) -> str:
         return await ctx.options(retries=1).step(flaky)
 
@@ -276,20 +276,20 @@ async def test_waits_do_not_count_for_the_timeout(app: Stepfast, calls: Calls) -
 async def test_a_deadline_ends_the_run_whatever_it_is_doing(app: Stepfast, calls: Calls, where: str) -> None:
     """Semantics: wall-clock for the whole run; no further attempt."""
 
-    @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.3 if where == "declared" else None)
+    @app.task(max_attempts=5, backoff=AT_ONCE, deadline=0.8 if where == "declared" else None)
     async def mail() -> None:
         calls.hit("mail")
         await for_ever()
 
-    run = await app.start(mail, deadline=None if where == "declared" else timedelta(seconds=0.3))
     async with app.worker():
+        run = await app.start(mail, deadline=None if where == "declared" else timedelta(seconds=0.8))
         with pytest.raises(RunFailed, match="deadline") as caught:
             await run.result(timeout=PATIENCE)
     assert caught.value.reason == "deadline"
     assert calls["mail"] == 1
     info = await run.info()
     assert info.deadline is not None
-    assert abs((info.deadline - info.created_at).total_seconds() - 0.3) < 0.001
+    assert abs((info.deadline - info.created_at).total_seconds() - 0.8) < 0.001
 
 
 async def test_a_deadline_counts_waits_and_ends_a_run_that_nobody_executes(app: Stepfast) -> None:
@@ -335,13 +335,13 @@ async def test_a_run_not_picked_up_in_time_expires_and_says_so(app: Stepfast, ca
 async def test_expiry_counts_only_until_the_first_pick_up(app: Stepfast, calls: Calls) -> None:
     """Retries of a run that was picked up in time are not killed by it."""
 
-    @app.task(backoff=Backoff(base=0.5, jitter=False))
+    @app.task(backoff=Backoff(base=1.1, jitter=False))
     async def mail() -> str:
         if calls.hit("mail") == 1:
             raise ValueError("again")
         return "sent"
 
-    run = await app.start(mail, expires_in=0.4)
+    run = await app.start(mail, expires_in=1)
     await app.drain()
     assert await run.result() == "sent"
 

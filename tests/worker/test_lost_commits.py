@@ -214,7 +214,8 @@ async def test_a_run_that_has_just_left_is_compared_too(app: Stepfast, server: S
     """It had gone to wait, and the word of it was under way when the connection broke. It is given back, and comes to
     wait once more."""
     store = await app.store()
-    held, let_go = asyncio.Event(), asyncio.Event()
+    held, let_go, broken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    store.breaks.subscribe(broken.set)
     flush: Callable[..., Any] = store.flush
 
     async def hold_the_release(worker: str, batch: Any) -> Any:
@@ -235,7 +236,7 @@ async def test_a_run_that_has_just_left_is_compared_too(app: Stepfast, server: S
         run = await app.start(order)
         await asyncio.wait_for(held.wait(), PATIENCE)
         await server.lose("DELETE FROM [steps] WHERE name = 'one'")
-        await asyncio.sleep(0.1)  # until the break is noticed
+        await asyncio.wait_for(broken.wait(), PATIENCE)
         let_go.set()
         await run.signal("go")
         assert await run.result(timeout=PATIENCE) == 2
