@@ -61,9 +61,10 @@ def test_a_worker_that_imports_the_example_of_the_readme_does_not_run_it() -> No
     assert isinstance(body[-1], ast.If) and ast.unparse(body[-1].test) == "__name__ == '__main__'"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_module_opens_with_its_duty(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(ROOT)} has no docstring"
+def test_every_module_opens_with_its_duty() -> None:
+    opening = re.compile(r'(#[^\n]*\n|\s)*r?"""\s*\S')
+    bare = [str(path.relative_to(ROOT)) for path in MODULES if not opening.match(path.read_text())]
+    assert bare == [], f"these have no docstring: {bare}"
 
 
 def test_every_file_has_its_place_in_the_architecture() -> None:
