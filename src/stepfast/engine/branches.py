@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -62,6 +62,14 @@ class BranchCall(DurableCall[T]):
         self._execution.give_up(sub_branch(self.branch, self.position))
 
 
+class Many(NamedTuple):
+    """What ``ctx.map`` was given beside its function."""
+
+    items: list[Any]
+    limit: int | None
+    return_errors: bool
+
+
 class MapCall(DurableCall[list[T]]):
     """``ctx.map``: a branch for each item, at most ``limit`` of them at once."""
 
@@ -73,15 +81,11 @@ class MapCall(DurableCall[list[T]]):
         cursor: Cursor,
         name: str,
         body: Callable[[Cursor, Any], Awaitable[Any]],
-        items: Iterable[Any],
-        limit: int | None,
-        return_errors: bool,
+        many: Many,
         where: str,
     ) -> None:
         self._body = body
-        self._items = list(items)
-        self._limit = limit
-        self._return_errors = return_errors
+        self._items, self._limit, self._return_errors = many
         super().__init__(execution, cursor, "map", name, where)
 
     async def _perform(self) -> list[T]:

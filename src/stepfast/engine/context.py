@@ -16,7 +16,7 @@ from typing import (
 )  # fmt: skip
 
 from ..errors import ContextMisuse
-from .branches import BranchCall, FirstCall, MapCall, check_runners, gather, to_await
+from .branches import BranchCall, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
@@ -204,9 +204,7 @@ class Context(ContextBase):
             self._cursor,
             name_of(function),
             lambda cursor, item: to_await(function, function(Context(execution, cursor), item)),
-            items,
-            limit,
-            return_errors,
+            Many(list(items), limit, return_errors),
             call_line(2),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from typing import (
     Any,
@@ -28,13 +28,13 @@ from .durable_call import call_line, step_key
 from .execution import Execution
 from .matching import PATCH, UNDO
 from .options import StepKeywords
-from .polling import UntilCall
+from .polling import Pace, UntilCall
 from .run_logging import OfRun
 from .scope import current_call
 from .signals import SignalCall
-from .signature import Shape, shape_of
+from .signature import shape_of
 from .sleeping import SleepCall
-from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
+from .step import NO_OPTIONS, StepFunction, StepOptions, Work, step_options
 from .step_call import StepCall
 from .transaction import TransactionCall
 from .unplaced import UnplacedCall
@@ -230,32 +230,28 @@ class ContextBase:
         execution, cursor = self._execution, self._cursor
         if type(target) is StepFunction and self._options is NO_OPTIONS and current_call.get() is None:
             execution.check_caller(cursor)
-            shape = target.shape
-            if len(shape.name) > execution.recorder.settings.max_name:
-                check_name(shape.name, "the name of a step", execution.recorder.settings.max_name)
-            return StepCall(execution, cursor, shape.name, target.function, shape, target.options, where, args, kwargs)
-        name, function, shape, options, args = self._described("ctx.step", target, args)
-        self._check_undo(options, name, args, kwargs)
-        return StepCall(execution, cursor, name, function, shape, options, where, args, kwargs)
+            if len(target.work.name) > execution.recorder.settings.max_name:
+                check_name(target.work.name, "the name of a step", execution.recorder.settings.max_name)
+            return StepCall(execution, cursor, target.work, where, args, kwargs)
+        work, args = self._described("ctx.step", target, args)
+        self._check_undo(work, args, kwargs)
+        return StepCall(execution, cursor, work, where, args, kwargs)
 
     def _make_transaction(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], where: str
     ) -> TransactionCall[Any]:
-        name, function, shape, options, args = self._described("ctx.transaction", target, args)
-        self._check_undo(options, name, args, kwargs)
-        return TransactionCall(
-            self._execution, self._cursor, name, function, shape, options, where, args, kwargs, "transaction"
-        )
+        work, args = self._described("ctx.transaction", target, args)
+        self._check_undo(work, args, kwargs)
+        return TransactionCall(self._execution, self._cursor, work, where, args, kwargs)
 
-    def _check_undo(self, options: StepOptions, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_undo(self, work: Work, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An undo that cannot take what it will be given is refused before the step is done. A replay only reads."""
-        if options.compensate is not None and not self._execution.replaying:
-            check_undo_call(options.compensate, name, args, kwargs)
+        undo = work.options.compensate
+        if undo is not None and not self._execution.replaying:
+            check_undo_call(undo, work.name, args, kwargs)
 
-    def _described(
-        self, what: str, target: Any, args: tuple[Any, ...]
-    ) -> tuple[str, Callable[..., Any], Shape, StepOptions, tuple[Any, ...]]:
-        """What is to be called, under which name, and how."""
+    def _described(self, what: str, target: Any, args: tuple[Any, ...]) -> tuple[Work, tuple[Any, ...]]:
+        """What is to be called, under which name, and how; and the arguments that are left for it."""
         execution, options = self._execution, self._options
         if current_call.get() is not None:
             self._check_caller(what)
@@ -279,7 +275,7 @@ class ContextBase:
             check_name(name, "the name of a step", execution.recorder.settings.max_name)
         elif name == "<lambda>":
             raise ContextMisuse(f'a lambda has no name to be recorded under; write {what}("a label", lambda: …)')
-        return name, function, shape, options, args
+        return Work(name, function, shape, options), args
 
     def _make_sleep(self, duration: float | timedelta, where: str) -> SleepCall:
         self._check("ctx.sleep")
@@ -303,11 +299,11 @@ class ContextBase:
         timeout: float | timedelta | None,
         where: str,
     ) -> UntilCall[Any]:
-        name, function, shape, options, args = self._described("ctx.wait_until", target, args)
-        self._check_undo(options, name, args, {})
+        work, args = self._described("ctx.wait_until", target, args)
+        self._check_undo(work, args, {})
         every_ms = max(1, _span(every, "every of ctx.wait_until") or 0)
-        limit = _span(timeout, "timeout of ctx.wait_until")
-        return UntilCall(self._execution, self._cursor, name, function, shape, options, where, args, every_ms, limit)
+        pace = Pace(every_ms, _span(timeout, "timeout of ctx.wait_until"))
+        return UntilCall(self._execution, self._cursor, work, where, args, pace)
 
     def _make_start(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> StartCall[Any]:
         self._check("ctx.start")

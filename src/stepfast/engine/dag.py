@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -32,6 +32,14 @@ class Skip:
 SKIP = Skip()
 
 
+class NodeCode(NamedTuple):
+    """The functions of one step."""
+
+    function: Callable[..., Any]
+    when: Callable[[Any], Any] | None = None
+    undo: Callable[[Any], Any] | None = None
+
+
 class NodeWorkflow(Workflow[Any, Any]):
     """The code of one step, as workers know it."""
 
@@ -39,21 +47,19 @@ class NodeWorkflow(Workflow[Any, Any]):
         self,
         dag: str,
         node: Node,
-        function: Callable[..., Any],
+        code: NodeCode,
         options: WorkflowOptions,
-        when: Callable[[Any], Any] | None = None,
-        undo: Callable[[Any], Any] | None = None,
         scope: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(function, DAG_STEP, f"{dag}/{node.name}", options, scope)
+        super().__init__(code.function, DAG_STEP, f"{dag}/{node.name}", options, scope)
         if self.takes_input:
             raise ConfigurationError(
                 f"step {node.name!r} of dag {dag!r} must take the context alone; the input is ctx.input"
             )
         self.dag = dag
         self.node = node
-        self.when = when
-        self.undo = undo
+        self.when = code.when
+        self.undo = code.undo
 
     def as_in(self, node: Node) -> NodeWorkflow | None:
         """The code for a run whose graph has this step so. What is a gate there asks, on the terms of that graph,
@@ -144,7 +150,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         needed = 1 if join == "any" else at_least
         node = Node(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
         options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)
-        return NodeWorkflow(self.name, node, function, options, when, said.compensate, scope)
+        return NodeWorkflow(self.name, node, NodeCode(function, when, said.compensate), options, scope)
 
     def approval(
         self,
@@ -271,7 +277,7 @@ def check_takes_context(function: object, option: str) -> None:
 
 def gate(dag: str, node: Node, queue: str | None) -> NodeWorkflow:
     """A human gate, as workers know it."""
-    return NodeWorkflow(dag, node, approval_handler(node), WorkflowOptions(queue, 1))
+    return NodeWorkflow(dag, node, NodeCode(approval_handler(node)), WorkflowOptions(queue, 1))
 
 
 def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,8 +16,7 @@ from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import time_given
 from .scope import current_call
-from .signature import Shape
-from .step import StepOptions
+from .step import Work
 from .step_call import StepCall, exited
 
 if TYPE_CHECKING:
@@ -40,27 +39,25 @@ class Checked(msgspec.Struct):
     """When the waiting began."""
 
 
+class Pace(NamedTuple):
+    """How often to ask, and for how long at most, in milliseconds."""
+
+    every_ms: int
+    timeout_ms: int | None
+
+
 class UntilCall(StepCall[T]):
     """``ctx.wait_until``: a step whose function is called until it answers with something true. The slot is free
     between two calls; a resume or a signal makes the next one due at once."""
 
     __slots__ = ("_every_ms", "_forgiven", "_next_at", "_raised", "_since", "_timeout_ms", "_wakes")
 
+    _kind = "wait_until"
+
     def __init__(
-        self,
-        execution: Execution,
-        cursor: Cursor,
-        name: str,
-        function: Callable[..., Any],
-        shape: Shape,
-        options: StepOptions,
-        where: str,
-        args: tuple[Any, ...],
-        every_ms: int,
-        timeout_ms: int | None,
+        self, execution: Execution, cursor: Cursor, work: Work, where: str, args: tuple[Any, ...], pace: Pace
     ) -> None:
-        self._every_ms = every_ms
-        self._timeout_ms = timeout_ms
+        self._every_ms, self._timeout_ms = pace
         self._raised: BaseException | None = None
         self._wakes = 0
         """The count of wakes that was known when the last check began."""
@@ -69,7 +66,7 @@ class UntilCall(StepCall[T]):
         """When the waiting began, on this process's clock."""
         self._forgiven = 0
         """How many tries had failed before the last answer: each check has its own retries."""
-        super().__init__(execution, cursor, name, function, shape, options, where, args, {}, "wait_until")
+        super().__init__(execution, cursor, work, where, args, {})
 
     async def _try_until_done(self) -> T:
         self._since = self._waits_since()

@@ -41,6 +41,18 @@ class StepOptions:
 NO_OPTIONS = StepOptions()
 
 
+class Work:
+    """What a step does: the function, under which name, what is known of it, and its options."""
+
+    __slots__ = ("function", "name", "options", "shape")
+
+    def __init__(self, name: str, function: Callable[..., Any], shape: Shape, options: StepOptions) -> None:
+        self.name = name
+        self.function = function
+        self.shape = shape
+        self.options = options
+
+
 class Undoable(NamedTuple):
     """A completed step that can be undone."""
 
@@ -78,6 +90,8 @@ class StepFunction(Generic[P, R]):
         self.function = function
         self.options = options
         self.shape = Shape(options.name or name_of(function), is_async(function), return_type(function, scope))
+        self.work = Work(self.shape.name, function, self.shape, options)
+        """As a plain call of it takes it; made once, because most calls are plain."""
         check_types({"the result": self.shape.returns}, "step", function)
         warn_if_types_are_lost(function)
 

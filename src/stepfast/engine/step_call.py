@@ -8,7 +8,7 @@ import contextvars
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..cancellation import seen
@@ -22,8 +22,8 @@ from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
 from .run_logging import tell_try
 from .scope import BlockingTry, current_call, current_try, wake
-from .signature import Shape, name_of
-from .step import StepOptions, Undoable
+from .signature import name_of
+from .step import Undoable, Work
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -38,8 +38,10 @@ EXITS = (SystemExit, KeyboardInterrupt)
 class StepCall(DurableCall[T]):
     """A call of ``ctx.step``: a function, tried until it has an outcome, which is then recorded."""
 
-    __slots__ = ("_args", "_arguments", "_calls", "_function", "_kwargs", "_last_error", "_options", "_shape", "draws")
+    __slots__ = ("_args", "_arguments", "_calls", "_kwargs", "_last_error", "_work", "draws")
 
+    _kind = STEP
+    """What its record says it is."""
     _last_error: str
     """What the last try ended with, if one has failed."""
     _forgiven = 0
@@ -51,25 +53,19 @@ class StepCall(DurableCall[T]):
         self,
         execution: Execution,
         cursor: Cursor,
-        name: str,
-        function: Callable[..., Any],
-        shape: Shape,
-        options: StepOptions,
+        work: Work,
         where: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        kind: str = STEP,
     ) -> None:
-        self._function = function
-        self._shape = shape
-        self._options = options
+        self._work = work
         self._args = args
         self._kwargs = kwargs
         self._calls = 0
         self.draws = 0
         """What the function has drawn of ``ctx.random()`` and ``ctx.uuid()`` in this try."""
         self._arguments: str | None = None
-        super().__init__(execution, cursor, kind, name, where)
+        super().__init__(execution, cursor, self._kind, work.name, where)
 
     def __str__(self) -> str:
         return f"the result of {self.kind} {self.name!r}"
@@ -101,10 +97,10 @@ class StepCall(DurableCall[T]):
     def _value(self, record: StepRecord) -> T:
         what = f"the recorded result of {self.kind} {self.name!r}"
         payloads = self._execution.recorder.payloads
-        value: T = payloads.decode(record.output or "null", self._shape.returns, record.format, what)
+        value: T = payloads.decode(record.output or "null", self._work.shape.returns, record.format, what)
         if self._execution.replaying and record.arguments is not None and record.format == FORMAT:
             self._compare_arguments(record.arguments)
-        if self._options.compensate is not None:
+        if self._work.options.compensate is not None:
             self._can_be_undone(value, record.seq)
         return value
 
@@ -119,7 +115,7 @@ class StepCall(DurableCall[T]):
         return step_failed(self.name, error, (self.branch, self.position))
 
     def _can_be_undone(self, value: Any, seq: int) -> None:
-        undo = self._options.compensate
+        undo = self._work.options.compensate
         assert undo is not None
         args, kwargs = (value, *self._args), self._kwargs
         if self._execution.replaying:  # the undo will be called when the code has gone on, and may have changed them
@@ -134,7 +130,7 @@ class StepCall(DurableCall[T]):
         return argument
 
     async def _try_until_done(self) -> T:
-        execution, options = self._execution, self._options
+        execution, options = self._execution, self._work.options
         settings = execution.recorder.settings
         failures = await self._earlier_failures() if execution.claimed.tries else 0
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
@@ -164,7 +160,7 @@ class StepCall(DurableCall[T]):
                 if type(self) is not StepCall:
                     return await self._done(result)
                 # The same as `_done`, written out for the plain step: a coroutine less on the hot path.
-                output, value = execution.recorder.payloads.round_trip(result, self._shape.returns, self)
+                output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
                 entry = self._made(status.COMPLETED, output)
                 await execution.record(entry)
                 if options.compensate is not None:
@@ -205,18 +201,20 @@ class StepCall(DurableCall[T]):
     # -- calling the function --------------------------------------------------------------------------------
 
     def _call(self) -> Awaitable[Any]:
-        if not self._shape.is_async:
+        if not self._work.shape.is_async:
             return self._call_in_thread()
-        call: Awaitable[Any] = self._function(*self._args, **self._kwargs)
-        return call if self._options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call, self)))
+        call: Awaitable[Any] = self._work.function(*self._args, **self._kwargs)
+        return (
+            call if self._work.options.timeout is None else self._bounded(asyncio.ensure_future(_no_exit(call, self)))
+        )
 
     async def _call_in_thread(self) -> Any:
         context, blocking = contextvars.copy_context(), BlockingTry()
         context.run(current_try.set, blocking)
-        call = functools.partial(context.run, self._function, *self._args, **self._kwargs)
+        call = functools.partial(context.run, self._work.function, *self._args, **self._kwargs)
         try:
             future = self._execution.recorder.run_in_thread(call)
-            result = await (future if self._options.timeout is None else self._bounded(future))
+            result = await (future if self._work.options.timeout is None else self._bounded(future))
         except BaseException:
             blocking.abandoned = True
             raise
@@ -224,7 +222,7 @@ class StepCall(DurableCall[T]):
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
         """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
-        waited, timer, timeout = {future}, None, self._options.timeout
+        waited, timer, timeout = {future}, None, self._work.options.timeout
         if timeout is not None:
             late = asyncio.get_running_loop().create_future()
             waited.add(late)
@@ -258,10 +256,10 @@ class StepCall(DurableCall[T]):
     async def _done(self, result: Any) -> T:
         """Record a result; the code gets it as a replay will see it."""
         execution = self._execution
-        output, value = execution.recorder.payloads.round_trip(result, self._shape.returns, self)
+        output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
         entry = self._made(status.COMPLETED, output)
         await execution.record(entry)
-        if self._options.compensate is not None:
+        if self._work.options.compensate is not None:
             self._can_be_undone(value, entry.seq)
         return value  # type: ignore[no-any-return]
 
@@ -283,7 +281,7 @@ class StepCall(DurableCall[T]):
         return self._made(status.WAITING, None, getattr(self, "_last_error", None)) if self._record is None else None
 
     def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:
-        undo = self._options.compensate
+        undo = self._work.options.compensate
         return self._entry(
             outcome,
             output,
@@ -306,7 +304,7 @@ class StepCall(DurableCall[T]):
     def _encoded_arguments(self) -> str | None:
         """The arguments for the activity log, where they are JSON; a log is no reason to fail a step."""
         recorder = self._execution.recorder
-        wanted = self._options.record_arguments
+        wanted = self._work.options.record_arguments
         if wanted is False or (wanted is None and not recorder.settings.record_arguments):
             return None
         if self._arguments is None and (self._args or self._kwargs):

@@ -19,6 +19,8 @@ class TransactionCall(StepCall[T]):
 
     __slots__ = ("_context",)
 
+    _kind = "transaction"
+
     def _call(self) -> Awaitable[Any]:
         return self._transact()
 
@@ -28,7 +30,7 @@ class TransactionCall(StepCall[T]):
         self._context = contextvars.copy_context()
         try:
             return await execution.recorder.errands.transact(
-                execution, address, self._inside, self._record_of, self._options.timeout
+                execution, address, self._inside, self._record_of, self._work.options.timeout
             )
         except LeaseLost:
             execution.lose()
@@ -37,10 +39,10 @@ class TransactionCall(StepCall[T]):
     def _inside(self, connection: Any) -> Any:
         """Called where the database wants it, perhaps in another thread: the code is still inside this step."""
         assert self._context is not None
-        return self._context.run(self._function, connection, *self._args, **self._kwargs)
+        return self._context.run(self._work.function, connection, *self._args, **self._kwargs)
 
     def _record_of(self, result: Any) -> StepDone:
-        output, _ = self._execution.recorder.payloads.round_trip(result, self._shape.returns, self)
+        output, _ = self._execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
         return self._made(status.COMPLETED, output)
 
     async def _done(self, result: Any) -> T:

@@ -15,7 +15,7 @@ from ..model import status
 from .cursor import Cursor
 from .matching import UNDO
 from .signature import shape_of
-from .step import StepFunction, StepOptions, Undoable
+from .step import StepFunction, StepOptions, Undoable, Work
 from .step_call import StepCall
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 UNDO_BRANCH = "~undo"
 """Where the records of undos are kept: at the number of the step they undo."""
+
+
+class UndoCall(StepCall[Any]):
+    """The undo of a step: a step that is known by what it undoes."""
+
+    __slots__ = ()
+
+    _kind = UNDO
 
 
 async def undo_all(execution: Execution, undoable: list[Undoable]) -> list[str]:
@@ -53,7 +61,8 @@ async def call_undo(
     function = undo.function if isinstance(undo, StepFunction) else undo
     shape = shape_of(function)
     try:
-        await StepCall(execution, cursor, shape.name, function, shape, options, item.line, item.args, item.kwargs, UNDO)
+        work = Work(shape.name, function, shape, options)
+        await UndoCall(execution, cursor, work, item.line, item.args, item.kwargs)
         return None
     except StepFailed as error:
         return f"undo {shape.name!r} of step {item.step!r}: {error.error_type}: {error.message}"
