@@ -17,7 +17,6 @@ from stepfast.store.postgres import PostgresStore
 from stepfast.store.postgres.arrays import know_arrays
 from stepfast.store.postgres.catalogue import SEARCH_PATH, qualify
 from stepfast.store.postgres.connections import Connector
-from stepfast.store.postgres.store import FILES
 from stepfast.store.statements import load_all, load_migrations
 from tests.support.engine import PATIENCE
 from tests.support.overloads import USED, overloads
@@ -34,7 +33,7 @@ THEIRS = '"$user", public'
 def texts() -> dict[str, str]:
     """Every statement as it is written, and every migration."""
     words = {"schema": '"stepfast"', "now": "clock_timestamp()", "standing": standing_columns()}
-    found = load_all(PACKAGE, FILES, words)
+    found = load_all(PACKAGE, words)
     return found | {name: text for _, name, text in load_migrations(PACKAGE)}
 
 

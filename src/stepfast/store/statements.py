@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import resources
 from itertools import pairwise
 
+FILES = (
+    "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
+    "transact.sql", "schema.sql",
+)  # fmt: skip
+"""Every database has its statements in files of these names."""
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
 _LISTS = ("runs", "runs_of_workflow", "runs_at_rest", "runs_tagged")
@@ -27,19 +32,19 @@ def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[
     return {name: fill(body, words).strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def load_all(package: str, files: Sequence[str], words: dict[str, str]) -> dict[str, str]:
+def load_all(package: str, words: dict[str, str]) -> dict[str, str]:
     """The statements of a store. Those that list runs, which the first file holds, are there twice: from the newest run
     back, and under a name of their own from the oldest on. A second store with the same words need not read them."""
-    return dict(_load_all(package, tuple(files), tuple(words.items())))
+    return dict(_load_all(package, tuple(words.items())))
 
 
 @functools.lru_cache(maxsize=16)
-def _load_all(package: str, files: tuple[str, ...], pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def _load_all(package: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     words = dict(pairs)
     statements = {
-        name: text for file in files for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
+        name: text for file in FILES for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
     }
-    turned = load_statements(package, files[0], words | _OLDEST_FIRST)
+    turned = load_statements(package, FILES[0], words | _OLDEST_FIRST)
     return statements | {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
 
 

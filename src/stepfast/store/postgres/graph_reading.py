@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...model.records import DagOutputs, NodeRow
 from .connections import Line
@@ -18,7 +17,7 @@ class GraphReader:
 
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run."""
-        return [_node(row) for row in await self._line.fetch(self._sql["nodes"], dag_id)]
+        return [NodeRow(*row) for row in await self._line.fetch(self._sql["nodes"], dag_id)]
 
     async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """Of dag runs: the input, and the outputs of steps completed at a time or after."""
@@ -38,10 +37,3 @@ class GraphReader:
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""
         text: str | None = (await self._line.fetch(self._sql["graph"], name, version, dag_id))[0]["graph"]
         return text
-
-
-def _node(row: Any) -> NodeRow:
-    values = dict(row)
-    values["id"] = str(values["id"])
-    values["worker"] = None if values["worker"] is None else str(values["worker"])
-    return NodeRow(**values)

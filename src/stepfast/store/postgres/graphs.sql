@@ -102,8 +102,8 @@ WHERE (SELECT true FROM {schema}.runs r WHERE r.dag_id = u.id AND r.started_at I
 
 -- name: nodes
 -- The steps of a dag run, in the order of their declaration.
-SELECT id, node AS name, status, reason, waiting_for, output, error, COALESCE(output_format, format) AS format, attempt,
-       visible_at, released_at, started_at, completed_at, worker
+SELECT id::text, node, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
+       visible_at, released_at, started_at, completed_at, worker::text
 FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
 
 -- name: dag_inputs

@@ -142,3 +142,8 @@ WHERE (p.status = 'cancelled' OR p.reason = 'cancelled')
 ORDER BY c.id
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;
+
+-- name: take_mail
+-- Mail that runs take, in the transaction that records that they did.
+DELETE FROM {schema}.mailbox m USING unnest($1::uuid[], $2::uuid[]) AS t(run_id, id)
+WHERE m.run_id = t.run_id AND m.id = t.id;

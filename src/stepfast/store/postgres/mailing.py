@@ -11,11 +11,9 @@ from msgspec.structs import replace
 from ...model.records import Asked, Look, Mail, Mailbox
 from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
-from ..flows.mailing import deliver, send
-from ..protocol import Delivery, holds_all, mailbox_full
+from ..protocol import holds_all, mailbox_full
 from .callers import Callers
 from .connections import Line
-from .driving import Driver
 
 
 class Mailroom:
@@ -24,18 +22,14 @@ class Mailroom:
     def __init__(
         self,
         looking: Line,
-        delivering: Line,
         statements: dict[str, str],
-        driver: Driver,
         callers: Callers,
         settings: Settings,
     ) -> None:
         self._settings = settings
         self._callers = callers
         self._looking = looking
-        self._delivering = delivering
         self._sql = statements
-        self._driver = driver
 
     async def look(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """One question for all of them."""
@@ -57,10 +51,6 @@ class Mailroom:
         return boxes
 
     # -- sending ---------------------------------------------------------------------------------------------
-
-    async def send(self, connection: Any, mail: Mail, again: bool) -> Asked:
-        """Put a signal into the box and wake the run, in one transaction."""
-        return await self._driver.run(connection, send(mail, again, self._most))
 
     async def send_within(self, connection: Any, mail: Mail) -> Asked:
         """Only insert it, in the sender's transaction."""
@@ -88,11 +78,6 @@ class Mailroom:
             raise mailbox_full(mail.run_id, self._most)
 
     # -- delivering ------------------------------------------------------------------------------------------
-
-    async def deliver(self, limit: int) -> Delivery:
-        """The oldest mail whose runs nobody holds just now."""
-        async with self._delivering.use() as connection:
-            return await self._driver.run(connection, deliver(limit))
 
 
 def _refusal(run: Any) -> Asked | None:

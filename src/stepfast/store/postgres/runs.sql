@@ -49,15 +49,15 @@ FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.work
 
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.
-SELECT id, status, reason, output, error, COALESCE(output_format, format) AS format FROM {schema}.runs
+SELECT id::text, status, reason, output, error, COALESCE(output_format, format) FROM {schema}.runs
 WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: run
 -- One run, for people.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
-       timeout_ms, deadline_ms, paused_at, dag_id
+SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
+       timeout_ms, deadline_ms, paused_at, dag_id::text
 FROM {schema}.runs WHERE id = $1;
 
 -- name: heir
@@ -71,20 +71,20 @@ WITH RECURSIVE chain AS (
            CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END
     FROM chain c JOIN {schema}.runs r ON r.id = c.next
 )
-SELECT id FROM chain ORDER BY n DESC LIMIT 1;
+SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
 
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
 -- out by passing null; the last two are spans of time by the server's clock. Large payloads are left out: fifty of the
 -- largest would be 800 MB.
-SELECT id, workflow, version, queue, status, reason, waiting_for,
+SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
        CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id, graph,
+       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
-FROM {schema}.runs
+FROM {schema}.runs r
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
   AND ($2::text IS NULL OR status = $2)
@@ -94,16 +94,16 @@ WHERE dag_id IS NULL
   AND ($6::text IS NULL OR key = $6)
   AND ($8::bigint IS NULL OR created_at >= {now} - $8)
   AND ($9::bigint IS NULL OR created_at < {now} - $9)
-ORDER BY id {direction} LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: runs_tagged
 -- The same, starting from a tag.
-SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
+SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        CASE WHEN octet_length(r.input) <= {listed} THEN r.input END AS input,
        CASE WHEN octet_length(r.output) <= {listed} THEN r.output END AS output, r.error, r.format,
-       r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
+       r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id::text, r.worker::text, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
-       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
+       r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id::text, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
@@ -120,7 +120,7 @@ ORDER BY t.run_id {direction} LIMIT $7;
 -- name: ids_between
 -- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
 -- Children of a run that is found itself are not meant either: their ids begin as its own does.
-SELECT r.id FROM {schema}.runs AS r
+SELECT r.id::text FROM {schema}.runs AS r
 WHERE r.id >= $1 AND r.id <= $2 AND r.dag_id IS NULL
   AND NOT EXISTS (SELECT FROM {schema}.runs AS p WHERE p.id = r.parent_id AND p.id >= $1 AND p.id <= $2)
 ORDER BY r.id LIMIT $3;
@@ -167,10 +167,11 @@ SELECT branch, position, name, attempt, number, status, arguments, output, error
 FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
 ORDER BY branch, position, attempt, number LIMIT $6;
 
--- name: put_definition
--- What the database knows of a workflow; the newest sight of a version makes it the current one.
+-- name: put_definitions
+-- What the database knows of workflows; the newest sight of a version makes it the current one.
 INSERT INTO {schema}.definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, {now}, {now})
+SELECT d.*, {now}, {now}
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS d
 ON CONFLICT (name, version) DO UPDATE
 SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
     graph = excluded.graph, seen_at = excluded.seen_at;

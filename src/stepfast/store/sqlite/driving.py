@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,11 +30,16 @@ def drive(database: sqlite3.Connection, sql: dict[str, str], flow: Flow[T]) -> T
 
 def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request) -> Any:
     if isinstance(request, Ask):
-        text, arguments = sql[request.name], [_value(argument) for argument in request.arguments]
-        return fetch_wide(database, text, arguments) if _WIDE in text else database.execute(text, arguments).fetchall()
+        return fetch(database, sql[request.name], request.arguments)
     if isinstance(request, Put):
         return execute_wide(database, sql[request.name], request.rows)
     return start(database, sql, request.runs) if isinstance(request, Start) else None
+
+
+def fetch(database: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> list[Any]:
+    """The rows that a question brings."""
+    values = [_value(argument) for argument in arguments]
+    return fetch_wide(database, text, values) if _WIDE in text else database.execute(text, values).fetchall()
 
 
 def _value(argument: Any) -> Any:

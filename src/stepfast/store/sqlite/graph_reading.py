@@ -1,4 +1,4 @@
-"""Reading dag runs on SQLite: their steps, and what these have put out."""
+"""Reading dag runs on SQLite: what their steps have put out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...model.records import DagOutputs, NodeRow
+from ...model.records import DagOutputs
 from .wide import fetch_wide
-
-
-def nodes(database: sqlite3.Connection, sql: dict[str, str], dag_id: str) -> list[NodeRow]:
-    """The steps of a dag run."""
-    return [NodeRow(*row) for row in database.execute(sql["nodes"], (dag_id,)).fetchall()]
 
 
 def dag_outputs(

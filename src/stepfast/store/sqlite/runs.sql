@@ -24,10 +24,11 @@ INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE 
 -- that is small, so that a key which is used again for something else can be told.
 SELECT id, CASE WHEN id <> ? AND length(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
--- name: outcome
--- How a run ended, if it has.
-SELECT id, status, reason, output, error, COALESCE(output_format, format) FROM {prefix}runs
-WHERE id = ? AND status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+-- name: outcomes
+-- Those of the given runs that have ended: one question for everybody who waits in a process.
+SELECT r.id, r.status, r.reason, r.output, r.error, COALESCE(r.output_format, r.format)
+FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
+WHERE r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
 
 -- name: run
 -- One run, for people.
@@ -186,10 +187,12 @@ SELECT seed FROM {prefix}runs WHERE id = ?;
 -- All values that a run lets others read.
 SELECT key, value, format FROM {prefix}run_values WHERE run_id = ? ORDER BY key;
 
--- name: put_definition
--- What the database knows of a workflow; the newest sight of a version makes it the current one.
+-- name: put_definitions
+-- What the database knows of workflows; the newest sight of a version makes it the current one.
 INSERT INTO {prefix}definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, {now}, {now})
+WITH d(name, version, kind, queue, options, input_schema, graph) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
+SELECT d.*, {now}, {now} FROM d
+WHERE true
 ON CONFLICT (name, version) DO UPDATE
 SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
     graph = excluded.graph, seen_at = excluded.seen_at;

@@ -1,4 +1,4 @@
--- Mailboxes, operators' wishes, and what runs are to each other. All but the two looks into mailboxes run in the writer's
+-- Mailboxes: what is sent to a run, and how it reaches the run. All but the looks into mailboxes run in the writer's
 -- transaction: what was looked at is still so when it is changed.
 
 -- name: counters
@@ -127,10 +127,6 @@ FROM parent CROSS JOIN {prefix}runs AS c ON c.parent_id = parent.id
 WHERE c.parent_id IS NOT NULL AND c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS NOT 'continued'
   AND c.reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = parent.id AND mail IS NOT NULL)
 ON CONFLICT DO NOTHING;
-
--- name: name_mail
--- Which mail a record took, so that a sender who asks again does not send it twice.
-UPDATE {prefix}steps SET mail = ? WHERE run_id = ? AND branch = ? AND position = ?;
 
 -- name: was_taken
 -- Whether a signal was taken before: asked only by a sender whose reply was lost.

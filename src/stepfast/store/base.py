@@ -1,0 +1,255 @@
+"""What every store does alike: it names a statement or a flow, and makes values of what comes back.
+
+A database adds how a question is asked (``_fetch``), and how a flow is driven: for whoever calls (``_drive``), or over
+the connection of the sweeper (``_sweep``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..model.records import (
+    NO_CALL,
+    ActivityRow,
+    Asked,
+    CallKey,
+    Definition,
+    Lane,
+    Mail,
+    NodeRow,
+    Outcome,
+    ProgressRow,
+    RunRow,
+    StepRecord,
+    WorkerInfo,
+)
+from ..model.tags import read_tags
+from ..settings import Settings
+from .flows import mailing, operating, sweeping
+from .flows.requests import Flow, T, put
+from .protocol import Delivery, Promotion, Reaping
+
+
+class Filters(NamedTuple):
+    """What a list of runs is narrowed by; None: not by that."""
+
+    workflow: str | None
+    status: str | None
+    queue: str | None
+    before: str | None
+    reason: str | None
+    key: str | None
+    limit: int
+    since: int | None
+    older: int | None
+    tag: str | None
+
+
+class BaseStore:
+    """The part of the store's protocol that is the same on every database."""
+
+    _settings: Settings
+
+    # -- what a database adds --------------------------------------------------------------------------------
+
+    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
+        """The rows that a question brings; a list among the arguments is a column of many values."""
+        raise NotImplementedError
+
+    async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """Drive a flow, which is made when it begins, because it may have to begin again."""
+        raise NotImplementedError
+
+    async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        """The same, for the duties of a sweeper."""
+        raise NotImplementedError
+
+    async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
+        """A page of a list of runs."""
+        raise NotImplementedError
+
+    # -- definitions -----------------------------------------------------------------------------------------
+
+    async def put_definitions(self, definitions: Sequence[Definition]) -> None:
+        """In the order of their names, so that two processes never wait for each other in a circle."""
+        ordered = sorted(definitions, key=lambda d: d.name)
+        rows = [(d.name, d.version, d.kind, d.queue, d.options, d.input_schema, d.graph) for d in ordered]
+        await self._drive(put, "put_definitions", rows)
+
+    async def definitions(self) -> list[Definition]:
+        """The current definition of each workflow."""
+        return [Definition(*row) for row in await self._fetch("definitions")]
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
+        """Those of the runs that have ended."""
+        return [Outcome(*row) for row in await self._fetch("outcomes", list(ids))]
+
+    async def heir(self, run_id: str) -> str:
+        """The last of the runs that one went on as; itself, if it did not."""
+        rows = await self._fetch("heir", run_id)
+        return str(rows[0][0]) if rows else run_id
+
+    async def run(self, run_id: str) -> RunRow | None:
+        """One run, as its row says."""
+        rows = await self._fetch("run", run_id)
+        return _run_row(rows[0]) if rows else None
+
+    async def runs(
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        tag: str | None = None,
+        reason: str | None = None,
+        key: str | None = None,
+        before: str | None = None,
+        limit: int = 50,
+        since_ms: int | None = None,
+        older_ms: int | None = None,
+        oldest_first: bool = False,
+    ) -> list[RunRow]:
+        """A page of the list of runs."""
+        filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
+        return [_run_row(row) for row in await self._page(filters, oldest_first)]
+
+    async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
+        """Ids of runs from the one to the other."""
+        return [row[0] for row in await self._fetch("ids_between", first, last, limit)]
+
+    async def unread(self, run_id: str, limit: int = 20) -> list[tuple[str, int]]:
+        """Signals that a run has not taken."""
+        return [(row[0], row[1]) for row in await self._fetch("unread", run_id, limit)]
+
+    async def awaited(self, run_id: str, signal: str) -> list[str | None]:
+        """The plans of open waits for a signal."""
+        return [row[0] for row in await self._fetch("awaited", run_id, signal)]
+
+    async def steps(self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000) -> list[StepRecord]:
+        """A page of recorded outcomes."""
+        return [StepRecord(*row) for row in await self._fetch("steps", run_id, *after, limit)]
+
+    async def progress(self, run_id: str) -> list[ProgressRow]:
+        """What is under way in a run."""
+        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+
+    async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
+        """A page of the calls of a run."""
+        return [ActivityRow(*row) for row in await self._fetch("activity", run_id, *after, limit)]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker that is known."""
+        return [_worker_info(row) for row in await self._fetch("workers")]
+
+    async def suspects(self) -> list[tuple[str, str, int]]:
+        """How many runs that workers have died with are ready."""
+        return [tuple(row) for row in await self._fetch("count_suspects")]
+
+    async def nodes(self, dag_id: str) -> list[NodeRow]:
+        """The steps of a dag run."""
+        return [NodeRow(*row) for row in await self._fetch("nodes", dag_id)]
+
+    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
+        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
+        [(text,)] = await self._fetch("graph", name, version, dag_id)
+        return None if text is None else str(text)
+
+    async def value(self, run_id: str, key: str) -> tuple[str, int] | None:
+        """A value that the run lets others read."""
+        rows = await self._fetch("value", run_id, key)
+        return tuple(rows[0]) if rows else None
+
+    async def values(self, run_id: str) -> list[tuple[str, str, int]]:
+        """All values that the run lets others read, by key."""
+        return [tuple(row) for row in await self._fetch("values", run_id)]
+
+    async def seed(self, run_id: str) -> str | None:
+        """The secret of a run."""
+        rows = await self._fetch("seed", run_id)
+        return rows[0][0] if rows else None
+
+    # -- operators and senders -------------------------------------------------------------------------------
+
+    async def retry(self, run_id: str) -> set[Lane] | None:
+        """Queue a failed or cancelled run again."""
+        return await self._drive(operating.retry_run, run_id)
+
+    async def send(self, mail: Mail, again: bool = False) -> Asked:
+        """Put a signal into a run's mailbox and wake the run."""
+        return await self._drive(mailing.send, mail, again, self._settings.max_signals)
+
+    async def cancel(self, run_id: str) -> Asked:
+        """End a run, begin its undoing, or mark it."""
+        return await self._drive(operating.cancel_run, run_id)
+
+    async def pause(self, run_id: str) -> Asked:
+        """Hold a run, or mark it."""
+        return await self._drive(operating.pause_run, run_id)
+
+    async def resume(self, run_id: str) -> Asked:
+        """Let a held run go on, or take the mark back."""
+        return await self._drive(operating.resume_run, run_id)
+
+    # -- workers ---------------------------------------------------------------------------------------------
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """A worker comes to life."""
+        row = (
+            worker.id, worker.host, worker.pid, None if worker.queues is None else _json(worker.queues),
+            _json(worker.workflows), worker.concurrency, worker.lease_ms, _json(worker.modules), worker.process,
+        )  # fmt: skip
+        await self._drive(put, "register", [row])
+
+    async def worker_state(self, worker: str, state: str) -> None:
+        """A worker says it is stopping."""
+        await self._drive(put, "worker_state", [(worker, state)])
+
+    async def unregister(self, worker: str) -> None:
+        """A worker leaves in good order; what still names it goes back into the queue."""
+        await self._drive(sweeping.unregister, worker)
+
+    async def expire(self, workers: Sequence[str]) -> None:
+        """The leases of these workers are over."""
+        await self._drive(put, "expire", [(worker,) for worker in workers])
+
+    async def deliver(self, limit: int) -> Delivery:
+        """Take mail that was only inserted to its runs."""
+        return await self._sweep(mailing.deliver, limit)
+
+    async def give_back(self, worker: str, held: Sequence[tuple[str, int]]) -> None:
+        """Put runs back into the queue at once."""
+        await self._sweep(sweeping.give_back_held, worker, held)
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make due sleepers ready; end what is late."""
+        return await self._sweep(sweeping.promote, limit)
+
+    async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
+        """Bury dead workers, and give back what they held."""
+        return await self._sweep(sweeping.reap, worker, limit, max_losses, silent)
+
+
+def _run_row(row: Sequence[Any]) -> RunRow:
+    """The columns come in the order of the fields."""
+    run = RunRow(*row)
+    run.tags = read_tags(None if run.tags is None else str(run.tags))
+    run.ready, run.undoing, run.large_output = bool(run.ready), bool(run.undoing), bool(run.large_output)
+    return run
+
+
+def _worker_info(row: Sequence[Any]) -> WorkerInfo:
+    """The columns come in the order of the fields."""
+    worker = WorkerInfo(*row)
+    worker.queues = None if row[3] is None else msgspec.json.decode(row[3])
+    worker.workflows = msgspec.json.decode(row[4])
+    worker.modules = msgspec.json.decode(str(worker.modules))
+    return worker
+
+
+def _json(value: Mapping[str, str] | Sequence[str]) -> str:
+    return msgspec.json.encode(value).decode()

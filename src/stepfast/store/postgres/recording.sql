@@ -1,0 +1,132 @@
+-- The journal: what workers record of their runs. Every statement here is hot; a test looks at the plan of each on a full
+-- table.
+
+-- name: flush
+-- The journal's usual freight in one round trip: completed steps of the main line, tried once, and completed runs. The
+-- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
+-- pass the fence, or a position was recorded before, or the server is not the one we know ($15), the division by zero
+-- undoes it all, and the batch is written statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
+-- TRUE` keeps the IN a hashed subplan rather than a join, and `IS NOT DISTINCT FROM` keeps the fence from looking
+-- through all that the worker holds, by the index on worker, for each of its rows. Columns come as texts (columns.py);
+-- `given` is asked by subqueries and not joined, for a join would carry all of it along with each row of the fence.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now
+), given AS MATERIALIZED (
+    SELECT $2::text::uuid[] AS runs, $3::text::integer[] AS claims, $11::text::uuid[] AS ended
+), fence AS MATERIALIZED (
+    SELECT r.id, r.claim, r.asked
+    FROM unnest((SELECT array_cat(runs, ended) FROM given),
+                (SELECT array_cat(claims, $12::text::integer[]) FROM given)) AS f(id, claim)
+    JOIN {schema}.runs r ON r.id = f.id
+    WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim
+    ORDER BY r.id
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), recorded AS (
+    INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, arguments, attempts,
+                                line, format, started_at, completed_at)
+    SELECT s.run_id, s.claim, '', s.position, s.seq, s.name, 'step', 'completed', s.output, s.arguments, 1, s.line,
+           $14::smallint, clock.now - s.duration, clock.now
+    FROM unnest((SELECT runs FROM given), (SELECT claims FROM given), $4::text::integer[], $5::text::integer[],
+                string_to_array($6, chr(31), chr(30)), string_to_array($7, chr(31), chr(30)),
+                string_to_array($8, chr(31), chr(30)), string_to_array($9, chr(31), chr(30)), $10::text::bigint[])
+         AS s(run_id, claim, position, seq, name, output, arguments, line, duration)
+    CROSS JOIN clock
+    WHERE (s.run_id IN (SELECT id FROM fence)) IS TRUE
+    ON CONFLICT (run_id, branch, position) DO NOTHING
+    RETURNING 1
+), completed AS (
+    UPDATE {schema}.runs r
+    SET status = 'completed', output = c.output, output_format = $14::smallint, error = NULL, reason = NULL,
+        worker = NULL, token = NULL, asked = NULL, losses = 0, completed_at = (SELECT now FROM clock)
+    FROM unnest((SELECT ended FROM given), string_to_array($13, chr(31), chr(30))) AS c(id, output)
+    WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
+    RETURNING 1
+), counts AS (
+    SELECT (SELECT count(*) FROM fence) AS fenced, (SELECT count(*) FROM recorded) AS recorded,
+           (SELECT count(*) FROM completed) AS completed, cardinality(runs) AS steps, cardinality(ended) AS ends
+    FROM given
+)
+SELECT (SELECT now FROM clock) / CASE WHEN fenced = steps + ends AND recorded = steps AND completed = ends
+                                           AND COALESCE($15::bigint = {server}, true)
+                                      THEN 1 ELSE 0 END AS now_ms,
+       (SELECT array_agg(id) FROM fence WHERE asked IS NOT NULL) AS asked_ids,
+       (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
+FROM counts;
+
+-- name: stored
+-- How much is stored of runs, as one number each: an open record counts one, an outcome two.
+SELECT u.id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
+FROM unnest($1::uuid[]) AS u(id) LEFT JOIN {schema}.steps s ON s.run_id = u.id
+GROUP BY u.id;
+
+-- name: still_ours
+-- Of runs that did not pass the fence: which are ours all the same, and were only locked?
+SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim;
+
+-- name: record_steps
+-- Outcomes of steps whose runs passed the fence in this transaction. An open record (`waiting`) is replaced by the
+-- outcome, whoever made it, and by nothing else: what was decided once stays decided, and an outcome is final.
+INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+                            line, format, undo, mail, started_at, completed_at)
+SELECT DISTINCT ON (s.run_id, s.branch, s.position)
+       s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
+       s.attempts, s.line, s.format, s.undo, s.mail, $18::bigint - s.duration, $18::bigint
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
+            $9::text[], $10::text[], $11::text[], $12::integer[], $13::bigint[], $14::text[], $15::smallint[],
+            $16::text[], $17::uuid[]) WITH ORDINALITY
+     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line,
+          format, undo, mail, n)
+ORDER BY s.run_id, s.branch, s.position, (s.status = 'waiting'), s.n
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
+    output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, mail = excluded.mail,
+    started_at = excluded.started_at, completed_at = excluded.completed_at
+WHERE steps.status = 'waiting' AND excluded.status <> 'waiting';
+
+-- name: foreign_steps
+-- Runs in which one of these positions has an outcome recorded under another claim: their history is not what we
+-- believe.
+SELECT DISTINCT s.run_id FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
+JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
+WHERE s.claim <> u.claim AND s.status <> 'waiting';
+
+-- name: own_steps
+-- Which of these positions were recorded under their very claim: written before, by a flush whose reply was lost.
+SELECT s.run_id, s.branch, s.position
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
+JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
+WHERE s.claim = u.claim;
+
+-- name: set_values
+-- Values that runs let others read; the latest wins.
+INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
+SELECT DISTINCT ON (v.run_id, v.key) v.run_id, v.key, v.value, v.format, $5::bigint
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY AS v(run_id, key, value, format, n)
+ORDER BY v.run_id, v.key, v.n DESC
+ON CONFLICT (run_id, key) DO UPDATE
+SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
+
+-- name: record_tries
+-- Failed tries, before the next one begins, and when that is due.
+INSERT INTO {schema}.tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
+                            started_at, completed_at, due_at)
+SELECT t.run_id, t.claim, t.branch, t.position, t.attempt, t.number, t.name, t.error, t.arguments, t.format,
+       $13::bigint - t.duration, $13::bigint, CASE WHEN t.retry > 0 THEN $13::bigint + t.retry END
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::text[],
+            $9::text[], $10::bigint[], $11::smallint[], $12::bigint[])
+     AS t(run_id, claim, branch, position, attempt, number, name, error, arguments, duration, format, retry)
+ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
+
+-- name: record_progress
+-- What long steps are doing; the latest word wins, and a later one without details keeps those of an earlier.
+INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
+SELECT DISTINCT ON (p.run_id, p.branch, p.position)
+       p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, $9::bigint - p.since, $9::bigint
+FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::smallint[]) WITH ORDINALITY
+     AS p(run_id, branch, position, name, detail, data, since, format, n)
+ORDER BY p.run_id, p.branch, p.position, (p.detail IS NULL AND p.data IS NULL), p.n DESC
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET name = excluded.name, updated_at = excluded.updated_at,
+    detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);

@@ -1,0 +1,54 @@
+-- Claims: a worker takes runs, and the histories that come along. What is chosen is still so when it is taken: nobody comes
+-- in between two statements of the writer.
+
+-- name: ready
+-- The first runs of one lane, oldest first. Whether a run expired unclaimed is asked here too, because the sweep that
+-- ends it may be late. The marks of the protocol are not needed: a row that left the line leaves nothing to walk over.
+SELECT json_group_array(json_array(place, row, version, size)) FROM (
+    SELECT place, rowid AS row, version, {size}(input) AS size FROM {prefix}runs
+    WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
+      AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
+      AND (deadline_at IS NULL OR deadline_at > {now})
+    ORDER BY place LIMIT ?
+);
+
+-- name: suspects
+-- Runs that workers have died with, in the order in which they are taken: those with the fewest losses first, so that the
+-- likely innocent are not kept waiting nor taken along by a likely culprit.
+SELECT losses, place, rowid, version, workflow, queue, {size}(input) FROM {prefix}runs
+WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at > {now})
+ORDER BY losses, priority DESC, place;
+
+-- name: count_suspects
+-- How many of them stand in line, by queue and workflow.
+SELECT queue, workflow, count(*) FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2
+GROUP BY queue, workflow ORDER BY queue, workflow;
+
+-- name: take
+-- Hand runs to a worker: a new claim number each, and out of the line. Here and everywhere a run that is being undone has
+-- the one status 'compensating', whether it stands in line, is executed or waits.
+WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+    visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now})
+FROM picked AS p WHERE r.rowid = p.row;
+
+-- name: taken
+-- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
+SELECT json_group_array(json_array(
+    rowid, id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, node, graph,
+    released_at, failing, reason, seed))
+FROM {prefix}runs WHERE worker = ? AND token = ?;
+
+-- name: history
+-- The first records of a claimed run; the reader stops when it has enough.
+SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
+       undo
+FROM {prefix}steps WHERE run_id = ? ORDER BY branch, position;
+
+-- name: history_tries
+-- Failed tries of the present attempt, so that a step which waited for its retry knows how many it has had, and
+-- when the next is due if something else woke the run before.
+SELECT branch, position, count(*), COALESCE(max(due_at), 0) FROM {prefix}tries
+WHERE run_id = ? AND attempt = ? AND position >= 0 GROUP BY branch, position;

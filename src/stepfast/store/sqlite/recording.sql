@@ -1,0 +1,66 @@
+-- The journal: what workers record of their runs, in the writer's transaction.
+
+-- name: held_all
+-- The same as one row, for the fence of a flush.
+SELECT json_group_array(json_array(id, claim, asked)) FROM {prefix}runs WHERE worker = ?;
+
+-- name: held_run
+-- The same for one run, for flushes that carry few.
+SELECT claim, asked FROM {prefix}runs WHERE id = ? AND worker = ?;
+
+-- name: record_step
+-- The outcome of a step whose run passed the fence, or what was decided when it began (status 'waiting'). What is open is
+-- replaced by the outcome, and by nothing else. Any other place already taken is looked at afterwards.
+INSERT INTO {prefix}steps AS s (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
+                                line, format, undo, started_at, completed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
+    output = excluded.output, error = excluded.error, arguments = excluded.arguments, attempts = excluded.attempts,
+    line = excluded.line, format = excluded.format, undo = excluded.undo, started_at = excluded.started_at,
+    completed_at = excluded.completed_at
+WHERE s.status = 'waiting' AND excluded.status <> 'waiting';
+
+-- name: foreign_step
+-- Whether a place was taken under another claim: then the history is not what its owner believes. An open record belongs
+-- to whoever holds the run.
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim <> ? AND status <> 'waiting';
+
+-- name: made_before
+-- Whether this very record was made before: (run, claim, branch, position).
+SELECT 1 FROM {prefix}steps WHERE run_id = ? AND claim = ? AND branch = ? AND position = ?;
+
+-- name: set_value
+-- A value that the run lets others read; the latest wins.
+INSERT INTO {prefix}run_values (run_id, key, value, format, updated_at)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (run_id, key) DO UPDATE
+SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
+
+-- name: record_try
+-- A failed try, before the next one begins.
+INSERT INTO {prefix}tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
+                           started_at, completed_at, due_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: record_progress
+-- What a long step is doing; the latest word wins, and a later one without details keeps those of an earlier.
+INSERT INTO {prefix}progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, branch, position) DO UPDATE
+SET name = excluded.name, updated_at = excluded.updated_at,
+    detail = COALESCE(excluded.detail, detail), data = COALESCE(excluded.data, data);
+
+-- name: complete
+-- A run that has its result: the usual end, kept apart from the other moves because it is the hot one.
+WITH c(id, output, format, now) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = 'completed', output = c.output, output_format = c.format, reason = NULL, error = NULL, waiting_for = NULL,
+    forget = NULL, worker = NULL, token = NULL, asked = NULL, awaits = NULL, held_due = NULL, losses = 0,
+    completed_at = c.now
+FROM c WHERE r.id = c.id;
+
+-- name: name_mail
+-- Which mail a record took, so that a sender who asks again does not send it twice.
+UPDATE {prefix}steps SET mail = ? WHERE run_id = ? AND branch = ? AND position = ?;
