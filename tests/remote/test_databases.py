@@ -10,6 +10,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError
 from stepfast.remote import RemoteWorker, SqlTransport, Task
+from stepfast.remote.database import located, open_database
 from stepfast.remote.transport_url import mysql_options, parse_transport_url
 from stepfast.settings import Settings
 from tests.remote.scene import quick_worker, result_of
@@ -199,3 +200,20 @@ def test_handlers_that_could_never_be_called_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="must be a function"):
         worker.handle("nothing")(None)  # type: ignore[type-var]
     assert worker.handlers == ["echo"]
+
+
+@pytest.mark.parametrize("count", [8, 300])
+async def test_a_claim_locks_no_more_than_it_takes(url: str, tables: Tables, count: int) -> None:
+    """A server that sorts before it takes the first few would lock them all, and the next worker would find nothing."""
+    async with SqlTransport(url) as transport:
+        await transport.dispatch([Task(f"run:{n}", "run", n, "echo", "echo", "null") for n in range(count)])
+    database = open_database(located(url, None, "durable"), Settings())
+    await database.open()
+    try:
+        async with database.transaction() as one, database.transaction() as other:
+            first = await one.fetch("due", grp="echo", lease=30_000, most=3)
+            second = await other.fetch("due", grp="echo", lease=30_000, most=3)
+            assert len(first) == len(second) == 3
+            assert not {row[0] for row in first} & {row[0] for row in second}
+    finally:
+        await database.close()
