@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from .announcing import announce_database, announce_namesakes
 from .checking import CheckedRun, Checker
@@ -130,7 +130,7 @@ class Stepfast:
         *,
         key: str | None = None,
         connection: Any = None,
-        **options: Any,
+        **options: Unpack[ChildKeywords],
     ) -> Run[Any]:
         """Start a run; when this returns, it is committed and will not be lost.
 
@@ -170,7 +170,7 @@ class Stepfast:
         *,
         keys: Sequence[str] | None = None,
         connection: Any = None,
-        **options: Any,
+        **options: Unpack[ChildKeywords],
     ) -> list[Run[Any]]:
         """Start a run for each input: one statement, all or none. ``keys`` gives each its key."""
         refuse_in_workflow("app.start_many", "ctx.start")
@@ -210,7 +210,7 @@ class Stepfast:
     ) -> tuple[list[NewRun], Any]:
         """What a run starts as its child: checked as any start."""
         refuse_unknown("ctx.start", options, ChildKeywords.__annotations__)
-        plan = await self._planner.plan(await self._connect(), workflow, options)
+        plan = await self._planner.plan(await self._connect(), workflow, cast(ChildKeywords, options))
         return plan.runs(parent.reply_to, input, parent=parent), plan.output_type
 
     # -- reading -----------------------------------------------------------------------------------------------------

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from .engine.dag import Dag
-from .engine.options import Seconds
+from .engine.options import ChildKeywords, Seconds
 from .engine.workflow import Workflow, check_attempts
 from .errors import ConfigurationError, InvalidInput, UnknownWorkflow
 from .model.backoff import moment, seconds
@@ -70,7 +69,7 @@ class Planner:
         self._settings = settings
 
     async def plan(
-        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: dict[str, Any], joins: bool = False
+        self, connected: Connected, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool = False
     ) -> Plan:
         """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
         connection may be the only one there is, so that nothing may be waited for."""
@@ -85,7 +84,7 @@ class Planner:
             await connected.store_definitions([code])
         if graph is not None:
             _refuse_for_dag(code.name, options)
-        shape = self._shape(code.name, code.version, code.queue, code.options.deadline, options)
+        shape = self._shape(Declared(code.name, code.version, code.queue, code.options.deadline), options)
 
         def encode(value: Any) -> str:
             if not code.takes_input:
@@ -103,14 +102,14 @@ class Planner:
             raise UnknownWorkflow(workflow.name, list(self._workflows))
         return workflow
 
-    def _plan_by_name(self, definition: Definition, options: dict[str, Any]) -> Plan:
+    def _plan_by_name(self, definition: Definition, options: ChildKeywords) -> Plan:
         """A trigger without the code: checked against the stored definition."""
         name = definition.name
         if definition.graph is not None:
             _refuse_for_dag(name, options)
         declared = msgspec.json.decode(definition.options)
         schema = None if definition.input_schema is None else msgspec.json.decode(definition.input_schema)
-        shape = self._shape(name, definition.version, definition.queue, declared.get("deadline"), options)
+        shape = self._shape(Declared(name, definition.version, definition.queue, declared.get("deadline")), options)
 
         def encode(value: Any) -> str:
             if not declared.get("takes_input", True):
@@ -125,55 +124,49 @@ class Planner:
 
         return Plan(shape, encode, Any, None if definition.graph is None else Graph.from_text(definition.graph))
 
-    def _shape(
-        self, workflow: str, version: str, own_queue: str, own_deadline: float | None, options: dict[str, Any]
-    ) -> RunShape:
-        format_ = self._payloads.format
-        return _shape(workflow, version, own_queue, own_deadline, format_, self._settings, **options)
+    def _shape(self, declared: Declared, given: ChildKeywords) -> RunShape:
+        """What the rows of a start have in common: what was given, and else what is declared."""
+        _check_start(given)
+        queue, deadline, at = given.get("queue"), given.get("deadline"), given.get("at")
+        limit, longest = (
+            declared.deadline if deadline is None else seconds(deadline, "deadline"),
+            self._settings.max_name,
+        )
+        return RunShape(
+            declared.name,
+            declared.version,
+            declared.queue if queue is None else check_queue(queue, longest),
+            given.get("priority", 0),
+            _milliseconds(given.get("delay"), "delay") or 0,
+            None if at is None else moment(at, "at"),
+            _milliseconds(given.get("expires_in"), "expires_in"),
+            None if limit is None else int(limit * 1000),
+            given.get("max_attempts"),
+            _milliseconds(given.get("timeout"), "timeout"),
+            tuple(dict.fromkeys(check_name(tag, "a tag", longest) for tag in given.get("tags", ()))),
+            format=self._payloads.format,
+        )
 
 
-def _shape(
-    workflow: str,
-    version: str,
-    own_queue: str,
-    own_deadline: float | None,
-    format_: int,
-    settings: Settings,
-    *,
-    queue: str | None = None,
-    priority: int = 0,
-    delay: Seconds | None = None,
-    at: datetime | None = None,
-    expires_in: Seconds | None = None,
-    deadline: Seconds | None = None,
-    max_attempts: int | None = None,
-    timeout: Seconds | None = None,
-    tags: Sequence[str] = (),
-) -> RunShape:
-    """What the rows of a start have in common, from its checked options."""
+class Declared(NamedTuple):
+    """What the code, or its definition, says of every run."""
+
+    name: str
+    version: str
+    queue: str
+    deadline: float | None
+
+
+def _check_start(given: ChildKeywords) -> None:
+    """What cannot work is refused, whichever workflow is started."""
+    priority, tags = given.get("priority", 0), given.get("tags", ())
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MAX_PRIORITY:
         raise ConfigurationError(f"priority must be a whole number, not {priority!r}")
-    if delay is not None and at is not None:
+    if given.get("delay") is not None and given.get("at") is not None:
         raise ConfigurationError("a start takes delay or at, not both")
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags must be a list of strings, not {tags!r}")
-    check_attempts(max_attempts)
-    limit = own_deadline if deadline is None else seconds(deadline, "deadline")
-    return RunShape(
-        workflow,
-        version,
-        own_queue if queue is None else check_queue(queue, settings.max_name),
-        priority,
-        0 if delay is None else _milliseconds(delay, "delay") or 0,
-        None if at is None else moment(at, "at"),
-        _milliseconds(expires_in, "expires_in"),
-        None if limit is None else int(limit * 1000),
-        max_attempts,
-        _milliseconds(timeout, "timeout"),
-        tuple(dict.fromkeys(check_name(tag, "a tag", settings.max_name) for tag in tags)),
-        None,
-        format_,
-    )
+    check_attempts(given.get("max_attempts"))
 
 
 def told_otherwise(runs: Sequence[NewRun], payloads: Payloads) -> list[str]:
@@ -196,7 +189,7 @@ def _milliseconds(value: Seconds | None, what: str) -> int | None:
     return None if value is None else int(seconds(value, what) * 1000)
 
 
-def _refuse_for_dag(name: str, options: dict[str, Any]) -> None:
+def _refuse_for_dag(name: str, options: ChildKeywords) -> None:
     """Options that belong to each step of a dag, and would have no effect on its run."""
     for option in ("max_attempts", "timeout"):
         if options.get(option) is not None:

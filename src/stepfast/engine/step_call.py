@@ -9,7 +9,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..cancellation import seen
 from ..errors import DatabaseRefused, PayloadError, RecordedError, StepTimeout, sentence
@@ -130,10 +130,8 @@ class StepCall(DurableCall[T]):
         return argument
 
     async def _try_until_done(self) -> T:
-        execution, options = self._execution, self._work.options
-        settings = execution.recorder.settings
+        execution = self._execution
         failures = await self._earlier_failures() if execution.claimed.tries else 0
-        allowed = 1 + (settings.retries if options.retries is None else options.retries)
         while True:
             if execution.closed is not None:
                 raise execution.closed  # the attempt ended while this step waited: no further try
@@ -163,7 +161,7 @@ class StepCall(DurableCall[T]):
                 output, value = execution.recorder.payloads.round_trip(result, self._work.shape.returns, self)
                 entry = self._made(status.COMPLETED, output)
                 await execution.record(entry)
-                if options.compensate is not None:
+                if self._work.options.compensate is not None:
                     self._can_be_undone(value, entry.seq)
                 return value  # type: ignore[no-any-return]
             except (Exception, asyncio.CancelledError) as error:
@@ -171,18 +169,24 @@ class StepCall(DurableCall[T]):
                     raise execution.closed from None
                 if isinstance(error, asyncio.CancelledError) and being_cancelled():
                     raise
-                if isinstance(error, DatabaseRefused) and error is not theirs and error is not self._raised:
-                    error = PayloadError(f"the database refused {self}: {error}")
                 failures += 1
-                counted = failures - self._forgiven
-                delay = retry_delay(
-                    error, counted, allowed, options.backoff or default_backoff(settings), execution.clock.random
-                )
-                tell_try(self, error, failures, delay)
-                if delay is None:
-                    return await self._record_failed(error, failures)
-                due_at = await self._record_try(error, failures, int(delay * 1000))
+                due_at = await self._failed_once(error, theirs, failures)
             await execution.waits.until(due_at, status.WAITING_RETRY)
+
+    async def _failed_once(self, error: BaseException, theirs: Exception | None, failures: int) -> int:
+        """A try failed, by what its function raised (theirs) or by its record: when the next one is due. If there is
+        none, the failure is recorded, and raised as the code sees it."""
+        execution, options = self._execution, self._work.options
+        settings = execution.recorder.settings
+        if isinstance(error, DatabaseRefused) and error is not theirs and error is not self._raised:
+            error = PayloadError(f"the database refused {self}: {error}")
+        allowed = 1 + (settings.retries if options.retries is None else options.retries)
+        backoff = options.backoff or default_backoff(settings)
+        delay = retry_delay(error, failures - self._forgiven, allowed, backoff, execution.clock.random)
+        tell_try(self, error, failures, delay)
+        if delay is None:
+            await self._record_failed(error, failures)
+        return await self._record_try(error, failures, int(delay * 1000))
 
     async def _earlier_failures(self) -> int:
         """Tries that failed before the run came here; the next one is not made before its time."""
@@ -263,11 +267,12 @@ class StepCall(DurableCall[T]):
             self._can_be_undone(value, entry.seq)
         return value  # type: ignore[no-any-return]
 
-    async def _record_failed(self, error: BaseException, calls: int) -> T:
+    async def _record_failed(self, error: BaseException, calls: int) -> NoReturn:
         execution = self._execution
         text = encode_error(error, execution.recorder.payloads)
         execution.journal_note(self._failed_try(text, calls, 0, self._encoded_arguments()))
-        return await self._record_outcome(self._made(status.FAILED, None, text))
+        await self._record_outcome(self._made(status.FAILED, None, text))
+        raise AssertionError("the record of a failure raises it")
 
     async def _record_cancelled(self) -> None:
         """The workflow's own timeout gave this step up; it must do so again on replay. Its time counts from the first
