@@ -61,7 +61,7 @@ async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare,
     info = (await steps_of(run))["manager_ok"]
     assert (info.status, info.detail) == ("waiting", "signal:manager_ok")
     assert log == ["charge"]
-    assert (await run.status(), (await app.get(await row_of(run, "manager_ok")).info()).worker) == ("running", None)
+    assert (await run.status(), (await app.get(await row_of(run, "manager_ok")).info()).worker) == ("waiting", None)
 
 
 @pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])

@@ -489,12 +489,12 @@ async def test_a_cancelled_run_whose_finisher_stops_gracefully_ends_cancelled(ap
         await run.result(timeout=PATIENCE)
 
 
-async def test_a_delayed_dag_run_is_running_and_its_steps_are_put_off(app: Stepfast, calls: Calls) -> None:
+async def test_a_delayed_dag_run_is_queued_and_its_steps_are_put_off(app: Stepfast, calls: Calls) -> None:
     """The run itself is in nobody's hands; what is put off are the steps that wait for no others."""
     run = await app.start(chain(app, calls), delay=3600)
     await app.drain()
-    assert (await run.status(), [listed.id for listed in await app.runs(status="running")]) == ("running", [run.id])
-    assert await app.runs(status="queued") == []
+    assert (await run.status(), [listed.id for listed in await app.runs(status="queued")]) == ("queued", [run.id])
+    assert await app.runs(status="running") == []
     steps = {step.name: step for step in await run.steps()}
     assert {name: (step.status, step.detail) for name, step in steps.items()} == {
         "a": ("waiting", None), "aside": ("waiting", None), "b": ("waiting", "steps"), "c": ("waiting", "steps")

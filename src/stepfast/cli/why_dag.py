@@ -19,8 +19,9 @@ TOLD = 3
 
 
 def is_among_steps(run: RunInfo) -> bool:
-    """Whether a dag run is with its steps: nobody holds the run itself, and it is not ready."""
-    return run.status == status.RUNNING and run.worker is None and not run.ready
+    """Whether a dag run is with its steps, as which it is shown: nobody holds the run itself, and it is not ready."""
+    shown = (status.RUNNING, status.WAITING, status.QUEUED)
+    return run.status in shown and run.worker is None and not run.ready
 
 
 def why_dag(

@@ -31,6 +31,8 @@ from ..settings import Settings
 from .flows import mailing, operating, sweeping
 from .flows.requests import Flow, T, put
 from .protocol import Delivery, Promotion, Reaping
+from .shown import Shown, page, show
+from .statements import OLDEST
 
 
 class Filters(NamedTuple):
@@ -95,9 +97,10 @@ class BaseStore:
         return str(rows[0][0]) if rows else run_id
 
     async def run(self, run_id: str) -> RunRow | None:
-        """One run, as its row says."""
-        rows = await self._fetch("run", run_id)
-        return _run_row(rows[0]) if rows else None
+        """One run, as it is shown."""
+        found = [_run_row(row) for row in await self._fetch("run", run_id)]
+        await show(_Lists(self), found)
+        return found[0] if found else None
 
     async def runs(
         self,
@@ -116,7 +119,7 @@ class BaseStore:
     ) -> list[RunRow]:
         """A page of the list of runs."""
         filters = Filters(workflow, status, queue, before, reason, key, limit, since_ms, older_ms, tag)
-        return [_run_row(row) for row in await self._page(filters, oldest_first)]
+        return await page(_Lists(self), filters, oldest_first)
 
     async def ids_between(self, first: str, last: str, limit: int) -> list[str]:
         """Ids of runs from the one to the other."""
@@ -232,6 +235,30 @@ class BaseStore:
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""
         return await self._sweep(sweeping.reap, worker, limit, max_losses, silent)
+
+
+class _Lists:
+    """What is read for lists of runs, of which some are shown otherwise than their rows say."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+
+    async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
+        """A page of runs by what their rows say."""
+        return [_run_row(row) for row in await self._store._page(filters, oldest_first)]
+
+    async def named(self, ids: Sequence[str]) -> list[RunRow]:
+        """The runs with these ids, as lists have them."""
+        return [_run_row(row) for row in await self._store._fetch("runs_named", list(ids))]
+
+    async def shown(self, ids: Sequence[str]) -> list[Shown]:
+        """How those of these runs are shown that are dag runs under way."""
+        return [Shown(*row) for row in await self._store._fetch("dags_shown", list(ids))]
+
+    async def shown_as(self, status: str, before: str | None, limit: int, oldest_first: bool) -> list[Shown]:
+        """The first dag runs beyond one that are shown with a status."""
+        name = OLDEST * oldest_first + "dags_shown_as"
+        return [Shown(*row) for row in await self._store._fetch(name, status, before, limit)]
 
 
 def _run_row(row: Sequence[Any]) -> RunRow:

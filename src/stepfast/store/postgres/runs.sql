@@ -96,6 +96,28 @@ WHERE dag_id IS NULL
   AND ($9::bigint IS NULL OR created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
 
+-- name: runs_named
+-- The same of runs whose ids are known.
+SELECT id::text, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
+       CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
+       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
+       timeout_ms, deadline_ms, paused_at,
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
+FROM {schema}.runs WHERE id = ANY($1::uuid[]);
+
+-- name: dags_shown
+-- How dag runs are shown that are among these.
+SELECT id::text, status, waiting_for, due_at FROM {schema}.dags_shown WHERE id = ANY($1::uuid[]);
+
+-- name: dags_shown_as
+-- Dag runs that are shown as having another status than their rows have. The conditions are those of an index.
+SELECT d.id::text, d.status, d.waiting_for, d.due_at FROM {schema}.runs r JOIN {schema}.dags_shown d ON d.id = r.id
+WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
+  AND ($2::uuid IS NULL OR r.id {beyond} $2) AND d.status = $1
+ORDER BY r.id {direction} LIMIT $3;
+
 -- name: runs_tagged
 -- The same, starting from a tag.
 SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,

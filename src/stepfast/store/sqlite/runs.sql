@@ -115,6 +115,29 @@ WHERE status = :status
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
 
+-- name: runs_named
+-- The same of runs whose ids are known.
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
+       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+FROM {prefix}runs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: dags_shown
+-- How dag runs are shown that are among these.
+SELECT id, status, waiting_for, due_at FROM {prefix}dags_shown WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: dags_shown_as
+-- Dag runs that are shown as having another status than their rows have. The index is that of the rows.
+SELECT d.id, d.status, d.waiting_for, d.due_at FROM {prefix}runs r INDEXED BY {prefix}runs_dags
+CROSS JOIN {prefix}dags_shown d ON d.id = r.id
+WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
+  AND r.id {beyond} COALESCE(?2, '{edge}') AND d.status = ?1
+ORDER BY r.id {direction} LIMIT ?3;
+
 -- name: runs_tagged
 -- The same, starting from a tag. CROSS JOIN keeps SQLite from turning the order of the two tables round.
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
