@@ -12,11 +12,21 @@ from typing import Any
 
 import pytest
 
-from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunFailed, Settings, StepFailed, Stepfast
+from stepfast import (
+    Backoff,
+    ChildFailed,
+    Context,
+    NonRetryableError,
+    RunCancelled,
+    RunFailed,
+    Settings,
+    StepFailed,
+    Stepfast,
+)
 from stepfast.engine.durable_call import Race
 from tests.engine.conftest import MakeApp
 from tests.support.crashing import crash_at, dying_worker, outcome_of
-from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
+from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt, make_due
 from tests.worker.spying import HeldReply
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -452,6 +462,38 @@ async def test_a_new_attempt_runs_a_race_again_that_ended_by_an_error(app: Stepf
     await app.drain()
     assert await run.result() == [1, "flaky", "better"]
     assert calls == {"before": 1, "flaky": 2}
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+async def test_what_lost_to_a_failure_may_win_in_the_next_attempt(
+    make_app: MakeApp, calls: Calls, replayed: bool
+) -> None:
+    """A limit that a race puts to a step holds in each attempt: also if the verdict that is forgotten was not made by
+    this claim, but read from its record."""
+    app = make_app(settings=Settings(moment=0, poll=0.05))
+
+    async def pay() -> None:
+        if calls.hit("pay") == 1:
+            raise ValueError("once")
+        await asyncio.get_running_loop().create_future()  # and then it hangs
+
+    @app.workflow(max_attempts=2, backoff=Backoff(base=0))
+    async def order(ctx: Context) -> str:
+        try:
+            name, _ = await ctx.first(pay=ctx.step(pay), late=ctx.sleep(HOUR if ctx.attempt == 1 else 0.01))
+        except StepFailed:
+            if replayed:
+                await ctx.wait_signal("go")
+            raise
+        return name
+
+    run = await app.start(order)
+    async with app.worker():
+        if replayed:
+            await eventually(lambda: is_waiting(app, run.id))
+            await run.signal("go")
+        assert await run.result(timeout=PATIENCE) == "late"
+    assert calls == {"pay": 2}
 
 
 async def test_a_failing_child_wins_with_an_error_that_names_it(app: Stepfast) -> None:

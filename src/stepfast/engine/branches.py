@@ -151,8 +151,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
                 "keep the name of a winner that is recorded"
             )
         await self._show(call for name, call in self._runners.items() if name != winner)
-        self._give_up_all_but(winner)
-        return winner, await self._runners[winner]
+        return await self._was_won_by(winner)
 
     async def _perform(self) -> tuple[str, Any]:
         if self._execution.replaying:
@@ -182,10 +181,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             # Mail is only taken by who has won, even if another has recorded something just before.
             takes_none = {name: not isinstance(self._runners[name], (SignalCall, ResultCall)) for name in recorded}
             winner = min(recorded, key=lambda name: (takes_none[name], finished[name].seq))
-            self._give_up_all_but(winner)
             self._close_losers(winner)
             await self._record_winner(winner)
-            return winner, await self._runners[winner]
+            return await self._was_won_by(winner)
         race, party = Race(self), Party(self._execution, 1)
         tasks = {name: self._send_off(call, race, party) for name, call in self._runners.items()}
         by_call = {call: tasks[name] for name, call in self._runners.items()}
@@ -195,12 +193,32 @@ class FirstCall(DurableCall[tuple[str, Any]]):
             raise error
         self._give_up_all_but(winner)
         if self._execution.has_given_up:
-            lost = frozenset((call.branch, call.position) for name, call in self._runners.items() if name != winner)
-            self._execution.trail.lost_race((self.branch, self.position), lost)
+            self._execution.trail.lost_race((self.branch, self.position), self._losers(winner))
         await self._record_winner(winner)
         if error is not None:
-            self._execution.surfaced(error, self._cursor)
+            self._won_by_failing(error)
         return winner, tasks[winner].result()
+
+    async def _was_won_by(self, winner: str) -> tuple[str, Any]:
+        """It was over before this claim: who lost is not called again, and who won tells what it came to."""
+        self._give_up_all_but(winner)
+        self._execution.trail.replayed_race((self.branch, self.position), self._losers(winner))
+        try:
+            return winner, await self._runners[winner]
+        except Exception as error:
+            self._won_by_failing(error)
+            raise
+
+    def _losers(self, winner: str) -> frozenset[tuple[str, int]]:
+        return frozenset((call.branch, call.position) for name, call in self._runners.items() if name != winner)
+
+    def _won_by_failing(self, error: BaseException) -> None:
+        """A failure decides a race as any outcome does. But if it ends the attempt, the next one makes the failed
+        record anew, and with it what came of it: the race is run again."""
+        self._execution.surfaced(error, self._cursor)
+        found = ending_record(error)
+        if found is not None:
+            found.races += ((self.branch, self.position),)
 
     def _close_losers(self, winner: str) -> None:
         """What the others had begun to wait for when the worker died is given up, with the record of who has won."""

@@ -360,7 +360,7 @@ class Execution:
     def trail(self) -> Trail:
         """What its code took and gave up; made when first needed."""
         if self._trail is None:
-            self._trail = Trail(self.taken)
+            self._trail = Trail(self.taken, self.history.records)
         return self._trail
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import RecordedError
+from ..model import status
+from ..model.records import StepRecord
 from .cursor import addresses_above
 
 Address = tuple[str, int]
@@ -27,9 +29,13 @@ class GivenUp(NamedTuple):
 class Trail:
     """Made when a call is given up, or an attempt fails: most have no need of it."""
 
-    def __init__(self, taken: Sequence[Address]) -> None:
+    def __init__(self, taken: Sequence[Address], records: Mapping[Address, StepRecord]) -> None:
         self._taken = taken
         """The positions taken so far, which the execution adds to."""
+        self._records = records
+        """What was recorded before this claim."""
+        self._races: tuple[tuple[Address, frozenset[Address]], ...] = ()
+        """Races that were over before this claim, and who lost them."""
         self.given_up: tuple[GivenUp, ...] = ()
         """Calls that the code's own timeout, or a group of tasks, has ended."""
 
@@ -45,6 +51,11 @@ class Trail:
             else each
             for each in self.given_up
         )
+
+    def replayed_race(self, race: Address, losers: frozenset[Address]) -> None:
+        """A race was over before this claim: the calls that lost it are not made again, so that only their records tell
+        what it ended."""
+        self._races += ((race, losers),)
 
     def branch_ended(self, branch: str, failed: bool) -> None:
         """What was given up within a branch that returned is done with; if it raised, the branch around it has to live
@@ -63,14 +74,27 @@ class Trail:
         """The records a new attempt makes anew: the failed one, and those that failed beside it where the code waited
         for several; and what was recorded after each was raised, in the branches that saw it. What other branches did
         meanwhile stays. So does what the code gave up by a timeout of its own, if it went on from there; if not, that
-        ended the attempt, and is made anew. What lost a race goes the way of the race's record."""
+        ended the attempt, and is made anew. What lost a race goes the way of the race's record; and that goes with the
+        failure that won it."""
         addresses = dict.fromkeys(each.address for each in self.given_up if not each.lost and not self._went_on(each))
         failed = [error] if error is not None else []
         for each in failed:
             addresses |= dict.fromkeys(self._made_after(each))
             failed += each.beside
         addresses |= dict.fromkeys(each.address for each in self.given_up if each.lost in addresses)
+        for race, losers in self._races:
+            if race in addresses:
+                addresses |= dict.fromkeys(self._ended_with(losers))
         return list(addresses)
+
+    def _ended_with(self, losers: frozenset[Address]) -> list[Address]:
+        """The records of calls that lost a race, and of all within them, which have no outcome of their own."""
+        return [
+            address
+            for address, record in self._records.items()
+            if record.status in (status.CANCELLED, status.WAITING)
+            and not losers.isdisjoint((*addresses_above(address[0]), address))
+        ]
 
     def _made_after(self, error: RecordedError) -> list[Address]:
         seen = error.seen
@@ -84,4 +108,4 @@ class Trail:
                 if branch in seen
             )
         ]
-        return [error.address, *after]
+        return [error.address, *error.races, *after]
