@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -81,3 +82,12 @@ def test_all_brings_every_other_extra_and_the_library_itself_little() -> None:
     named = extras["all"][0].removeprefix("stepfast[").removesuffix("]").split(",")
     assert sorted(named) == sorted(set(extras) - {"all"})
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["msgspec"]
+
+
+def test_every_dependency_is_imported_by_the_code_that_it_came_with() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [named for name, needs in project["optional-dependencies"].items() if name != "all" for named in needs]
+    wanted = {re.match(r"[\w-]+", needed)[0] for needed in (*project["dependencies"], *extras)}  # type: ignore[index]
+    source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    imported = set(re.findall(r"^\s*(?:import|from) (\w+)", source, re.MULTILINE))
+    assert wanted - imported == set()

@@ -36,11 +36,6 @@ def translate(error: Exception) -> Exception:
     return error
 
 
-def refuses_data(error: BaseException) -> bool:
-    """Whether the server says that it is the data which it does not take."""
-    return isinstance(error, asyncpg.PostgresError) and _state(error)[:2] in ABOUT_DATA
-
-
 def _by_class(error: asyncpg.PostgresError) -> Exception:
     state, said = _state(error), sentence(error)
     if state[:2] in ABOUT_DATA:
