@@ -132,3 +132,4 @@ async def _kill(worker: Worker) -> None:
     duties.executor.lose_all()
     await duties.executor.close()
     await duties.heartbeat.stop()
+    worker.left.set()  # else the application would wait for it when it is closed
