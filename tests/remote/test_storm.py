@@ -1,0 +1,18 @@
+"""A short storm over remote workers; ``make faults`` has longer ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.remote.storm import Storm
+
+
+async def test_every_step_is_settled_once_while_workers_are_killed(postgres_url: str, tmp_path: Path) -> None:
+    await Storm(postgres_url, tmp_path).rage(0.1, workers=1)
+
+
+@pytest.mark.thorough
+async def test_the_same_on_mariadb(mariadb_url: str, tmp_path: Path) -> None:
+    await Storm(mariadb_url, tmp_path).rage(0.1, workers=1)
