@@ -62,6 +62,7 @@ def node_folder() -> Path:
             (folder / "fetched").touch()
         for program in PROGRAMS.glob("*.mjs"):
             shutil.copy(program, folder)
+        shutil.copy(ROOT / "contract" / "worker.mjs", folder / "example.mjs")
     return folder
 
 

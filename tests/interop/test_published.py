@@ -87,6 +87,23 @@ async def test_workers_of_three_makers_share_a_group(postgres_url: str, spawn: C
 
 
 @pytest.mark.thorough
+async def test_the_example_of_the_contract_serves_our_transport(postgres_url: str, spawn: Callable[..., Any]) -> None:
+    async with SqlTransport(postgres_url) as transport:
+        tables = await Tables(postgres_url).open()
+        spawn("example.mjs", postgres_url, "text")
+        names = ("upper", "upper", "nobody")
+        inputs = ('"Grüße"', "7", "null")
+        pairs = enumerate(zip(names, inputs, strict=True))
+        await transport.dispatch([Task(f"run:{n}", "run", n, name, "text", text) for n, (name, text) in pairs])
+        results = await results_of(tables, 3)
+        assert results["run:0"]["output"] == "GRÜSSE"
+        assert results["run:1"]["status"] == "failed" and "retryable" not in results["run:1"]["error"]
+        assert results["run:2"]["error"] == {"message": "no handler for nobody", "retryable": False}
+        assert await tables.tasks() == []
+        await tables.close()
+
+
+@pytest.mark.thorough
 async def test_what_their_worker_held_when_it_was_killed_is_done_by_ours(
     url: str, transport: SqlTransport, tables: Tables, spawn: Callable[..., Any]
 ) -> None:

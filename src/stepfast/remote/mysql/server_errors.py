@@ -38,6 +38,8 @@ def translate(error: Exception) -> Exception:
         return error
     if isinstance(error, MySQLError):
         return _by_number(error)
+    if isinstance(error, RuntimeError) and "cryptography" in str(error):
+        return ConfigurationError(f"the driver cannot log in: {error}. Install it, or use TLS (ssl=true in the URL)")
     if isinstance(error, (OSError, TimeoutError, EOFError)):
         return DatabaseUnavailable(f"the database cannot be reached: {sentence(error)}")
     return error
