@@ -334,6 +334,14 @@ async def test_a_failing_dag_run_looks_at_its_own_steps_only(connection: Any, st
     assert rows <= STEPS + STEPS
 
 
+async def test_how_a_dag_run_is_shown_is_read_off_its_own_steps(connection: Any, statements: dict[str, str]) -> None:
+    """However many other runs sleep, and however many have ended."""
+    dags = [await connection.fetchval("SELECT md5('d7')::uuid")]
+    rows, pages = await looked_at(connection, statements["dags_shown"], dags)
+    assert rows <= 1 + 6 * STEPS  # six looks at them, and the run
+    assert pages <= 100
+
+
 async def test_outputs_are_read_on_from_where_one_left_off(connection: Any, statements: dict[str, str]) -> None:
     """However many steps of the dag run have completed before: a chain of a thousand is not read a thousand times."""
     wide = [await connection.fetchval("SELECT md5('d0')::uuid")]

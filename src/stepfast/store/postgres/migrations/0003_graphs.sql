@@ -34,21 +34,23 @@ CREATE INDEX runs_at_rest ON {schema}.runs (status, id)
     WHERE status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated') AND dag_id IS NULL;
 
 -- How a dag run is shown whose row says that it runs: as its steps stand. If all of them that could be executed wait, it
--- waits; before the first of them has begun, and while all are put off, it is queued.
+-- waits; before the first of them has begun, and while all are put off, it is queued. (The sum keeps the planner from
+-- walking through the timers of all runs for the earliest of these.)
 CREATE INDEX runs_dags ON {schema}.runs (id) WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL;
 CREATE VIEW {schema}.dags_shown AS
 SELECT r.id,
-       CASE WHEN EXISTS (SELECT 1 FROM {schema}.runs s
-                         WHERE s.dag_id = r.id AND (s.worker IS NOT NULL OR s.place IS NOT NULL)) THEN 'running'
-            WHEN EXISTS (SELECT 1 FROM {schema}.runs s
-                         WHERE s.dag_id = r.id AND s.status = 'waiting' AND s.waiting_for <> 'steps') THEN 'waiting'
-            WHEN EXISTS (SELECT 1 FROM {schema}.runs s WHERE s.dag_id = r.id AND s.status = 'queued')
-                 AND NOT EXISTS (SELECT 1 FROM {schema}.runs s WHERE s.dag_id = r.id AND s.started_at IS NOT NULL)
-            THEN 'queued' ELSE 'running' END AS status,
+       CASE WHEN (SELECT true FROM {schema}.runs s
+                  WHERE s.dag_id = r.id AND (s.worker IS NOT NULL OR s.place IS NOT NULL) LIMIT 1) THEN 'running'
+            WHEN (SELECT true FROM {schema}.runs s
+                  WHERE s.dag_id = r.id AND s.status = 'waiting' AND s.waiting_for <> 'steps' LIMIT 1) THEN 'waiting'
+            WHEN (SELECT true FROM {schema}.runs s WHERE s.dag_id = r.id AND s.started_at IS NOT NULL LIMIT 1)
+            THEN 'running'
+            WHEN (SELECT true FROM {schema}.runs s WHERE s.dag_id = r.id AND s.status = 'queued' LIMIT 1) THEN 'queued'
+            ELSE 'running' END AS status,
        (SELECT s.waiting_for FROM {schema}.runs s
         WHERE s.dag_id = r.id AND s.status = 'waiting' AND s.waiting_for <> 'steps'
         ORDER BY s.visible_at, s.id LIMIT 1) AS waiting_for,
-       (SELECT min(s.visible_at) FROM {schema}.runs s
+       (SELECT min(s.visible_at + 0) FROM {schema}.runs s
         WHERE s.dag_id = r.id AND (s.status = 'queued' OR (s.status = 'waiting' AND s.waiting_for <> 'steps'))) AS due_at
 FROM {schema}.runs r
 WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL

@@ -27,7 +27,8 @@ CREATE INDEX {prefix}runs_at_rest ON {prefix}runs (status, id)
     WHERE status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated') AND dag_id IS NULL;
 
 -- How a dag run is shown whose row says that it runs: as its steps stand. If all of them that could be executed wait, it
--- waits; before the first of them has begun, and while all are put off, it is queued.
+-- waits; before the first of them has begun, and while all are put off, it is queued. (The sum keeps the planner from
+-- walking through the timers of all runs for the earliest of these.)
 CREATE INDEX {prefix}runs_dags ON {prefix}runs (id) WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL;
 CREATE VIEW {prefix}dags_shown AS
 SELECT r.id,
@@ -41,7 +42,7 @@ SELECT r.id,
        (SELECT s.waiting_for FROM {prefix}runs s
         WHERE s.dag_id = r.id AND s.dag_id IS NOT NULL AND s.status = 'waiting' AND s.waiting_for <> 'steps'
         ORDER BY s.visible_at, s.id LIMIT 1) AS waiting_for,
-       (SELECT min(s.visible_at) FROM {prefix}runs s
+       (SELECT min(s.visible_at + 0) FROM {prefix}runs s
         WHERE s.dag_id = r.id AND s.dag_id IS NOT NULL AND (s.status = 'queued' OR (s.status = 'waiting' AND s.waiting_for <> 'steps'))) AS due_at
 FROM {prefix}runs r
 WHERE r.status = 'running' AND r.graph IS NOT NULL AND r.dag_id IS NULL
