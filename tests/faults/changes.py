@@ -61,7 +61,7 @@ def freeze_inside_claim(_: Arguments) -> None:
         if not done:
             worker, token, name, (*others, _limit), *_ = arguments
             done.append(name)
-            connection = await self._line._open()
+            connection = await self._kept._open()
             await connection.fetch(self._sql[name], worker, token, *others, 0)  # prepared: the next one is sent at once
             connection._transport.pause_reading()
             asyncio.get_running_loop().call_later(0.5, stop, connection._transport)
@@ -257,7 +257,7 @@ def without_joint_ends(_: Arguments) -> None:
 
     async def flush_and_tell(self: Any, worker: str, batch: Batch) -> Any:
         answer = await flush(self, worker, batch)
-        async with self._line.use() as connection, connection.transaction():
+        async with self._kept.use() as connection, connection.transaction():
             while untold:
                 await self._driver.join(connection, tell(untold.pop(), answer))
         return answer

@@ -58,8 +58,8 @@ async def test_a_run_that_changed_hands_meanwhile_is_not_taken_from_a_living_wor
         newcomer.append(await other.add_worker())
         assert [taken.id for taken in await other.claim(worker=newcomer[0])] == [run.id]
 
-    line, seen = store._lines["sweep"], []
-    use = line.use
+    kept, seen = store._kept["sweep"], []
+    use = kept.use
 
     @asynccontextmanager
     async def use_between() -> AsyncIterator[Any]:
@@ -68,7 +68,7 @@ async def test_a_run_that_changed_hands_meanwhile_is_not_taken_from_a_living_wor
             seen.append(between)
             yield between
 
-    line.use = use_between  # type: ignore[method-assign]
+    kept.use = use_between  # type: ignore[method-assign]
     reaping = await scene.store.reap(scene.worker, 10, 5)
     assert seen[0].locked == [run.id], "the trap: it was locked as lost"
     assert reaping.moved == 0

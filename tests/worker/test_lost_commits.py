@@ -274,11 +274,11 @@ async def test_a_cancelled_call_is_no_break(url: str) -> None:
         async def quick() -> None: ...
 
         await app.start(quick)
-        async with store._lines["start"].use() as connection:  # type: ignore[attr-defined]
-            call = asyncio.create_task(store._lines["start"].fetch("SELECT pg_catalog.pg_sleep(60)"))  # type: ignore[attr-defined]
+        async with store._kept["start"].use() as connection:  # type: ignore[attr-defined]
+            call = asyncio.create_task(store._kept["start"].fetch("SELECT pg_catalog.pg_sleep(60)"))  # type: ignore[attr-defined]
             await asyncio.sleep(0)
             assert not connection.is_closed()
-        await eventually(lambda: store._lines["start"]._lock.locked())  # type: ignore[attr-defined]
+        await eventually(lambda: store._kept["start"]._lock.locked())  # type: ignore[attr-defined]
         call.cancel()
         await asyncio.wait((call,), timeout=PATIENCE)
         await app.start(quick)

@@ -8,14 +8,14 @@ from typing import Any
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import Settings
 from ..protocol import NOTHING
-from .connections import Line
+from .connections import KeptConnection
 
 
 class Claims:
     """Takes runs over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str], settings: Settings) -> None:
-        self._line = line
+    def __init__(self, kept: KeptConnection, statements: dict[str, str], settings: Settings) -> None:
+        self._kept = kept
         self._sql = statements
         self._settings = settings
         self._asked: tuple[str, int] | None = None
@@ -56,7 +56,7 @@ class Claims:
     async def _take(
         self, worker: str, token: int, name: str, args: tuple[Any, ...], remembered: Mapping[str, int]
     ) -> list[Claimed]:
-        async with self._line.use() as connection:
+        async with self._kept.use() as connection:
             rows = []
             if self._asked == (worker, token):
                 rows = await connection.fetch(self._sql["claimed"], worker, token)

@@ -162,7 +162,7 @@ async def _can_look_for_client(connection: Any) -> bool:
     return True
 
 
-class Line:
+class KeptConnection:
     """One connection kept for one duty, so that a busy neighbour never makes it wait. Reconnects when broken."""
 
     def __init__(self, connector: Connector, continuity: Continuity | None = None) -> None:

@@ -25,7 +25,7 @@ from ...model.standing import Standing
 from ..flows.leaving import let_go, tell
 from ..flows.standings import found, lock_free
 from .columns import ids, numbers, texts
-from .connections import Line
+from .connections import KeptConnection
 from .continuity import Continuity
 from .driving import Driver
 from .starting import Starts
@@ -45,9 +45,9 @@ class Flusher:
     """Writes batches over one connection of its own."""
 
     def __init__(
-        self, line: Line, statements: dict[str, str], starts: Starts, driver: Driver, continuity: Continuity
+        self, kept: KeptConnection, statements: dict[str, str], starts: Starts, driver: Driver, continuity: Continuity
     ) -> None:
-        self._line = line
+        self._kept = kept
         self._sql = statements
         self._starts = starts
         self._driver = driver
@@ -78,7 +78,7 @@ class Flusher:
         outputs = texts([t.output for t in ended])
         if outputs is None or None in words:
             return None
-        async with self._line.use() as connection:
+        async with self._kept.use() as connection:
             if batch.doubts and not batch.doubts.keys().isdisjoint(batch.claims):
                 return None
             try:
@@ -108,7 +108,7 @@ class Flusher:
 
     async def _flush_mixed(self, worker: str, batch: Batch) -> FlushAnswer:
         fences = {(entry.run_id, entry.claim) for entry in batch.entries()}
-        async with self._line.use() as connection:
+        async with self._kept.use() as connection:
             async with transaction(connection):
                 dags, kept_out = await self._lock_dags(connection, batch.transitions)
                 rows = await connection.fetch(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.records import DagOutputs, NodeRow
-from .connections import Line
+from .connections import KeptConnection
 
 
 class GraphReader:
-    """Reads over a line that workers look at runs by."""
+    """Reads dag runs over a connection that is kept for it."""
 
-    def __init__(self, line: Line, statements: dict[str, str]) -> None:
-        self._line = line
+    def __init__(self, kept: KeptConnection, statements: dict[str, str]) -> None:
+        self._kept = kept
         self._sql = statements
 
     async def nodes(self, dag_id: str) -> list[NodeRow]:
         """The steps of a dag run."""
-        return [NodeRow(*row) for row in await self._line.fetch(self._sql["nodes"], dag_id)]
+        return [NodeRow(*row) for row in await self._kept.fetch(self._sql["nodes"], dag_id)]
 
     async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """Of dag runs: the input, and the outputs of steps completed at a time or after."""
@@ -25,7 +25,7 @@ class GraphReader:
         for dag_id, time in wanted:
             since[dag_id] = min(time, since.get(dag_id, time))
         found: dict[str, DagOutputs] = {}
-        async with self._line.use() as connection:
+        async with self._kept.use() as connection:
             for row in await connection.fetch(self._sql["dag_inputs"], list(since)):
                 found[str(row["id"])] = DagOutputs(row["input"], row["format"], [])
             for dag_id, *output in await connection.fetch(self._sql["dag_outputs"], list(since), list(since.values())):
@@ -35,5 +35,5 @@ class GraphReader:
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""
-        text: str | None = (await self._line.fetch(self._sql["graph"], name, version, dag_id))[0]["graph"]
+        text: str | None = (await self._kept.fetch(self._sql["graph"], name, version, dag_id))[0]["graph"]
         return text

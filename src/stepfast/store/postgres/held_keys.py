@@ -1,7 +1,7 @@
 """Where starts wait whose key is held by a transaction that somebody else has open, until that one ends.
 
 Such a wait may be long, and it must keep nobody else waiting. A start is therefore tried on a connection out of the
-pool, for a moment only: then it gives the connection back and stands in line again. So a few connections are enough
+pool, for a moment only: then it gives the connection back and waits for its turn again. So a few connections are enough
 for any number of held keys, and whoever is cancelled leaves no statement behind that waits on.
 """
 
@@ -27,11 +27,11 @@ Start = Callable[[Any, int], Awaitable[list[str]]]
 
 
 class HeldKeys:
-    """A line for first tries, and one for those who have found their key held."""
+    """A queue for first tries, and one for those who have found their key held."""
 
     def __init__(self, lend: Callable[[Callable[[Any], Any]], Awaitable[Any]], settings: Settings) -> None:
         self._lend = lend
-        # As long as a statement may take on a line of our own.
+        # As long as a statement may take on a connection of our own.
         self._longest = min(settings.command_timeout, max(5.0, settings.lease / 2))
         self._first = asyncio.Semaphore(1)
         self._again = asyncio.Semaphore(_PLACES)

@@ -13,15 +13,15 @@ from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
 from .callers import Callers
-from .connections import Line
+from .connections import KeptConnection
 
 
 class Mailroom:
-    """Looks over one line, delivers over another; what senders do takes any connection."""
+    """Looks over one kept connection, delivers over another; what senders do takes any connection."""
 
     def __init__(
         self,
-        looking: Line,
+        looking: KeptConnection,
         statements: dict[str, str],
         callers: Callers,
         settings: Settings,

@@ -12,7 +12,7 @@ from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from ..protocol import KeysHeld
 from .callers import Callers
-from .connections import Line
+from .connections import KeptConnection
 from .held_keys import GLANCE_MS, HeldKeys
 from .transactions import transaction
 
@@ -25,27 +25,27 @@ class Starts:
     """Inserts runs."""
 
     def __init__(
-        self, lines: dict[str, Line], held: HeldKeys, statements: dict[str, str], batch: int, callers: Callers
+        self, kept: dict[str, KeptConnection], held: HeldKeys, statements: dict[str, str], batch: int, callers: Callers
     ) -> None:
         self._callers = callers
         self._held = held
-        self._line = lines["start"]
-        self._keyed_line = lines["keyed"]
+        self._kept = kept["start"]
+        self._kept_for_keys = kept["keyed"]
         self._sql = statements
         self._batch = batch
 
     async def start(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
-        """All or none. Starts with keys go over a line of their own, as long as they have not to wait for somebody's
+        """All or none. Starts with keys go over a connection of their own, unless they have to wait for somebody's
         commit; those that have wait apart."""
         if all(run.key is None for run in runs):
             return await self._start_without_keys(runs)
         if not at_once:
             return await self._held.start(lambda connection, longest: self._start_keys(connection, runs, longest))
-        async with self._keyed_line.use() as connection:
+        async with self._kept_for_keys.use() as connection:
             return await self._start_keys(connection, runs, GLANCE_MS)
 
     async def _start_without_keys(self, runs: Sequence[NewRun]) -> list[str]:
-        async with self._line.use() as connection:
+        async with self._kept.use() as connection:
             groups, nodes = _groups(runs)
             if len(groups) == 1 and not (nodes or groups[0][0].tags) and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])

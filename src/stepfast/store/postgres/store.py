@@ -40,7 +40,7 @@ from .arrays import know_arrays
 from .callers import Callers
 from .catalogue import qualify
 from .claiming import Claims
-from .connections import DUTIES, Connector, Line, connect_error
+from .connections import DUTIES, Connector, KeptConnection, connect_error
 from .continuity import Continuity
 from .driving import Driver
 from .flushing import Flusher
@@ -89,16 +89,16 @@ class PostgresStore(BaseStore):
         known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
         self._schema = Schema(words["schema"], known, self._sql)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
-        lines = self._lines = {duty: Line(self._connector, continuity) for duty in DUTIES}
+        kept = self._kept = {duty: KeptConnection(self._connector, continuity) for duty in DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
         held = HeldKeys(self._with_connection, settings)
-        self._starts = Starts(lines, held, self._sql, settings.start_batch, callers)
+        self._starts = Starts(kept, held, self._sql, settings.start_batch, callers)
         driver = self._driver = Driver(self._sql, self._starts)
-        self._flusher = Flusher(lines["flush"], self._sql, self._starts, driver, continuity)
-        self._claims = Claims(lines["claim"], self._sql, settings)
-        self._sweeps = Sweeps(lines["sweep"], self._sql, continuity)
-        self._mailroom = Mailroom(lines["mail"], self._sql, callers, settings)
-        self._graphs = GraphReader(lines["mail"], self._sql)
+        self._flusher = Flusher(kept["flush"], self._sql, self._starts, driver, continuity)
+        self._claims = Claims(kept["claim"], self._sql, settings)
+        self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)
+        self._mailroom = Mailroom(kept["mail"], self._sql, callers, settings)
+        self._graphs = GraphReader(kept["mail"], self._sql)
         self._transactions = Transactions(self._connector, self._sql, settings, len(DUTIES) + 1, continuity)
 
     @property
@@ -110,8 +110,8 @@ class PostgresStore(BaseStore):
 
     async def open(self) -> None:
         """Make the pool; the first connection tells what is wrong, if anything is."""
-        for line in self._lines.values():
-            line.closed = False
+        for each in self._kept.values():
+            each.closed = False
         if self._pool is not None:
             self._check_pool()
             return
@@ -123,14 +123,14 @@ class PostgresStore(BaseStore):
 
     def _check_pool(self) -> None:
         """A pool that is too small would make the duties wait for each other for ever."""
-        needed = len(self._lines) + 2
+        needed = len(self._kept) + 2
         if self._pool.get_max_size() < needed:
             raise ConfigurationError(f"pool= must hold at least {needed} connections, not {self._pool.get_max_size()}")
 
     async def close(self) -> None:
         """Give every connection back: all at once, because each may have to wait for a server that says nothing."""
         pool = self._pool if self._owns_pool else None
-        farewells = [self._transactions.close(), *(line.close() for line in self._lines.values())]
+        farewells = [self._transactions.close(), *(each.close() for each in self._kept.values())]
         try:
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*farewells, *([] if pool is None else [close_pool(pool)]))
@@ -141,9 +141,9 @@ class PostgresStore(BaseStore):
 
     def drop(self) -> None:
         """Give every connection up without a word to the server, also those that are in use."""
-        for line in self._lines.values():
-            line.closed = True
-            line.drop()
+        for each in self._kept.values():
+            each.closed = True
+            each.drop()
         self._transactions.drop()
         if self._owns_pool and self._pool is not None:
             pool, self._pool = self._pool, None
@@ -272,9 +272,7 @@ class PostgresStore(BaseStore):
 
     async def notify(self, wakeups: Wakeups) -> None:
         """Wake others."""
-        await self._lines["notify"].fetch(
-            self._sql["notify"], self._channel, encode_wakeups(wakeups, self._listener.me)
-        )
+        await self._kept["notify"].fetch(self._sql["notify"], self._channel, encode_wakeups(wakeups, self._listener.me))
 
     async def listen(self, heard: Callable[[Wakeups], None]) -> None:
         """Pass on what is heard, until cancelled."""
@@ -291,7 +289,7 @@ class PostgresStore(BaseStore):
         return result
 
     async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        async with self._lines["sweep"].use() as connection:
+        async with self._kept["sweep"].use() as connection:
             return await self._driver.run(connection, flow(*arguments))
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.records import Beat, Lane, Tick
-from .connections import Line
+from .connections import KeptConnection
 from .continuity import Continuity
 
 
 class Sweeps:
     """Sweeps over one connection of its own."""
 
-    def __init__(self, line: Line, statements: dict[str, str], continuity: Continuity) -> None:
+    def __init__(self, kept: KeptConnection, statements: dict[str, str], continuity: Continuity) -> None:
         self._continuity = continuity
-        self._line = line
+        self._kept = kept
         self._sql = statements
 
     async def tick(self, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None) -> Tick:
         """Which duties have work?"""
         served = None if queues is None else list(queues)
         known = None if workflows is None else list(workflows)
-        row = (await self._line.fetch(self._sql["tick"], lanes, known, served))[0]
+        row = (await self._kept.fetch(self._sql["tick"], lanes, known, served))[0]
         self._continuity.met(row["server"])
         found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
         due = row["next_due"]
@@ -36,4 +36,4 @@ class Sweeps:
 
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
-        return [Beat(str(row[0]), *row[1:]) for row in await self._line.fetch(self._sql["beats"], worker)]
+        return [Beat(str(row[0]), *row[1:]) for row in await self._kept.fetch(self._sql["beats"], worker)]
