@@ -107,7 +107,7 @@ async def _schema(store: Store, namespace: str) -> Check:
 
 async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     definitions, found = await store.definitions(), await store.workers()
-    tick = await store.tick(new_id(), None, True)  # whatever is in line, also steps that no code has any more
+    tick = await store.tick(new_id(), None, True)  # whatever is ready, also steps that no code has any more
     overdue = tick.due and not claiming_workers(found)
     suspects = await store.suspects()
     letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)

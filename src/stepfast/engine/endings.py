@@ -196,7 +196,7 @@ def paused(run: Leaver) -> Transition:
 
 
 def given_back(run: Leaver) -> Transition:
-    """The worker stops: back in line at once, no attempt used, nothing failed."""
+    """The worker stops: the run is ready again at once, no attempt is used, nothing has failed."""
     return Transition(run.run_id, run.claim, status.QUEUED, delay_ms=0, recorded=run.recorded)
 
 

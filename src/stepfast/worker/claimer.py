@@ -77,7 +77,7 @@ class Claimer:
     # -- rung by others ----------------------------------------------------------------------------------------
 
     def woken(self, lanes: Iterable[Lane]) -> None:
-        """Something was just put in line: it stands behind the mark."""
+        """Something was just made ready: it stands behind the mark."""
         for lane in lanes:
             if self._me.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
                 mark = self._marks.get(lane, 0)
@@ -96,7 +96,7 @@ class Claimer:
             self._bell.set()
 
     def time_is(self, now_ms: int) -> None:
-        """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is put in line
+        """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is made ready
         from now on would stand before the mark and go unseen."""
         for lane in [lane for lane, mark in self._marks.items() if mark > now_ms * 1000]:
             del self._marks[lane]
@@ -152,7 +152,7 @@ class Claimer:
             self._suspects = False
             await self._claim(None, 0, room)
             if self.last_found == before:
-                # Those in line may need more room than is left by the ones at hand.
+                # Those that are ready may need more room than is left by the ones at hand.
                 self._suspects = self._suspects or room[-1] == 0
                 return
             self._suspects = True  # there may be more
@@ -203,6 +203,6 @@ class Claimer:
         self._active.update(self._rung)
 
     def _cut_short(self, runs: list[Claimed]) -> bool:
-        """Whether a claim may have left runs in line because their inputs would have been too much at once. A character
+        """Whether a claim may have left ready runs because their inputs would have been too much at once. A character
         has up to four bytes."""
         return 4 * sum(len(run.input) for run in runs) >= self._kit.settings.claim_bytes

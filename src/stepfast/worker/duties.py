@@ -104,7 +104,7 @@ class Duties:
         return self.executor.slots.suspect_room()
 
     def accept(self, runs: list[Claimed]) -> None:
-        """Into the slots with them; or back in line, if we stopped while the claim was under way."""
+        """Put them into the slots; or make them ready again, if we stopped while the claim was under way."""
         if self.stopping:
             self.chore(self._give_back([(run.id, run.claim) for run in runs]))
         else:
@@ -133,7 +133,7 @@ class Duties:
         return not self.stopping and self.heartbeat.unbroken >= self._kit.settings.lease
 
     def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were put in line."""
+        """Runs were made ready: workers should claim them."""
         self._switchboard.ready(lanes)
 
     def ended(self) -> None:
@@ -159,7 +159,7 @@ class Duties:
     # -- what the journal tells ------------------------------------------------------------------------------------
 
     def flushed(self, moves: list[Transition]) -> None:
-        """Transitions are committed: whoever waits for these runs may look, and what went back in line is ready."""
+        """Transitions are committed: whoever waits for these runs may look, and what was given back is ready again."""
         if not moves:
             return
         ended = [move for move in moves if move.status in TERMINAL]
@@ -197,7 +197,7 @@ class Duties:
             self.sweeper.look_now()
 
     def vanished(self, held: Iterable[tuple[str, int]]) -> None:
-        """Less is stored of these runs than we were told. They still name us: back in line with them, to go on from
+        """Less is stored of these runs than we were told. They still name us: they are made ready again, to go on from
         what is left."""
         held = sorted(held)
         for run_id, _ in held:

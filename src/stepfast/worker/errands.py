@@ -82,7 +82,7 @@ class ErrandPort(Protocol):
     """Whoever is told what an errand has brought about, or brought to light."""
 
     def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were put in line."""
+        """Runs were made ready: workers should claim them."""
 
     def vanished(self, held: Iterable[tuple[str, int]]) -> None:
         """Of these (run, claim) less is stored than was believed."""

@@ -130,7 +130,7 @@ class Executor:
             self.lose(run_id)
 
     async def give_back(self) -> None:
-        """Stop every handler and put its run back in line at once."""
+        """Stop every handler and make its run ready again at once."""
         receipts = []
         for execution in list(self.running.values()):
             if execution.closed is None:

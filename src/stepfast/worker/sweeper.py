@@ -33,7 +33,7 @@ class SweepPort(Protocol):
         ...
 
     def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were put in line."""
+        """Runs were made ready: workers should claim them."""
 
     def ended(self) -> None:
         """Runs have ended."""
@@ -76,7 +76,7 @@ class Sweeper:
         self._look.set()
 
     def look_for_lanes(self) -> None:
-        """Something was put back in line, and no wake-up tells of it."""
+        """Something was made ready again, and no wake-up tells of it."""
         self._next_look = 0.0
         self._look.set()
 
@@ -103,8 +103,8 @@ class Sweeper:
         return tick
 
     async def _timed_tick(self, lanes: bool) -> Tick:
-        """Under a long snapshot elsewhere, entries that left the line cannot be removed from its index and have to be
-        walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
+        """Under a long snapshot elsewhere, entries of runs that were claimed cannot be removed from the index of ready
+        runs, and have to be walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
         began = self._clock.now()
         tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues)
         took = self._clock.now() - began

@@ -97,7 +97,7 @@ class Threads:
         self._looking = loop.call_later(_LOOK, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """If calls stand in line because others block, each gets a thread."""
+        """If calls wait because others block, each gets a thread."""
         self._looking = None
         waiting = len(self._line)
         if not waiting:

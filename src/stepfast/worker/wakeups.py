@@ -21,7 +21,7 @@ Listener = Callable[[Wakeups], None]
 
 
 def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
-    """Where runs that were just started stand in line; and whether some stand in none yet, because of their time."""
+    """Where runs that were just started are ready; and whether some are not yet, because of their time."""
     shapes = {run.shape for run in runs if not run.steps and (run.node is None or run.node.pending == 0)}
     ready = {shape for shape in shapes if not shape.delay_ms and shape.at_ms is None}
     return {Lane(s.queue, s.workflow, s.priority) for s in ready}, len(ready) < len(shapes)
@@ -56,7 +56,7 @@ class Switchboard:
             self._listeners.remove(listener)
 
     def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were put in line."""
+        """Runs were made ready: workers should claim them."""
         new = frozenset(lanes)
         self._lanes |= new
         self._heard(Wakeups(new, False))

@@ -153,7 +153,7 @@ class Worker:
         await self._bounded(self.duties.heartbeat.stop(), _CLOSE, "the last heartbeat")
 
     async def _hand_over(self) -> None:
-        """What is in the slots goes back in line, and what is in the journal is committed."""
+        """What is in the slots is made ready again, and what is in the journal is committed."""
         await self.duties.executor.give_back()
         await self.duties.journal.flush_all()
 
@@ -197,12 +197,12 @@ class Worker:
         self._hurried.set()
 
     async def _sign_off(self) -> None:
-        """Take our row away; whatever still names us goes back in line with it."""
+        """Take our row away; whatever still names us is made ready again with it."""
         if not await self._bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off"):
             self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
 
     async def until_drained(self) -> None:
-        """Until nothing is runnable: nothing in the slots, in line, or due soon."""
+        """Until nothing is runnable: nothing in the slots, ready, or due soon."""
         ahead = max(self._settings.drain, self._settings.moment) * 1000
         executor, claimer = self.duties.executor, self.duties.claimer
         while True:

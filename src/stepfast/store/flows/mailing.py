@@ -134,7 +134,7 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
 
 
 def _cancel(asked: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
-    """How these runs stand when they are cancelled, where something is in line now, and whether any has ended."""
+    """How these runs stand when they are cancelled, where something is ready now, and whether any has ended."""
     if not asked:
         return {}, set(), False
     failing = {run.id: run for run in asked if way_to_cancel(run) == "fail" and not run.failing}

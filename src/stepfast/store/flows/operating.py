@@ -47,7 +47,7 @@ class Cancelled(Struct):
     runs: list[Standing] = field(default_factory=list)
     """As they stand now."""
     lanes: set[Lane] = field(default_factory=set)
-    """Where runs stand in line: to be undone, or to come to a record first."""
+    """Where runs are ready: to be undone, or to come to a record first."""
     ended: bool = False
 
 
@@ -121,7 +121,7 @@ def _with_steps(run: Standing) -> Flow[list[Standing]]:
 
 def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     """Queue a failed or cancelled run again, without the records that its error belongs to; of a dag run, its steps
-    that did not complete. Where something is in line now; None: that cannot be."""
+    that did not complete. Where something is ready now; None: that cannot be."""
     run, now = yield from lock_run(run_id)
     if run is None or not may_be_retried(run):
         return None

@@ -14,7 +14,7 @@ from .standings import change, forget_steps, forgotten, read
 
 def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
     """Let a failed or cancelled dag run, locked in this transaction, go on from what its steps have completed; where
-    something is in line now. None: a step of it was undone."""
+    something is ready now. None: a step of it was undone."""
     [(text,)] = yield from ask("graph", dag.workflow, dag.graph, dag.id)
     if text is None:
         raise InvalidState(f"the graph of dag run {dag.id} (version {dag.graph}) is not stored any more")

@@ -30,7 +30,7 @@ class Settlement(Struct):
     runs: list[Standing] = field(default_factory=list)
     """Steps and dag runs as they stand now."""
     lanes: set[Lane] = field(default_factory=set)
-    """Where something was put in line: steps, or dag runs whose steps are all settled."""
+    """Where something was made ready: steps, or dag runs whose steps are all settled."""
     marked: dict[str, str] = field(default_factory=dict)
     """The steps that are to be cancelled by the workers that hold them."""
     cancelled: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def _close(
     done: Settlement, whys: Mapping[str, Why], ended: Counter[str], dags: Dags, now: int, moving: Collection[str]
 ) -> Flow[None]:
     """Let runs fail that do not yet, and with them their open steps; count what has ended. Where nothing is left the
-    run stands in line."""
+    run is ready."""
     begin = {dag_id: why for dag_id, why in whys.items() if not dags[dag_id].failing}
     if begin:
         yield from _end_open(done, list(begin), ended, dags, now, moving)

@@ -159,7 +159,7 @@ def _both(one: Promotion, other: Promotion) -> Promotion:
 
 
 def give_back_held(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
-    """Put runs back in line at once; those whose rows somebody holds one by one: to wait for one with others in hand
+    """Make runs ready again at once; those whose rows somebody holds one by one: to wait for one with others in hand
     could end in a circle."""
     if not held:
         return
@@ -174,7 +174,7 @@ def give_back_held(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
 
 
 def unregister(worker: str) -> Flow[None]:
-    """A worker leaves in good order. What still names it goes back in line: a claim that was under way when it
+    """A worker leaves in good order. What still names it is ready again: a claim that was under way when it
     stopped."""
     runs, now = yield from read("lock_held", worker)
     yield from _give_back(runs, now)

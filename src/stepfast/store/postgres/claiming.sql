@@ -5,8 +5,8 @@
 -- Up to $8 ready runs of one lane, oldest first. The lane's mark ($7) skips what this worker saw claimed before: under a
 -- long snapshot elsewhere the dead entries at the front of the index cannot be removed, and would be walked each time.
 -- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should. What
--- would make more than $9 bytes of inputs together is left in line; one run is always taken. (The rows come in the order
--- of the line already, so that nothing has to be sorted for that.)
+-- would make more than $9 bytes of inputs together is left ready; one run is always taken. (The rows come in the order
+-- of their places already, so that nothing has to be sorted for that.)
 WITH picked AS MATERIALIZED (
     SELECT id, place, version, octet_length(input) AS size FROM {schema}.runs
     WHERE queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
@@ -92,7 +92,7 @@ RETURNING r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt,
           {now} AS now_ms, r.dag_id::text AS dag_id, r.node, r.graph, r.released_at, r.failing, r.reason, r.seed;
 
 -- name: count_suspects
--- How many runs that workers have died with stand in line, by queue and workflow.
+-- How many runs that workers have died with are ready, by queue and workflow.
 SELECT queue, workflow, count(*) FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2
 GROUP BY queue, workflow ORDER BY queue, workflow;
 

@@ -2,7 +2,7 @@
 -- dependencies it waits for. Both counts, and what follows from them, are changed only under the lock of the dag run.
 
 -- name: start_dag
--- Many dag runs of one shape: running from the start, in nobody's hands, and in line only when their steps are settled.
+-- Many dag runs of one shape: running from the start, in nobody's hands, and ready only when their steps are settled.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, visible_at, input, key, max_attempts,
                            timeout_ms, deadline_ms, deadline_at, tags, concurrency_key, format, created_at, started_at,
                            released_at, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending,
@@ -19,7 +19,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: start_nodes
 -- Steps of dag runs, of any shapes: each has a name of its own, and a graph may have a thousand. Where the dag run was
--- not started, because another has its key, there are none. Those that wait for no others stand in line.
+-- not started, because another has its key, there are none. Those that wait for no others are ready.
 INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, concurrency_key, format,
                            created_at, released_at, graph, dag_id, node, pending, ordinal, seed)

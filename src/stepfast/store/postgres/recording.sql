@@ -2,7 +2,7 @@
 -- table.
 
 -- name: flush
--- The journal's usual freight in one round trip: completed steps of the main line, tried once, and completed runs. The
+-- What the journal usually brings, in one round trip: completed steps of the main branch, tried once, and completed runs. The
 -- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
 -- pass the fence, or a position was recorded before, or the server is not the one we know ($15), the division by zero
 -- undoes it all, and the batch is written statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS

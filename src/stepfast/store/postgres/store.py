@@ -60,7 +60,7 @@ _PACKAGE = __package__ or ""
 _EPOCH = "extract(epoch FROM clock_timestamp())::double precision"
 _NOW = f"({_EPOCH} * 1000::double precision)::bigint"
 _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
-"""Where a run that becomes ready now stands in line: in microseconds, so that starts in a row keep their order."""
+"""The place in its queue of a run that becomes ready now: in microseconds, so that starts in a row keep their order."""
 
 _SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1000000::double precision)::bigint"
 """When the server was started: another time is another server, or the same one after a crash."""

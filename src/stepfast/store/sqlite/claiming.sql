@@ -3,7 +3,7 @@
 
 -- name: ready
 -- The first runs of one lane, oldest first. Whether a run expired unclaimed is asked here too, because the sweep that
--- ends it may be late. The marks of the protocol are not needed: a row that left the line leaves nothing to walk over.
+-- ends it may be late. The marks of the protocol are not needed: a row that is ready no more leaves nothing to walk over.
 SELECT json_group_array(json_array(place, row, version, size)) FROM (
     SELECT place, rowid AS row, version, {size}(input) AS size FROM {prefix}runs
     WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
@@ -20,13 +20,13 @@ WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at 
 ORDER BY losses, priority DESC, place;
 
 -- name: count_suspects
--- How many of them stand in line, by queue and workflow.
+-- How many of them are ready, by queue and workflow.
 SELECT queue, workflow, count(*) FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2
 GROUP BY queue, workflow ORDER BY queue, workflow;
 
 -- name: take
--- Hand runs to a worker: a new claim number each, and out of the line. Here and everywhere a run that is being undone has
--- the one status 'compensating', whether it stands in line, is executed or waits.
+-- Hand runs to a worker: a new claim number each, and ready no more. Here and everywhere a run that is being undone has
+-- the one status 'compensating', whether it is ready, is executed or waits.
 WITH picked(row, worker, token, version) AS (VALUES (?, ?, ?, ?))
 UPDATE {prefix}runs AS r
 SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,

@@ -2,7 +2,7 @@
 -- for; both are changed in the transaction that settles a step, which nobody else's comes in between.
 
 -- name: start_dag
--- A dag run: running from the start, in nobody's hands, and in line only when its steps are settled.
+-- A dag run: running from the start, in nobody's hands, and ready only when its steps are settled.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
                           parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending, started_at,
