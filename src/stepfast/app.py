@@ -188,7 +188,7 @@ class Stepfast:
             ids = await connected.store.start_within(connection, runs)
         if keys is not None:
             self._tell_of_used_keys(runs, plan)
-        own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.node is None]
+        own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]
         known = connection is None
         return [Run(run_id, self._connect, self._payloads, plan.output_type, known=known) for run_id in own]
 

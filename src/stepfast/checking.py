@@ -142,19 +142,19 @@ class Checker:
 
     async def _dag(self, row: RunRow, dag: Dag) -> Verdict:
         """A dag run keeps the graph it was started with: the code must have each of its steps that is not settled."""
-        nodes = await self._store.nodes(row.id)
+        dag_steps = await self._store.dag_steps(row.id)
         text = await self._store.graph(dag.name, row.graph or "", row.id)
         if text is None:
             return UNKNOWN, "the graph it was started with is not stored"
         graph = Graph.from_text(text)
-        gone = steps_gone(dag, graph, nodes)
+        gone = steps_gone(dag, graph, dag_steps)
         if gone:
             names = ", ".join(repr(name) for name in gone)
             return DIVERGES, (
                 f"step {names} of the graph it was started with is not in this code, so nobody would take it: keep the "
                 "old steps until such runs have ended, or cancel them"
             )
-        if row.undoing and (lost := undos_gone(dag, graph, nodes)):
+        if row.undoing and (lost := undos_gone(dag, graph, dag_steps)):
             return DIVERGES, f"the undo of step {lost[0]!r} is not in this code"
         return FITS, "a dag run keeps the graph it was started with"
 

@@ -16,7 +16,7 @@ from .model.graph import Graph
 from .model.ids import child_id
 from .model.names import check_name, check_queue
 from .model.payload import Payloads
-from .model.records import Definition, NewNode, NewRun, Parent, RunShape
+from .model.records import Definition, NewDagStep, NewRun, Parent, RunShape
 from .model.schema import first_problem
 from .settings import Settings
 
@@ -42,22 +42,22 @@ class Plan(NamedTuple):
         if self.graph is None:
             return [NewRun(run_id, self.shape, text, key, parent)]
         graph = self.graph
-        run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.nodes))
+        run = NewRun(run_id, self.shape, text, key, parent, graph=graph.version, steps=len(graph.dag_steps))
         if self.brings_graph:
             run.graph_text = graph.text
-        return [run, *(self._step(run_id, name, graph) for name in graph.nodes)]
+        return [run, *(self._step(run_id, name, graph) for name in graph.dag_steps)]
 
     def _step(self, dag_id: str, name: str, graph: Graph) -> NewRun:
-        node = graph.nodes[name]
+        dag_step = graph.dag_steps[name]
         shape = self.shape._replace(
             workflow=f"{self.shape.workflow}/{name}",
             deadline_ms=None,
-            max_attempts=(node.retries or 0) + 1,
-            timeout_ms=None if node.timeout is None or node.kind != "step" else int(node.timeout * 1000),
+            max_attempts=(dag_step.retries or 0) + 1,
+            timeout_ms=None if dag_step.timeout is None or dag_step.kind != "step" else int(dag_step.timeout * 1000),
             tags=(),
         )
-        new = NewNode(dag_id, name, len(graph.dependencies(name)))
-        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, node=new)
+        new = NewDagStep(dag_id, name, len(graph.dependencies(name)))
+        return NewRun(child_id(dag_id, name, 0), shape, "null", graph=graph.version, dag_step=new)
 
 
 class Planner:

@@ -20,7 +20,7 @@ from .model import status
 from .model.graph import Graph
 from .model.ids import child_id
 from .model.payload import Payloads
-from .model.records import RUN_ITSELF, ActivityRow, NodeRow, ProgressRow, RunRow, StepRecord
+from .model.records import RUN_ITSELF, ActivityRow, DagStepRow, ProgressRow, RunRow, StepRecord
 from .settings import FORMAT
 
 
@@ -208,7 +208,7 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
     )
 
 
-def node_info(row: NodeRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
+def dag_step_info(row: DagStepRow, number: int, graph: Graph, payloads: Payloads) -> StepInfo:
     """A step of a dag run; one that is ready, or is to be tried again, waits."""
     return StepInfo(
         name=row.name,
@@ -223,7 +223,7 @@ def node_info(row: NodeRow, number: int, graph: Graph, payloads: Payloads) -> St
         attempts=row.attempt,
         started_at=_time(row.started_at),
         completed_at=_time(row.completed_at),
-        undo=graph.nodes[row.name].undo,
+        undo=graph.dag_steps[row.name].undo,
         child=row.id,
     )
 
@@ -289,11 +289,11 @@ def waiting_steps(rows: list[ActivityRow], known: list[StepInfo], payloads: Payl
     ]
 
 
-def activity_info(run_id: str, row: ActivityRow, payloads: Payloads, node: str = "") -> Activity:
+def activity_info(run_id: str, row: ActivityRow, payloads: Payloads, dag_step: str = "") -> Activity:
     """For a step of a dag run its name is the branch."""
     return Activity(
         name=row.name,
-        branch=f"{node}/{row.branch}" if node and row.branch else node or row.branch,
+        branch=f"{dag_step}/{row.branch}" if dag_step and row.branch else dag_step or row.branch,
         position=None if row.position == RUN_ITSELF else row.position,
         attempt=row.number if row.position != RUN_ITSELF else row.attempt,
         status=row.status,

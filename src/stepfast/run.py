@@ -30,7 +30,7 @@ from .reports import (
     RunInfo,
     StepInfo,
     activity_info,
-    node_info,
+    dag_step_info,
     progress_info,
     run_info,
     step_info,
@@ -133,7 +133,7 @@ class Run(Generic[O]):
             records += page
             after = (page[-1].branch, page[-1].position)
         records.sort(key=lambda record: record.seq)
-        found = await self._nodes(row)
+        found = await self._dag_steps(row)
         winners = winners_of(records)
         found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if row.status in status.TERMINAL:
@@ -145,13 +145,13 @@ class Run(Generic[O]):
             found += waiting_steps(tries, found, self._payloads)
         return found
 
-    async def _nodes(self, row: RunRow) -> list[StepInfo]:
+    async def _dag_steps(self, row: RunRow) -> list[StepInfo]:
         """The steps of a dag run."""
         graph = await self._graph(row)
         if graph is None:
             return []
-        nodes = await (await self._connect()).store.nodes(self.id)
-        return [node_info(node, number, graph, self._payloads) for number, node in enumerate(nodes)]
+        dag_steps = await (await self._connect()).store.dag_steps(self.id)
+        return [dag_step_info(dag_step, number, graph, self._payloads) for number, dag_step in enumerate(dag_steps)]
 
     async def _graph(self, row: RunRow) -> Graph | None:
         """For a dag run: the graph it was started with."""
@@ -165,9 +165,12 @@ class Run(Generic[O]):
         await self._row()
         store = (await self._connect()).store
         log = [activity_info(self.id, row, self._payloads) for row in await _calls(store, self.id)]
-        for node in await store.nodes(self.id):
-            if node.started_at is not None:
-                log += [activity_info(node.id, row, self._payloads, node.name) for row in await _calls(store, node.id)]
+        for dag_step in await store.dag_steps(self.id):
+            if dag_step.started_at is not None:
+                log += [
+                    activity_info(dag_step.id, row, self._payloads, dag_step.name)
+                    for row in await _calls(store, dag_step.id)
+                ]
         return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:

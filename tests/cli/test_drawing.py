@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepfast.cli.drawing import draw, levels
-from stepfast.model.graph import Graph, Node
+from stepfast.model.graph import DagStep, Graph
 
 
 def graph(**after: Iterable[str]) -> Graph:
-    return Graph(Node(name, tuple(before)) for name, before in after.items())
+    return Graph(DagStep(name, tuple(before)) for name, before in after.items())
 
 
 def picture(found: Graph) -> list[str]:
@@ -78,7 +78,7 @@ def test_steps_are_marked_by_how_they_stand() -> None:
 
 
 def test_a_step_that_an_error_leads_to_is_joined_to_where_it_comes_from() -> None:
-    found = Graph([Node("a", catch={"KeyError": "mend"}), Node("b", ("a",)), Node("mend")])
+    found = Graph([DagStep("a", catch={"KeyError": "mend"}), DagStep("b", ("a",)), DagStep("mend")])
     assert picture(found) == ["○   a", "├─○ b", "○   mend"]
 
 
@@ -93,7 +93,7 @@ def test_a_wide_graph_has_levels_instead() -> None:
 
 def test_a_long_chain_is_drawn_quickly() -> None:
     names = [f"s{number}" for number in range(1000)]
-    found = Graph(Node(name, tuple(names[:number][-1:])) for number, name in enumerate(names))
+    found = Graph(DagStep(name, tuple(names[:number][-1:])) for number, name in enumerate(names))
     assert draw(found).rails == ["○"] * 1000
 
 

@@ -132,7 +132,7 @@ def test_runs_that_nobody_serves(stepfast: Verbs, shop: Shop) -> None:
 
 def test_a_step_that_no_code_has_any_more_is_in_line_in_vain(stepfast: Verbs, shop: Shop) -> None:
     run_id = shop.start("order", "gift", module="fulfil")
-    shop.play(lambda scene: scene.rows.fetch("UPDATE [runs] SET workflow = 'order/old' WHERE node = 'check'"))
+    shop.play(lambda scene: scene.rows.fetch("UPDATE [runs] SET workflow = 'order/old' WHERE dag_step = 'check'"))
     checks = stepfast.json("doctor", code=1)
     assert run_id and "'order/old' in queue 'order'" in finding(checks, "queues")["found"]
 

@@ -620,4 +620,4 @@ async def test_several_errors_can_lead_to_one_step(app: Stepfast, error: type[Ex
     run = await app.start(dag)
     await app.drain()
     assert await run.result() == {"instead": "instead"}
-    assert dag.graph.nodes["work"].catch == {"ValueError": "instead", "OSError": "instead", "KeyError": "other"}
+    assert dag.graph.dag_steps["work"].catch == {"ValueError": "instead", "OSError": "instead", "KeyError": "other"}

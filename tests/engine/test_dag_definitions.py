@@ -310,8 +310,8 @@ async def test_a_function_declared_with_step_brings_its_options(app: Stepfast, c
     async def last(ctx: Any) -> None:
         raise NonRetryableError("undo")
 
-    node = dag.graph.nodes["flaky"]
-    assert (node.retries, node.timeout, dag.steps["flaky"].options.backoff) == (2, 30, quick)
+    dag_step = dag.graph.dag_steps["flaky"]
+    assert (dag_step.retries, dag_step.timeout, dag.steps["flaky"].options.backoff) == (2, 30, quick)
     run = await app.start(dag)
     await app.drain()
     assert await how(run) == {"flaky": "completed", "last": "failed"}
@@ -327,7 +327,7 @@ async def test_what_the_dag_says_of_a_step_goes_before_what_the_function_brings(
     dag = app.dag("dag")
     dag.declare(flaky)
     dag.declare(flaky, name="other", retries=0, timeout=5, compensate=lambda ctx: None)
-    own, other = dag.graph.nodes.values()
+    own, other = dag.graph.dag_steps.values()
     assert (own.name, own.retries, own.timeout, own.undo) == ("named", 2, 30, "undo")
     assert (other.name, other.retries, other.timeout, other.undo) == ("other", 0, 5, "<lambda>")
 
@@ -468,8 +468,8 @@ async def test_a_graph_can_come_as_data(app: Stepfast) -> None:
     assert log == ["undo reserve"]
     assert await run.status() == "compensated"
     assert await how(run) == {"reserve": "completed", "charge": "completed", "ship": "failed"}
-    nodes = dag.graph.nodes
-    assert (nodes["reserve"].retries, nodes["charge"].timeout, nodes["ship"].after) == (2, 10, ("charge",))
+    dag_steps = dag.graph.dag_steps
+    assert (dag_steps["reserve"].retries, dag_steps["charge"].timeout, dag_steps["ship"].after) == (2, 10, ("charge",))
 
 
 async def test_steps_that_are_not_in_the_edges_wait_for_nobody(app: Stepfast) -> None:
@@ -484,7 +484,7 @@ async def test_the_number_of_retries_goes_by_other_names_too(app: Stepfast) -> N
     steps: dict[str, dict[str, int]] = {"a": {"max_retries": 1}, "b": {"maxRetries": 2}, "c": {}}
     dag = app.dag_from_spec("dag", {"steps": steps}, dict.fromkeys(steps, work))
     run = await app.start(dag)
-    assert [dag.graph.nodes[name].retries for name in "abc"] == [1, 2, app.settings.retries]
+    assert [dag.graph.dag_steps[name].retries for name in "abc"] == [1, 2, app.settings.retries]
     assert list(await steps_of(run)) == ["a", "b", "c"]
 
 

@@ -780,7 +780,7 @@ def two_steps(app: Stepfast) -> Dag:
 
 
 async def waits_for_graph(rows: Rows) -> bool:
-    found = await rows.fetch("SELECT worker FROM [runs] WHERE node = 'a' AND waiting_for = 'graph'")
+    found = await rows.fetch("SELECT worker FROM [runs] WHERE dag_step = 'a' AND waiting_for = 'graph'")
     return found == [(None,)]
 
 

@@ -13,7 +13,7 @@ from stepfast import Backoff, NonRetryableError, RetryLater
 from stepfast.engine import endings
 from stepfast.errors import ContextMisuse, DeadlineExceeded, InvalidInput, NonDeterminismError, RecordedError
 from stepfast.model import status
-from stepfast.model.graph import Graph, Node
+from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import Claimed
 
 FORMAT = 1
@@ -129,8 +129,8 @@ def test_an_attempt_that_ends_never_comes_back_in_the_same_millisecond() -> None
 
 
 def test_only_the_end_of_a_step_means_something_to_its_dag_run() -> None:
-    graph = Graph([Node("a", ())])
-    step = Leaver(node="a", dag_id="d")
+    graph = Graph([DagStep("a", ())])
+    step = Leaver(dag_step="a", dag_id="d")
     for move in (endings.given_back(step), endings.waiting(step, 0, None, "time")):
         endings.settle(step, move, graph)
         assert move.settled is None
@@ -140,8 +140,8 @@ def test_only_the_end_of_a_step_means_something_to_its_dag_run() -> None:
 
 
 def test_a_caught_error_leads_somewhere_once_the_step_has_ended() -> None:
-    graph, outcome = Graph([Node("a", ())]), endings.caught_by("mend")
-    undoing = Leaver(True, node="a", dag_id="d")
+    graph, outcome = Graph([DagStep("a", ())]), endings.caught_by("mend")
+    undoing = Leaver(True, dag_step="a", dag_id="d")
     move = endings.failed(undoing, "error", status.REASON_CODE, None, FORMAT)
     endings.settle_caught(undoing, outcome, move, graph)
     assert move.settled is None  # it undoes first

@@ -22,7 +22,7 @@ def app(make_app: MakeApp) -> Stepfast:
 async def paused_since(app: Stepfast, run: Run[Any]) -> datetime | None:
     """Since when it is paused. All rows are looked at on the way: those that are paused have a time, no others do."""
     async with rows_of(app) as rows:
-        wrong = "SELECT node, status, paused_at FROM [runs] WHERE (status = 'paused') <> (paused_at IS NOT NULL)"
+        wrong = "SELECT dag_step, status, paused_at FROM [runs] WHERE (status = 'paused') <> (paused_at IS NOT NULL)"
         assert await rows.fetch(wrong) == []
     info = await run.info()
     if info.paused_at is not None:
@@ -264,7 +264,7 @@ async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast,
         await rows.fetch("UPDATE [runs] SET losses = 1")
         await run.cancel()
         assert await paused_since(app, run) is None
-        last = "node = 'a'" if kind == "dag" else "node IS NULL"
+        last = "dag_step = 'a'" if kind == "dag" else "dag_step IS NULL"
         assert await rows.fetch(f"SELECT status, asked FROM [runs] WHERE {last}") == [("queued", "cancel")]
 
 

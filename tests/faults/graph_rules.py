@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from stepfast.model.graph import APPROVAL, Graph, Node
+from stepfast.model.graph import APPROVAL, DagStep, Graph
 from tests.faults import story
 from tests.faults.cases import GIVEN_BACK, LOST, RELEASED, SLACK, TERMINAL, Case, Violation, load, sort_by_run
 from tests.faults.evidence import CHANGED, DELETED, INSERTED, RETURNS, TRIED, Evidence, Move, Run, Write
@@ -31,7 +31,7 @@ _MOST = 3
 
 
 @dataclass(frozen=True)
-class NodeRow:
+class DagStepRow:
     """Which row is which step of which dag run."""
 
     id: str
@@ -45,7 +45,7 @@ class GraphAct:
 
     at: int
     run: str
-    node: str
+    dag_step: str
     row: str
     """Whose claim it was made under: the step's; for an undo, the dag run's."""
     claim: int
@@ -66,7 +66,7 @@ class Scene:
 
     evidence: Evidence
     graphs: dict[str, Graph]
-    nodes: list[NodeRow]
+    dag_steps: list[DagStepRow]
     acts: list[GraphAct]
     answers: list[tuple[str, str, Any]] = field(default_factory=list)
     """Signals that somebody set out to send: (dag run, gate, value)."""
@@ -78,20 +78,20 @@ class Scene:
     @cached_property
     def runs(self) -> list[GraphCase]:
         """The dag runs."""
-        nodes: defaultdict[str, dict[str, Case]] = defaultdict(dict)
+        dag_steps: defaultdict[str, dict[str, Case]] = defaultdict(dict)
         acts: defaultdict[str, list[GraphAct]] = defaultdict(list)
         answers: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
-        for node in self.nodes:
-            nodes[node.run][node.name] = self.cases.get(node.id, Case(node.id))
+        for dag_step in self.dag_steps:
+            dag_steps[dag_step.run][dag_step.name] = self.cases.get(dag_step.id, Case(dag_step.id))
         for act in self.acts:
             acts[act.run].append(act)
         for run_id, gate, value in self.answers:
             answers[run_id, gate].append(value)
         return [
             GraphCase(
-                row, self.graphs[row.workflow], self.cases[row.id], nodes[row.id],
+                row, self.graphs[row.workflow], self.cases[row.id], dag_steps[row.id],
                 sorted(acts[row.id], key=lambda act: act.at),
-                {gate: answers[row.id, gate] for gate in self.graphs[row.workflow].nodes},
+                {gate: answers[row.id, gate] for gate in self.graphs[row.workflow].dag_steps},
             )
             for row in self.evidence.runs
             if row.workflow in self.graphs
@@ -101,11 +101,14 @@ class Scene:
         """What the storm went over, for the table."""
         undoing = sum(claim.how == LOST for run in self.runs for claim in run.case.claims.values())
         doing = sum(
-            claim.how == LOST for run in self.runs for node in run.nodes.values() for claim in node.claims.values()
+            claim.how == LOST
+            for run in self.runs
+            for dag_step in run.dag_steps.values()
+            for claim in dag_step.claims.values()
         )
         return Counter(
             {
-                "storms": 1, "dag runs": len(self.runs), "dag steps": len(self.nodes), "dag acts": len(self.acts),
+                "storms": 1, "dag runs": len(self.runs), "dag steps": len(self.dag_steps), "dag acts": len(self.acts),
                 "dag undos": sum(len(run.undos) for run in self.runs), "lost doing": doing, "lost undoing": undoing,
                 **{
                     many: sum(wish.what == what and wish.granted is True for wish in self.evidence.wishes)
@@ -122,22 +125,22 @@ class GraphCase:
     row: Run
     graph: Graph
     case: Case
-    nodes: dict[str, Case]
+    dag_steps: dict[str, Case]
     acts: list[GraphAct]
     answers: dict[str, list[Any]]
 
     def status(self, name: str) -> str:
-        row = self.nodes[name].row if name in self.nodes else None
+        row = self.dag_steps[name].row if name in self.dag_steps else None
         return "" if row is None else row.status
 
     def output(self, name: str) -> Any:
-        row = self.nodes[name].row
+        row = self.dag_steps[name].row
         assert row is not None
         return load(row.output)
 
     def caught_by(self, name: str) -> str | None:
         """Where the error of a step led, if it was caught."""
-        row = self.nodes[name].row if name in self.nodes else None
+        row = self.dag_steps[name].row if name in self.dag_steps else None
         reason = row.reason or "" if row is not None else ""
         return reason.removeprefix(_CAUGHT) if reason.startswith(_CAUGHT) else None
 
@@ -147,21 +150,21 @@ class GraphCase:
 
     @cached_property
     def completed(self) -> list[str]:
-        return [name for name in self.graph.nodes if self.status(name) == "completed"]
+        return [name for name in self.graph.dag_steps if self.status(name) == "completed"]
 
     @cached_property
     def failed(self) -> list[str]:
         """Steps that fail their run."""
-        return [name for name in self.graph.nodes if self.status(name) == "failed" and self.caught_by(name) is None]
+        return [name for name in self.graph.dag_steps if self.status(name) == "failed" and self.caught_by(name) is None]
 
     @cached_property
     def undoable(self) -> list[str]:
-        return [name for name in self.completed if self.graph.nodes[name].undo is not None]
+        return [name for name in self.completed if self.graph.dag_steps[name].undo is not None]
 
     @cached_property
     def settled_at(self) -> dict[str, int]:
         """When the end of each step was written; the last one, if a retry has opened it again."""
-        return {name: ends[-1].at for name, case in self.nodes.items() if (ends := ends_of(case))}
+        return {name: ends[-1].at for name, case in self.dag_steps.items() if (ends := ends_of(case))}
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -204,19 +207,19 @@ class GraphCase:
         return found
 
     def of(self, name: str, *what: str) -> list[GraphAct]:
-        return [act for act in self.acts if act.node == name and act.what in what]
+        return [act for act in self.acts if act.dag_step == name and act.what in what]
 
     def stale(self, act: GraphAct) -> bool:
         """Made by a process that was alive but had lost its lease: a machine under load may starve one. Nothing of it
         may count, but nobody can keep it from beginning."""
-        case = self.case if act.row == self.row.id else self.nodes.get(act.node)
+        case = self.case if act.row == self.row.id else self.dag_steps.get(act.dag_step)
         claim = case.claims.get(act.claim) if case is not None else None
         return claim is not None and claim.how == LOST and claim.ended is not None and act.at > claim.ended
 
     def dependencies(self, name: str) -> dict[str, bool]:
         """What a step waits for, and whether by its ``after`` (or as the place where errors lead)."""
-        found = dict.fromkeys(self.graph.nodes[name].after, True)
-        for other in self.graph.nodes.values():
+        found = dict.fromkeys(self.graph.dag_steps[name].after, True)
+        for other in self.graph.dag_steps.values():
             if name in other.catch.values():
                 found.setdefault(other.name, False)
         return found
@@ -237,7 +240,7 @@ class GraphCase:
         look = [name]
         while look:
             here = look.pop()
-            for other in self.graph.nodes:
+            for other in self.graph.dag_steps:
                 if other not in found and here in self.dependencies(other):
                     found.add(other)
                     look.append(other)
@@ -271,7 +274,7 @@ def _starts(scene: Scene) -> Iterator[Violation]:
             yield Violation("unwanted", run_id, "its start was rolled back")
     for act in scene.acts:
         if act.run not in there:
-            yield Violation("unwanted", act.run, f"{act.what} of {act.node} for a run that does not exist")
+            yield Violation("unwanted", act.run, f"{act.what} of {act.dag_step} for a run that does not exist")
 
 
 def _told(scene: Scene) -> Iterator[Violation]:
@@ -298,18 +301,18 @@ def _told(scene: Scene) -> Iterator[Violation]:
 
 def it_ends(run: GraphCase) -> Found:
     """The run and each of its steps come to one end, and nothing of them is left in line."""
-    if set(run.nodes) != set(run.graph.nodes):
-        yield "missing", f"it has the steps {sorted(run.nodes)}"
+    if set(run.dag_steps) != set(run.graph.dag_steps):
+        yield "missing", f"it has the steps {sorted(run.dag_steps)}"
     if run.row.status not in TERMINAL:
         yield "hung", f"it is {run.row.status}"
     if run.row.held:
         yield "left behind", "it still stands in line, has a timer or a worker"
-    for name, case in run.nodes.items():
+    for name, case in run.dag_steps.items():
         if case.row is None or case.row.status not in SETTLED:
             yield "hung", f"step {name} is {case.row and case.row.status}"
         elif case.row.held:
             yield "left behind", f"step {name} still stands in line, has a timer or a worker"
-    for name, case in {"": run.case, **run.nodes}.items():
+    for name, case in {"": run.case, **run.dag_steps}.items():
         ends = ends_of(case)
         if len(ends) > 1 + run.retries:
             yield "twice", f"{name or 'the run'} ended {len(ends)} times: {[move.status for move in ends]}"
@@ -320,14 +323,14 @@ def it_ends(run: GraphCase) -> Found:
 
 def outcomes_are_true(run: GraphCase) -> Found:
     """What is on record was produced by an act, of the claim that recorded it."""
-    for name, case in run.nodes.items():
+    for name, case in run.dag_steps.items():
         if case.row is None:
             continue
-        node = run.graph.nodes[name]
+        dag_step = run.graph.dag_steps[name]
         acts = {act.nonce: act for act in run.of(name, STEP)}
         last = next((move.old_claim for move in reversed(ends_of(case))), None)
-        if case.row.status == "completed" and node.kind == APPROVAL:
-            allowed = [*run.answers[name], *([True] if node.on_timeout == "approve" else [])]
+        if case.row.status == "completed" and dag_step.kind == APPROVAL:
+            allowed = [*run.answers[name], *([True] if dag_step.on_timeout == "approve" else [])]
             if load(case.row.output) not in allowed:
                 yield "made up", f"gate {name} gave {case.row.output}; nobody said so"
         elif case.row.status == "completed":
@@ -336,14 +339,14 @@ def outcomes_are_true(run: GraphCase) -> Found:
                 yield "made up", f"step {name} gave {case.row.output}; no act did"
             elif act.claim != last:
                 yield "made up", f"step {name} was completed by claim {last} with what claim {act.claim} produced"
-        elif case.row.status == "failed" and node.kind == APPROVAL:
+        elif case.row.status == "failed" and dag_step.kind == APPROVAL:
             if False not in run.answers[name]:
                 yield "made up", f"gate {name} failed; nobody refused"
         elif case.row.status == "failed":
             raised = [act for nonce, act in acts.items() if nonce in (case.row.error or "") and act.claim == last]
             if not any(act.does in (BREAKS, STRAYS) for act in raised):
                 yield "made up", f"step {name} failed with {case.row.error}; no act of claim {last} did"
-            if (run.caught_by(name) is not None) != any(act.does == STRAYS and node.catch for act in raised):
+            if (run.caught_by(name) is not None) != any(act.does == STRAYS and dag_step.catch for act in raised):
                 yield "made up", f"step {name} failed, which was {'' if run.caught_by(name) else 'not '}caught"
 
 
@@ -377,13 +380,13 @@ def it_ends_as_it_must(run: GraphCase) -> Found:
 
 def _as_declared(run: GraphCase) -> Found:
     """In a run that was completed, each step stands as its dependencies and its fate want it."""
-    for name, node in run.graph.nodes.items():
-        caught = name in run.fate["strays"] and bool(node.catch)
-        if not _begins(run, name, node, run.met(name)):
+    for name, dag_step in run.graph.dag_steps.items():
+        caught = name in run.fate["strays"] and bool(dag_step.catch)
+        if not _begins(run, name, dag_step, run.met(name)):
             allowed = {"skipped"}
-        elif node.kind == APPROVAL:
-            allowed = {"completed", "skipped" if node.on_timeout == "skip" else "completed"}
-        elif node.conditional and name in run.fate["unwanted"]:
+        elif dag_step.kind == APPROVAL:
+            allowed = {"completed", "skipped" if dag_step.on_timeout == "skip" else "completed"}
+        elif dag_step.conditional and name in run.fate["unwanted"]:
             allowed = {"skipped"}
         else:
             allowed = {"failed" if caught else "completed"}
@@ -391,10 +394,10 @@ def _as_declared(run: GraphCase) -> Found:
             yield "wrong end", f"step {name} is {run.status(name)}; it was to be {' or '.join(sorted(allowed))}"
 
 
-def _begins(run: GraphCase, name: str, node: Node, met: list[str]) -> bool:
+def _begins(run: GraphCase, name: str, dag_step: DagStep, met: list[str]) -> bool:
     if not run.dependencies(name):
         return True
-    return len(met) >= (1 if node.at_least is None else node.at_least)
+    return len(met) >= (1 if dag_step.at_least is None else dag_step.at_least)
 
 
 # -- order ---------------------------------------------------------------------------------------------------------
@@ -406,35 +409,35 @@ def steps_wait_for_others(run: GraphCase) -> Found:
     for act in run.acts:
         if act.what not in (STEP, WHEN) or run.stale(act):
             continue
-        node, by = run.graph.nodes[act.node], act.at + SLACK
-        met = run.met(act.node, lambda other: run.settled_at.get(other, by + 1) <= by)  # noqa: B023
-        late = [d for d in run.dependencies(act.node) if run.settled_at.get(d, by + 1) > by]
-        if node.at_least is None and late:
-            yield "too early", f"{act.what} {act.node} ({act.nonce}) began before {late} had ended"
-        if not _begins(run, act.node, node, met):
-            yield "too early", f"{act.what} {act.node} ({act.nonce}) began when only {met} counted"
+        dag_step, by = run.graph.dag_steps[act.dag_step], act.at + SLACK
+        met = run.met(act.dag_step, lambda other: run.settled_at.get(other, by + 1) <= by)  # noqa: B023
+        late = [d for d in run.dependencies(act.dag_step) if run.settled_at.get(d, by + 1) > by]
+        if dag_step.at_least is None and late:
+            yield "too early", f"{act.what} {act.dag_step} ({act.nonce}) began before {late} had ended"
+        if not _begins(run, act.dag_step, dag_step, met):
+            yield "too early", f"{act.what} {act.dag_step} ({act.nonce}) began when only {met} counted"
         for name, value in act.saw.items():
             if run.status(name) != "completed" or run.output(name) != value:
-                yield "wrong output", f"{act.what} {act.node} ({act.nonce}) saw {value!r} of {name}"
-        outputs = [d for d in run.dependencies(act.node) if d in act.saw]
+                yield "wrong output", f"{act.what} {act.dag_step} ({act.nonce}) saw {value!r} of {name}"
+        outputs = [d for d in run.dependencies(act.dag_step) if d in act.saw]
         caught = [d for d in met if run.caught_by(d) is not None]
-        short = len(outputs) + len(caught) < node.at_least if node.at_least is not None else (
+        short = len(outputs) + len(caught) < dag_step.at_least if dag_step.at_least is not None else (
             {d for d in met if d not in caught} - set(outputs)
         )  # fmt: skip
         if short:
-            yield "wrong output", f"{act.what} {act.node} ({act.nonce}) saw only {sorted(act.saw)}"
-        first = seen.setdefault(act.node, act)
+            yield "wrong output", f"{act.what} {act.dag_step} ({act.nonce}) saw only {sorted(act.saw)}"
+        first = seen.setdefault(act.dag_step, act)
         if first.saw != act.saw:
-            yield "wrong output", f"{act.node} saw {sorted(first.saw)} ({first.nonce}), then {sorted(act.saw)}"
+            yield "wrong output", f"{act.dag_step} saw {sorted(first.saw)} ({first.nonce}), then {sorted(act.saw)}"
 
 
 def nothing_begins_while_it_is_paused(run: GraphCase) -> Found:
     """What a worker has in hand finishes; what is taken after the pause, and before the resume, was not to be."""
     for act in run.acts:
-        case = run.nodes.get(act.node) if act.what in (STEP, WHEN) else None
+        case = run.dag_steps.get(act.dag_step) if act.what in (STEP, WHEN) else None
         claim = case.claims.get(act.claim) if case is not None else None
         if claim is not None and any(since + SLACK < claim.began < until - SLACK for since, until in run.held):
-            yield "begun while paused", f"{act.what} {act.node} ({act.nonce}) under claim {act.claim}"
+            yield "begun while paused", f"{act.what} {act.dag_step} ({act.nonce}) under claim {act.claim}"
 
 
 def no_step_after_an_undo(run: GraphCase) -> Found:
@@ -446,20 +449,23 @@ def no_step_after_an_undo(run: GraphCase) -> Found:
     first = undos[0]
     for act in acts:
         if act.what != UNDO and act.at > first.at:
-            yield "too late", f"{act.what} {act.node} ({act.nonce}) began after undo {first.node} ({first.nonce})"
-    for name in run.graph.nodes:
+            yield (
+                "too late",
+                f"{act.what} {act.dag_step} ({act.nonce}) began after undo {first.dag_step} ({first.nonce})",
+            )
+    for name in run.graph.dag_steps:
         if run.settled_at.get(name, first.at + SLACK + 1) > first.at + SLACK:
-            yield "too early", f"undo {first.node} ({first.nonce}) began before step {name} had ended"
+            yield "too early", f"undo {first.dag_step} ({first.nonce}) began before step {name} had ended"
 
 
 def undos_run_in_reverse(run: GraphCase) -> Found:
     """An undo begins when those of all completed steps after its own are on record."""
     for act in run.acts:
         if act.what == UNDO and not run.stale(act):
-            for name in run.later(act.node) & set(run.undoable):
+            for name in run.later(act.dag_step) & set(run.undoable):
                 at = min((write.at for write in run.undos.get(name, [])), default=None)
                 if at is None or at > act.at + SLACK:
-                    yield "too early", f"undo {act.node} ({act.nonce}) began before that of {name} was on record"
+                    yield "too early", f"undo {act.dag_step} ({act.nonce}) began before that of {name} was on record"
 
 
 # -- once only -----------------------------------------------------------------------------------------------------
@@ -467,7 +473,7 @@ def undos_run_in_reverse(run: GraphCase) -> Found:
 
 def acts_are_accounted_for(run: GraphCase) -> Found:
     """A step is called once, and once more for each claim that was lost, failed, or waited."""
-    for name, case in run.nodes.items():
+    for name, case in run.dag_steps.items():
         steps = run.of(name, STEP)
         for what in (STEP, INNER, WHEN):
             most = Counter(act.claim for act in run.of(name, what)).most_common(1)
@@ -496,7 +502,7 @@ def _checkpoints(run: GraphCase, name: str, case: Case) -> Found:
             if again:
                 yield "twice", f"a checkpoint of {name} was called again, though on record: {again}"
     places = Counter(write.place for write in case.writes if write.what == INSERTED)
-    asked_again = run.retries if run.graph.nodes[name].kind == APPROVAL else 0
+    asked_again = run.retries if run.graph.dag_steps[name].kind == APPROVAL else 0
     if any(count > 1 + asked_again for count in places.values()):
         yield "twice", f"a checkpoint of {name} was recorded twice"
 
@@ -514,7 +520,7 @@ def undos_are_accounted_for(run: GraphCase) -> Found:
     if any(write.what == DELETED for write in run.case.writes):
         yield "twice", "the record of an undo was taken back"
     cut = sum(claim.how in (LOST, GIVEN_BACK) for claim in run.case.claims.values())
-    for name in dict.fromkeys(act.node for act in run.acts if act.what == UNDO):
+    for name in dict.fromkeys(act.dag_step for act in run.acts if act.what == UNDO):
         acts = run.of(name, UNDO)
         if name not in wanted:
             yield "wrongly undone", f"step {name} is {run.status(name)}; its undo was called"
@@ -555,7 +561,7 @@ def tell(scene: Scene, violations: list[Violation]) -> str:
 
 def tell_run(scene: Scene, run_id: str) -> list[str]:
     """The run, its steps and its undos, in order of time."""
-    names = {run_id: "run", **{node.id: node.name for node in scene.nodes if node.run == run_id}}
+    names = {run_id: "run", **{dag_step.id: dag_step.name for dag_step in scene.dag_steps if dag_step.run == run_id}}
     acts = [act for act in scene.acts if act.run == run_id]
     events = [
         (at, f"{name:>8}: {text}")
@@ -565,7 +571,7 @@ def tell_run(scene: Scene, run_id: str) -> list[str]:
     ]
     for act in acts:
         by = f"claim {act.claim}, attempt {act.attempt}, process {act.pid}"
-        events.append((act.at, f"{act.node:>8}: {act.what.upper()} {act.nonce} {act.does}: {by}, saw {act.saw}"))
+        events.append((act.at, f"{act.dag_step:>8}: {act.what.upper()} {act.nonce} {act.does}: {by}, saw {act.saw}"))
     claims = [claim for row in names for claim in scene.cases.get(row, Case(row)).claims.values()]
     pids = {act.pid for act in acts} | {claim.pid for claim in claims}
     events += [

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepfast import InvalidState
 from tests.faults.bystanders import TROUBLE, wish
-from tests.faults.graph_rules import GraphAct, NodeRow, Scene, check, tell
+from tests.faults.graph_rules import DagStepRow, GraphAct, Scene, check, tell
 from tests.faults.graphs import ACTS, graphs_of, start_one
 from tests.faults.storm import TOTALS, Storm, every, meanwhile
 
@@ -131,11 +131,11 @@ class GraphStorm(Storm):
 
     async def scene(self) -> Scene:
         """Everything there is to know."""
-        nodes = await self.database.fetch("SELECT id, dag_id, node FROM [runs] WHERE dag_id IS NOT NULL")
+        dag_steps = await self.database.fetch("SELECT id, dag_id, dag_step FROM [runs] WHERE dag_id IS NOT NULL")
         return Scene(
             await self.evidence(),
             self.graphs,
-            [NodeRow(str(row_id), str(dag_id), name) for row_id, dag_id, name in nodes],
+            [DagStepRow(str(row_id), str(dag_id), name) for row_id, dag_id, name in dag_steps],
             [GraphAct(**line) for line in self.ledger.read(ACTS)],
             [(line["run"], line["name"], line["value"]) for line in self.ledger.read(ANSWERS)],
         )

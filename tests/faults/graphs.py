@@ -115,7 +115,7 @@ class _Works:
             {
                 "at": now(),
                 "run": ctx.run_id,
-                "node": ctx.step_name,
+                "dag_step": ctx.step_name,
                 "row": execution.run_id,
                 "claim": execution.claim,
                 "attempt": ctx.attempt,
@@ -205,13 +205,13 @@ class _Works:
 
 def fate_of(graph: Graph, pause: float) -> dict[str, Any]:
     """A random one."""
-    steps = [node for node in graph.nodes.values() if node.kind != APPROVAL]
-    breaks = random.sample([node.name for node in steps], random.choices((0, 1, 2), (5, 2, 1))[0])
+    steps = [dag_step for dag_step in graph.dag_steps.values() if dag_step.kind != APPROVAL]
+    breaks = random.sample([dag_step.name for dag_step in steps], random.choices((0, 1, 2), (5, 2, 1))[0])
     if not breaks and random.random() < 0.4:
         breaks = [steps[-1].name]  # when there is most to undo
-    strays = [node.name for node in steps if node.catch and random.random() < 0.4]
-    unwanted = [node.name for node in steps if node.conditional and random.random() < 0.3]
-    undoable = [node.name for node in steps if node.undo is not None]
+    strays = [dag_step.name for dag_step in steps if dag_step.catch and random.random() < 0.4]
+    unwanted = [dag_step.name for dag_step in steps if dag_step.conditional and random.random() < 0.3]
+    undoable = [dag_step.name for dag_step in steps if dag_step.undo is not None]
     stuck = random.sample(undoable, random.choices((0, 1, 2), (7, 2, 1))[0])
     return {"pause": pause, "breaks": breaks, "strays": strays, "unwanted": unwanted, "stuck": stuck}
 

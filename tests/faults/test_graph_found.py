@@ -23,15 +23,15 @@ class Finish:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = Gate()
         self.execution: Execution | None = None
-        nodes, first = Errands.nodes, iter([True])
+        dag_steps, first = Errands.dag_steps, iter([True])
 
         async def ask(errands: Errands, dag_id: str) -> Any:
             if next(first, False):
                 self.execution = current_execution.get()
                 await self.gate.passing()
-            return await nodes(errands, dag_id)
+            return await dag_steps(errands, dag_id)
 
-        monkeypatch.setattr(Errands, "nodes", ask)
+        monkeypatch.setattr(Errands, "dag_steps", ask)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast.model.graph import APPROVAL, Graph, Node
+from stepfast.model.graph import APPROVAL, DagStep, Graph
 from tests.faults.evidence import CHANGED, INSERTED, TRIED, Evidence, Move, Run, Seen, Start, Step, Wish, Write
 from tests.faults.evidence import UNDO as UNDO_BRANCH
-from tests.faults.graph_rules import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN, GraphAct, NodeRow, Scene, check, tell
+from tests.faults.graph_rules import BREAKS, INNER, STEP, STRAYS, UNDO, WHEN, DagStepRow, GraphAct, Scene, check, tell
 
 MS = 1000
 DAG = "trip"
@@ -20,15 +20,15 @@ DAG = "trip"
 
 def graph(**changes: Any) -> Graph:
     """top → (left, right) → end; ``changes``: other options of a step."""
-    nodes = [
-        Node("top", undo="undo"),
-        Node("left", ("top",), undo="undo"),
-        Node("right", ("top",), undo="undo", conditional=True),
-        Node("end", ("left", "right"), undo="undo"),
+    dag_steps = [
+        DagStep("top", undo="undo"),
+        DagStep("left", ("top",), undo="undo"),
+        DagStep("right", ("top",), undo="undo", conditional=True),
+        DagStep("end", ("left", "right"), undo="undo"),
     ]
     return Graph(
-        Node(**{**{f: getattr(node, f) for f in Node.__struct_fields__}, **changes.get(node.name, {})})
-        for node in nodes
+        DagStep(**{**{f: getattr(dag_step, f) for f in DagStep.__struct_fields__}, **changes.get(dag_step.name, {})})
+        for dag_step in dag_steps
     )
 
 
@@ -40,7 +40,7 @@ class Tale:
         self.input = json.dumps({"breaks": [], "strays": [], "unwanted": [], "stuck": [], **fate})
         self.evidence = Evidence(workers={"w": 100})
         self.acts: list[GraphAct] = []
-        self.nodes: list[NodeRow] = []
+        self.dag_steps: list[DagStepRow] = []
         self.answers: list[tuple[str, str, Any]] = []
         self.outputs: dict[str, Any] = {}
         self.undone: list[str] = []
@@ -54,7 +54,7 @@ class Tale:
             self.outputs[name] = output
         text = None if output is None else json.dumps(output)
         error = json.dumps({"message": nonce}) if status == "failed" else None
-        self.nodes.append(NodeRow(row, "r", name))
+        self.dag_steps.append(DagStepRow(row, "r", name))
         self.evidence.runs.append(Run(row, f"{DAG}/{name}", status, output=text, error=error, **columns))
         self.evidence.moves.append(Move(0, row, 0, 0, "waiting", "", None, None, 0, 0))
         if does != "nothing":
@@ -97,7 +97,7 @@ class Tale:
         self.evidence.starts.append(Start(1, "r", DAG))
         told = "completed" if status == "completed" else "cancelled" if status == "cancelled" else "failed"
         self.evidence.seen.append(Seen("r", told, output))
-        return Scene(self.evidence, {DAG: self.graph}, self.nodes, self.acts, self.answers)
+        return Scene(self.evidence, {DAG: self.graph}, self.dag_steps, self.acts, self.answers)
 
 
 def completed() -> Scene:
@@ -144,7 +144,9 @@ def unwanted() -> Scene:
 
 def caught() -> Scene:
     """The error of a step led elsewhere."""
-    shape = Graph([Node("risky", catch={"E": "mend"}), Node("well", ("risky",)), Node("mend"), Node("end", ("mend",))])
+    shape = Graph(
+        [DagStep("risky", catch={"E": "mend"}), DagStep("well", ("risky",)), DagStep("mend"), DagStep("end", ("mend",))]
+    )
     tale = Tale(shape, strays=["risky"])
     tale.step("risky", 1, "failed", STRAYS, reason="caught:mend")
     tale.step("well", 5, "skipped", "nothing")
@@ -155,7 +157,7 @@ def caught() -> Scene:
 
 def gated() -> Scene:
     """A gate was opened from outside."""
-    tale = Tale(Graph([Node("gate", kind=APPROVAL), Node("end", ("gate",))]))
+    tale = Tale(Graph([DagStep("gate", kind=APPROVAL), DagStep("end", ("gate",))]))
     tale.step("gate", 1, does="nothing", output="word")
     tale.answers.append(("r", "gate", "word"))
     tale.step("end", 20)
@@ -288,7 +290,7 @@ def a_caller_hears_of_another_end(scene: Scene) -> None:
 
 
 def a_step_is_missing(scene: Scene) -> None:
-    scene.nodes.pop()
+    scene.dag_steps.pop()
 
 
 def a_step_ends_twice(scene: Scene) -> None:
@@ -441,7 +443,7 @@ def the_failed_step_is_undone(scene: Scene) -> None:
 
 
 def the_undo_of_the_failed_step_is_called(scene: Scene) -> None:
-    again(scene, "u-top", node="end", at=49 * MS, undoes=None)
+    again(scene, "u-top", dag_step="end", at=49 * MS, undoes=None)
 
 
 def an_undo_is_recorded_twice(scene: Scene) -> None:
@@ -556,8 +558,8 @@ def test_what_is_wrong_is_found(kind: str, story: Callable[[], Scene], wrong: Ca
 def test_undos_wait_through_steps_that_were_skipped() -> None:
     """first → skipped → last: order holds through what was not done."""
     shape = Graph([
-        Node("first", undo="undo"), Node("beside", undo="undo"), Node("skipped", ("first",), conditional=True),
-        Node("last", ("skipped", "beside"), undo="undo"), Node("broken", ("last",)),
+        DagStep("first", undo="undo"), DagStep("beside", undo="undo"), DagStep("skipped", ("first",), conditional=True),
+        DagStep("last", ("skipped", "beside"), undo="undo"), DagStep("broken", ("last",)),
     ])  # fmt: skip
     tale = Tale(shape, unwanted=["skipped"], breaks=["broken"])
     tale.step("first", 1)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError, GraphError
-from stepfast.model.graph import APPROVAL, Graph, Node, Reopened, Settled, Stood, is_failure, mermaid, summed
+from stepfast.model.graph import APPROVAL, DagStep, Graph, Reopened, Settled, Stood, is_failure, mermaid, summed
 
-DIAMOND = Graph([Node("a"), Node("b", ("a",)), Node("c", ("a",)), Node("d", ("b", "c"))])
+DIAMOND = Graph([DagStep("a"), DagStep("b", ("a",)), DagStep("c", ("a",)), DagStep("d", ("b", "c"))])
 
 
-def one(name: str, *after: str, **options: Any) -> Node:
-    return Node(name, after, **options)
+def one(name: str, *after: str, **options: Any) -> DagStep:
+    return DagStep(name, after, **options)
 
 
 # -- as text ------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ def test_a_graph_read_back_is_the_same() -> None:
         one("tell", "approve", at_least=1, conditional=True),
     ])  # fmt: skip
     again = Graph.from_text(graph.text)
-    assert again.nodes == graph.nodes
+    assert again.dag_steps == graph.dag_steps
     assert again.version == graph.version
 
 
@@ -72,7 +72,7 @@ def test_a_step_that_follows_and_catches_waits_once() -> None:
 
 
 def test_ancestors_are_all_that_a_step_depends_on() -> None:
-    graph = Graph([*DIAMOND.nodes.values(), one("e", "d"), one("f", catch={"X": "e"}), one("aside", "a")])
+    graph = Graph([*DIAMOND.dag_steps.values(), one("e", "d"), one("f", catch={"X": "e"}), one("aside", "a")])
     assert graph.ancestors("e") == {"a", "b", "c", "d", "f"}
     assert graph.ancestors("b") == {"a"}
     assert graph.ancestors("a") == set()
@@ -121,7 +121,7 @@ def test_a_circle_is_shown_with_its_path() -> None:
     path = problem.removeprefix("the steps wait for each other in a circle: ").split(" → ")
     assert path[0] == path[-1]
     assert set(path) == {"a", "b", "c"}
-    assert all(before in graph.nodes[after].after for before, after in itertools.pairwise(path))
+    assert all(before in graph.dag_steps[after].after for before, after in itertools.pairwise(path))
 
 
 def test_an_error_that_leads_back_makes_a_circle() -> None:
@@ -272,20 +272,23 @@ def test_a_run_with_a_step_that_was_undone_is_not_opened() -> None:
 def graphs(draw: st.DrawFn) -> Graph:
     """Steps that come after earlier ones, some of them joins of a few, some with errors that lead further on."""
     size = draw(st.integers(1, 12))
-    nodes = []
+    dag_steps = []
     for n in range(size):
         after = draw(st.lists(st.integers(0, n - 1), unique=True, max_size=4)) if n else []
         later = [str(m) for m in range(n + 1, size)]
         leads_on = bool(later) and draw(st.booleans())
         catch = {"Declined": draw(st.sampled_from(later))} if leads_on else {}
-        nodes.append(Node(str(n), tuple(map(str, after)), catch=catch))
-    bare = Graph(nodes)
+        dag_steps.append(DagStep(str(n), tuple(map(str, after)), catch=catch))
+    bare = Graph(dag_steps)
     wanted = {
-        node.name: draw(st.none() | st.integers(1, len(bare.dependencies(node.name))))
-        for node in nodes
-        if bare.dependencies(node.name)
+        dag_step.name: draw(st.none() | st.integers(1, len(bare.dependencies(dag_step.name))))
+        for dag_step in dag_steps
+        if bare.dependencies(dag_step.name)
     }
-    return Graph(Node(node.name, node.after, wanted.get(node.name), catch=node.catch) for node in nodes)
+    return Graph(
+        DagStep(dag_step.name, dag_step.after, wanted.get(dag_step.name), catch=dag_step.catch)
+        for dag_step in dag_steps
+    )
 
 
 class Playing:
@@ -293,8 +296,8 @@ class Playing:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.pending = {name: len(graph.dependencies(name)) for name in graph.nodes}
-        self.met = dict.fromkeys(graph.nodes, 0)
+        self.pending = {name: len(graph.dependencies(name)) for name in graph.dag_steps}
+        self.met = dict.fromkeys(graph.dag_steps, 0)
         self.ready = graph.roots()
         self.released = list(self.ready)
         self.ended: dict[str, str] = {}
@@ -324,7 +327,7 @@ class Playing:
         more. What is opened again is as if it had never ended."""
         begun = {*self.ended, *(name for name in self.ready if chance.random() < 0.7)} & set(self.released)
         ends = {name: chance.choice(["failed", "cancelled", "completed"]) for name in self.ready if name in begun}
-        ended = {**dict.fromkeys(self.graph.nodes, "skipped"), **ends, **self.ended}
+        ended = {**dict.fromkeys(self.graph.dag_steps, "skipped"), **ends, **self.ended}
         again = self.graph.reopened({name: Stood(how, None, name in begun, False) for name, how in ended.items()})
         assert again is not None
         self.ended = {name: how for name, how in ended.items() if name not in again}
@@ -340,12 +343,12 @@ class Playing:
     def check_release(self, name: str) -> None:
         """Enough of its dependencies completed; without a number, all are settled and one of them completed."""
         outcomes = [self.ended.get(before) for before in self.graph.dependencies(name)]
-        wanted = self.graph.nodes[name].at_least
+        wanted = self.graph.dag_steps[name].at_least
         assert wanted is not None or None not in outcomes
         counted = [
             outcome
             for before, outcome in zip(self.graph.dependencies(name), outcomes, strict=True)
-            if outcome == f"caught:{name}" or (outcome == "completed" and before in self.graph.nodes[name].after)
+            if outcome == f"caught:{name}" or (outcome == "completed" and before in self.graph.dag_steps[name].after)
         ]
         assert len(counted) >= (wanted or 1)
 
@@ -357,21 +360,19 @@ def test_any_graph_settled_in_any_order_comes_to_its_end(graph: Graph, chance: r
     while play.ready:
         together = chance.sample(play.ready, chance.randint(1, len(play.ready)))
         play.ready = [name for name in play.ready if name not in together]
-        play.end({
-            name: chance.choice(["completed", "skipped", *(f"caught:{to}" for to in graph.nodes[name].catch.values())])
-            for name in together
-        })  # fmt: skip
-    assert play.ended.keys() == graph.nodes.keys()
+        caught = {name: [f"caught:{to}" for to in graph.dag_steps[name].catch.values()] for name in together}
+        play.end({name: chance.choice(["completed", "skipped", *caught[name]]) for name in together})
+    assert play.ended.keys() == graph.dag_steps.keys()
     assert len(play.released) == len(set(play.released))
     assert set(play.pending.values()) == {0}
-    never_begun = graph.nodes.keys() - set(play.released)
+    never_begun = graph.dag_steps.keys() - set(play.released)
     assert {play.ended[name] for name in never_begun} <= {"skipped"}
 
 
 @given(graphs(), st.randoms(use_true_random=False))
 def test_any_graph_that_failed_anywhere_and_is_retried_comes_to_its_end(graph: Graph, chance: random.Random) -> None:
     play = Playing(graph)
-    for _ in range(chance.randint(0, len(graph.nodes))):
+    for _ in range(chance.randint(0, len(graph.dag_steps))):
         if play.ready:
             play.end({play.ready.pop(chance.randrange(len(play.ready))): chance.choice(["completed", "skipped"])})
     before = dict(play.ended)
@@ -379,31 +380,31 @@ def test_any_graph_that_failed_anywhere_and_is_retried_comes_to_its_end(graph: G
     assert before.items() <= play.ended.items()
     while play.ready:
         play.end({play.ready.pop(chance.randrange(len(play.ready))): chance.choice(["completed", "skipped"])})
-    assert play.ended.keys() == graph.nodes.keys()
+    assert play.ended.keys() == graph.dag_steps.keys()
     assert set(play.pending.values()) == {0}
 
 
 @given(graphs(), st.randoms(use_true_random=False))
 def test_without_skips_and_joins_of_a_few_the_order_makes_no_difference(graph: Graph, chance: random.Random) -> None:
-    plain = Graph(Node(node.name, node.after) for node in graph.nodes.values())
+    plain = Graph(DagStep(dag_step.name, dag_step.after) for dag_step in graph.dag_steps.values())
     play = Playing(plain)
     while play.ready:
         play.end({play.ready.pop(chance.randrange(len(play.ready))): "completed"})
     assert set(play.ended.values()) == {"completed"}
-    assert len(play.released) == len(plain.nodes)
+    assert len(play.released) == len(plain.dag_steps)
 
 
 @given(graphs())
 def test_the_order_of_any_graph_has_every_step_after_its_dependencies(graph: Graph) -> None:
     order = graph.order
-    assert sorted(order) == sorted(graph.nodes)
+    assert sorted(order) == sorted(graph.dag_steps)
     for place, name in enumerate(order):
         assert graph.ancestors(name) <= set(order[:place])
 
 
 @given(graphs())
 def test_any_graph_is_read_back_as_it_was(graph: Graph) -> None:
-    assert Graph.from_text(graph.text).nodes == graph.nodes
+    assert Graph.from_text(graph.text).dag_steps == graph.dag_steps
 
 
 # -- drawing ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from stepfast.model import status
 from stepfast.model.cancelling import Traces, cancel, end_open_step, way_to_cancel
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import awake, due, end_late, let_begin
-from stepfast.model.graph import Graph, Node, Reopened, Settled
+from stepfast.model.graph import DagStep, Graph, Reopened, Settled
 from stepfast.model.holding_up import may_be_paused, pause, resume
 from stepfast.model.leaving import give_back, leave
 from stepfast.model.losing import lose
@@ -72,7 +72,7 @@ def test_a_row_makes_sense_after_every_event(life: Life) -> None:
 
 @given(lives)
 def test_counts_never_fall_and_identity_never_changes(life: Life) -> None:
-    fixed = ("id", "queue", "workflow", "priority", "dag_id", "node", "graph", "child", "deadline_ms")
+    fixed = ("id", "queue", "workflow", "priority", "dag_id", "dag_step", "graph", "child", "deadline_ms")
     for before, after, _ in life.moments:
         assert after.wakes >= before.wakes and after.ends >= before.ends and after.claim >= before.claim
         assert {name: getattr(after, name) for name in fixed} == {name: getattr(before, name) for name in fixed}
@@ -199,7 +199,7 @@ def test_a_step_of_a_dag_run_is_not_cancelled_by_itself_and_a_dag_run_that_goes_
     assert way_to_cancel(dag) == "fail"
     assert way_to_cancel(replace(dag, worker=WORKER)) == "mark"
     assert way_to_cancel(replace(dag, status=status.FAILED, reason=status.REASON_LOST)) == "undo"
-    assert way_to_cancel(replace(dag, dag_id="2", node="a")) == "refused"
+    assert way_to_cancel(replace(dag, dag_id="2", dag_step="a")) == "refused"
 
 
 @given(lives)
@@ -309,13 +309,13 @@ def test_a_step_of_a_run_that_has_begun_does_not_expire(chance: Random) -> None:
 
 # -- dag runs ------------------------------------------------------------------------------------------------------
 
-DIAMOND = Graph([Node("a"), Node("b", ("a",)), Node("c", ("a",)), Node("d", ("b", "c"))])
+DIAMOND = Graph([DagStep("a"), DagStep("b", ("a",)), DagStep("c", ("a",)), DagStep("d", ("b", "c"))])
 
 
 def blocked(graph: Graph, name: str) -> Standing:
     pending = len(graph.dependencies(name))
     return Standing(
-        name, status.WAITING, waiting_for=status.WAITING_STEPS, pending=pending, dag_id="dag", node=name, graph="g"
+        name, status.WAITING, waiting_for=status.WAITING_STEPS, pending=pending, dag_id="dag", dag_step=name, graph="g"
     )  # fmt: skip
 
 
@@ -325,14 +325,14 @@ def count_down(graph: Graph, steps: dict[str, Standing], *ends: tuple[str, str])
         missing = countdown.missing
         countdown.learn(missing, [steps[name] for _, name in missing if name in steps])
         countdown.count()
-    dag = Standing("dag", status.RUNNING, graph="g", pending=len(graph.nodes), released_at=NOW)
+    dag = Standing("dag", status.RUNNING, graph="g", pending=len(graph.dag_steps), released_at=NOW)
     return countdown.released({"dag": dag}, NOW), countdown.skipped["dag"]
 
 
 def test_the_end_of_a_step_releases_those_that_waited_for_it_alone() -> None:
     steps = {name: blocked(DIAMOND, name) for name in "bcd"}
     moved, skipped = count_down(DIAMOND, steps, ("a", "completed"))
-    assert {step.node: (step.status, step.ready, step.released_at) for step in moved} == {
+    assert {step.dag_step: (step.status, step.ready, step.released_at) for step in moved} == {
         "b": ("queued", True, NOW + 1), "c": ("queued", True, NOW + 1)
     }  # fmt: skip
     assert skipped == 0
@@ -346,7 +346,7 @@ def test_two_ends_in_one_batch_are_both_counted() -> None:
 def test_what_is_skipped_is_settled_and_so_on() -> None:
     steps = {name: blocked(DIAMOND, name) for name in "bcd"}
     moved, skipped = count_down(DIAMOND, steps, ("a", "skipped"))
-    assert {step.node: step.status for step in moved} == dict.fromkeys("bcd", "skipped")
+    assert {step.dag_step: step.status for step in moved} == dict.fromkeys("bcd", "skipped")
     assert skipped == 3
 
 
@@ -383,7 +383,7 @@ def test_a_dag_run_that_fails_by_a_step_has_no_reason_of_its_own() -> None:
 @given(lives, st.booleans(), st.booleans())
 def test_the_open_steps_of_a_dag_run_that_fails_come_to_an_end(life: Life, undoable: bool, between: bool) -> None:
     for run, now in life.standings():
-        step = replace(run, dag_id="dag", node="a", graph="g")
+        step = replace(run, dag_id="dag", dag_step="a", graph="g")
         if not step.ended and not step.undoing:
             after = end_open_step(step, Traces(undoable, between), now)
             assert flaws(after) == []
@@ -397,7 +397,7 @@ def test_the_open_steps_of_a_dag_run_that_fails_come_to_an_end(life: Life, undoa
 def test_a_step_that_is_opened_again_waits_or_is_ready(pending: int, met: int, ready: bool, begun: bool) -> None:
     step = Standing(
         "1", status.CANCELLED, claim=2, attempt=2, losses=1, completed_at=1, started_at=1 if begun else None,
-        released_at=7, dag_id="dag", node="a", graph="g",
+        released_at=7, dag_id="dag", dag_step="a", graph="g",
     )  # fmt: skip
     again = reopen(step, Reopened(ready, pending, met), NOW)
     assert (again.ready, again.blocked, again.pending, again.met) == (ready, not ready, pending, met)

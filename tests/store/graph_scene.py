@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepfast.model.graph import Graph, Node, Settled
+from stepfast.model.graph import DagStep, Graph, Settled
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Lane, NewNode, NewRun, NodeRow, Parent, RunRow, RunShape, Transition
+from stepfast.model.records import Claimed, DagStepRow, Lane, NewDagStep, NewRun, Parent, RunRow, RunShape, Transition
 from tests.store.scene import Scene, move
 
 ITSELF = ""
@@ -17,22 +17,22 @@ CHAIN = {"a": "", "b": "a", "c": "b"}
 DIAMOND = {"a": "", "b": "a", "c": "a", "d": "b c"}
 
 
-def graph_of(steps: dict[str, str], **nodes: Node) -> Graph:
-    """``{"b": "a"}``: b comes after a. Other nodes as they are."""
-    return Graph([*(Node(name, tuple(after.split())) for name, after in steps.items()), *nodes.values()])
+def graph_of(steps: dict[str, str], **dag_steps: DagStep) -> Graph:
+    """``{"b": "a"}``: b comes after a. Other steps as they are."""
+    return Graph([*(DagStep(name, tuple(after.split())) for name, after in steps.items()), *dag_steps.values()])
 
 
 def rows_of(graph: Graph, *, key: str | None = None, parent: Parent | None = None, **shape: Any) -> list[NewRun]:
     """What a start of a dag hands to a store: the run, then its steps."""
     common = RunShape(**({"workflow": "dag", "version": "v1", "queue": QUEUE} | shape))
-    dag = NewRun(new_id(), common, '{"order":1}', key, parent, graph=graph.version, steps=len(graph.nodes))
-    return [dag, *(_step_of(dag, graph, name) for name in graph.nodes)]
+    dag = NewRun(new_id(), common, '{"order":1}', key, parent, graph=graph.version, steps=len(graph.dag_steps))
+    return [dag, *(_step_of(dag, graph, name) for name in graph.dag_steps)]
 
 
 def _step_of(dag: NewRun, graph: Graph, name: str) -> NewRun:
     shape = dag.shape._replace(workflow=f"dag/{name}", deadline_ms=None, tags=())
-    node = NewNode(dag.id, name, len(graph.dependencies(name)))
-    return NewRun(new_id(), shape, "null", graph=graph.version, node=node)
+    dag_step = NewDagStep(dag.id, name, len(graph.dependencies(name)))
+    return NewRun(new_id(), shape, "null", graph=graph.version, dag_step=dag_step)
 
 
 class Dag:
@@ -50,7 +50,7 @@ class Dag:
 
     @property
     def workflows(self) -> list[str]:
-        return ["dag", *(f"dag/{name}" for name in self.graph.nodes)]
+        return ["dag", *(f"dag/{name}" for name in self.graph.dag_steps)]
 
     async def start(self, **options: Any) -> Dag:
         rows = rows_of(self.graph, **options)
@@ -59,7 +59,7 @@ class Dag:
 
     async def claim(self, *, worker: str | None = None, limit: int = 1000) -> dict[str, Claimed]:
         """All that is ready of the first run, by the names of the steps."""
-        return {run.node or ITSELF: run for run in await self.claim_all(worker=worker, limit=limit)}
+        return {run.dag_step or ITSELF: run for run in await self.claim_all(worker=worker, limit=limit)}
 
     async def claim_all(self, *, worker: str | None = None, limit: int = 1000) -> list[Claimed]:
         marked = [(lane, 0) for lane in await self.scene.lanes(self.workflows)]
@@ -67,17 +67,17 @@ class Dag:
         token = next(self.scene._tokens)
         return await self.store.claim(worker or self.scene.worker, token, marked, versions, limit) if marked else []
 
-    async def node(self, name: str) -> NodeRow:
-        return (await self.nodes())[name]
+    async def dag_step(self, name: str) -> DagStepRow:
+        return (await self.dag_steps())[name]
 
-    async def nodes(self, dag_id: str | None = None) -> dict[str, NodeRow]:
-        return {node.name: node for node in await self.store.nodes(dag_id or self.id)}
+    async def dag_steps(self, dag_id: str | None = None) -> dict[str, DagStepRow]:
+        return {dag_step.name: dag_step for dag_step in await self.store.dag_steps(dag_id or self.id)}
 
     async def states(self, dag_id: str | None = None) -> dict[str, str]:
         """Step → status; of a blocked one, that."""
         return {
-            name: "blocked" if (node.status, node.waiting_for) == ("waiting", "steps") else node.status
-            for name, node in (await self.nodes(dag_id)).items()
+            name: "blocked" if (dag_step.status, dag_step.waiting_for) == ("waiting", "steps") else dag_step.status
+            for name, dag_step in (await self.dag_steps(dag_id)).items()
         }
 
     async def run(self) -> RunRow:
@@ -90,11 +90,11 @@ class Dag:
     def end(self, run: Claimed, outcome: str = "completed", **changes: Any) -> Transition:
         """A step comes to its end."""
         state = "failed" if outcome.startswith("caught:") else outcome
-        values: dict[str, Any] = {"output": f'"{run.node}"' if state == "completed" else None}
+        values: dict[str, Any] = {"output": f'"{run.dag_step}"' if state == "completed" else None}
         if state in ("failed", "cancelled"):
             values |= {"reason": "code" if state == "failed" else "cancelled", "error": '{"type":"ValueError"}'}
-        assert run.dag_id is not None and run.node is not None
-        settled = Settled(run.dag_id, run.node, outcome, self.graph)
+        assert run.dag_id is not None and run.dag_step is not None
+        settled = Settled(run.dag_id, run.dag_step, outcome, self.graph)
         return move(run, state, settled=settled, **(values | changes))
 
     async def finish(self, *names: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepfast.errors import InvalidState
-from stepfast.model.graph import Graph, Node
+from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import RUN_ITSELF, Definition
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane
 from tests.store.scene import (
@@ -74,7 +74,7 @@ async def test_what_is_under_way_when_its_run_is_paused_finishes_and_releases_no
     assert (await scene.info(held.id)).asked == "pause"
     assert (await scene.flush(dag.end(held))).lanes == set()
     assert await dag.states() == {"a": "completed", "b": "paused", "c": "blocked"}
-    assert (await dag.node("b")).released_at is not None
+    assert (await dag.dag_step("b")).released_at is not None
     assert await dag.claim() == {}
     assert (await scene.store.resume(dag.id)).lanes == {lane("b")}
     assert set(await dag.claim()) == {"b"}
@@ -264,7 +264,7 @@ async def test_a_run_that_comes_to_its_end_is_not_paused(scene: Scene, how: str)
 
 
 async def test_a_step_that_is_undoing_what_it_did_is_not_held_up(scene: Scene) -> None:
-    dag = await started(scene, graph_of({}, pay=Node("pay", catch={"Declined": "tell"}), tell=Node("tell")))
+    dag = await started(scene, graph_of({}, pay=DagStep("pay", catch={"Declined": "tell"}), tell=DagStep("tell")))
     pay = (await dag.claim())["pay"]
     await scene.flush(step(pay, undo="refund"), move(pay, "compensating", reason="caught:tell"))
     await scene.store.pause(dag.id)
@@ -367,7 +367,7 @@ async def test_a_step_that_is_cancelled_between_two_tries_has_had_the_first(scen
     dag = await started(scene, graph_of({"a": ""}))
     await between_tries(dag, "a")
     await scene.store.cancel(dag.id)
-    assert ((await dag.node("a")).status, (await dag.node("a")).attempt) == ("cancelled", 1)
+    assert ((await dag.dag_step("a")).status, (await dag.dag_step("a")).attempt) == ("cancelled", 1)
 
 
 async def test_a_step_that_was_cancelled_between_two_tries_goes_on_with_the_second(scene: Scene) -> None:
@@ -383,11 +383,11 @@ async def test_a_step_that_was_cancelled_between_two_tries_goes_on_with_the_seco
 async def test_a_step_that_was_cancelled_during_its_second_try_goes_on_with_a_third(scene: Scene) -> None:
     dag = await started(scene, graph_of({"a": ""}))
     await between_tries(dag, "a")
-    await scene.rows.make_due((await dag.node("a")).id)
+    await scene.rows.make_due((await dag.dag_step("a")).id)
     await scene.store.promote(100)
     await scene.flush(waiting((await dag.claim())["a"]))
     await scene.store.cancel(dag.id)
-    assert (await dag.node("a")).attempt == 2
+    assert (await dag.dag_step("a")).attempt == 2
     await end(dag, "cancelled")
     await scene.store.retry(dag.id)
     again = (await dag.claim())["a"]
@@ -411,7 +411,7 @@ async def test_two_retries_before_a_step_is_picked_up_are_one_attempt(scene: Sce
         await end(dag)
         await scene.store.retry(dag.id)
         await scene.store.cancel(dag.id)
-    assert [node.attempt for node in (await dag.nodes()).values()] == [1, 1]
+    assert [dag_step.attempt for dag_step in (await dag.dag_steps()).values()] == [1, 1]
     await end(dag)
     await scene.store.retry(dag.id)
     assert [(run.attempt, run.first_attempt) for run in (await dag.claim()).values()] == [(2, 2), (2, 2)]
@@ -445,8 +445,13 @@ async def test_what_was_skipped_for_a_reason_of_its_own_stays_so(scene: Scene) -
 
 
 async def test_an_error_that_was_caught_stays_so(scene: Scene) -> None:
-    nodes = Node("pay", catch={"Declined": "tell"}), Node("tell"), Node("ship", ("pay",)), Node("bad", ("tell",))
-    dag = await started(scene, Graph(nodes))
+    dag_steps = (
+        DagStep("pay", catch={"Declined": "tell"}),
+        DagStep("tell"),
+        DagStep("ship", ("pay",)),
+        DagStep("bad", ("tell",)),
+    )
+    dag = await started(scene, Graph(dag_steps))
     pay = (await dag.claim())["pay"]
     await scene.flush(dag.end(pay, "caught:tell", reason="caught:tell"))
     await fail(dag, "tell")
@@ -456,7 +461,7 @@ async def test_an_error_that_was_caught_stays_so(scene: Scene) -> None:
 
 
 async def test_a_join_of_a_few_is_counted_anew(scene: Scene) -> None:
-    dag = await started(scene, graph_of({"a": "", "b": "", "c": ""}, join=Node("join", ("a", "b", "c"), 2)))
+    dag = await started(scene, graph_of({"a": "", "b": "", "c": ""}, join=DagStep("join", ("a", "b", "c"), 2)))
     held = await dag.claim()
     await scene.flush(dag.end(held["a"], "failed"))
     await scene.flush(dag.end(held["b"]), dag.end(held["c"], "skipped"))
@@ -468,7 +473,7 @@ async def test_a_join_of_a_few_is_counted_anew(scene: Scene) -> None:
 
 
 async def test_a_gate_that_was_refused_asks_again(scene: Scene) -> None:
-    dag = await started(scene, Graph([Node("gate", kind="approval"), Node("after", ("gate",))]))
+    dag = await started(scene, Graph([DagStep("gate", kind="approval"), DagStep("after", ("gate",))]))
     gate = (await dag.claim())["gate"]
     no = signal(dag.id, "gate", "false")
     await scene.store.send(no)
@@ -605,7 +610,7 @@ async def test_a_step_by_itself_is_not_retried(scene: Scene) -> None:
     await fail(dag, "a")
     await end(dag)
     before = await scene.rows.dump()
-    assert await scene.store.retry((await dag.node("a")).id) is None
+    assert await scene.store.retry((await dag.dag_step("a")).id) is None
     assert await scene.rows.dump() == before
 
 

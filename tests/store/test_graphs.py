@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stepfast.model.graph import Graph, Node
+from stepfast.model.graph import DagStep, Graph
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Definition, Parent
 from stepfast.store import Store
@@ -32,8 +32,8 @@ async def started(scene: Scene, steps: dict[str, str], **options: object) -> Dag
     return await Dag(scene, graph_of(steps)).start(**options)
 
 
-async def with_nodes(scene: Scene, *nodes: Node) -> Dag:
-    return await Dag(scene, Graph(nodes)).start()
+async def with_nodes(scene: Scene, *dag_steps: DagStep) -> Dag:
+    return await Dag(scene, Graph(dag_steps)).start()
 
 
 # -- starting -----------------------------------------------------------------------------------------------
@@ -56,10 +56,10 @@ async def test_a_dag_run_looks_at_its_deadline(scene: Scene) -> None:
 async def test_steps_that_wait_for_nothing_are_ready_and_the_others_blocked(scene: Scene) -> None:
     dag = await started(scene, DIAMOND | {"aside": ""})
     assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked", "d": "blocked", "aside": "queued"}
-    nodes = await dag.nodes()
-    assert nodes["a"].released_at is not None
-    assert nodes["d"].released_at is None
-    assert nodes["d"].visible_at is None
+    dag_steps = await dag.dag_steps()
+    assert dag_steps["a"].released_at is not None
+    assert dag_steps["d"].released_at is None
+    assert dag_steps["d"].visible_at is None
     assert set(await dag.claim()) == {"a", "aside"}
 
 
@@ -68,20 +68,20 @@ async def test_steps_are_listed_in_the_order_they_were_started_in(scene: Scene) 
     random.Random(7).shuffle(names)
     dag = await started(scene, dict.fromkeys(names, ""))
     await dag.claim(limit=50)
-    assert list(await dag.nodes()) == names
+    assert list(await dag.dag_steps()) == names
 
 
 async def test_a_claim_says_which_step_it_brings(scene: Scene) -> None:
     dag = await started(scene, CHAIN)
     step = (await dag.claim())["a"]
-    assert (step.workflow, step.dag_id, step.node, step.graph) == ("dag/a", dag.id, "a", dag.graph.version)
-    assert step.released_at == (await dag.node("a")).released_at
+    assert (step.workflow, step.dag_id, step.dag_step, step.graph) == ("dag/a", dag.id, "a", dag.graph.version)
+    assert step.released_at == (await dag.dag_step("a")).released_at
     assert (step.failing, step.reason) == (False, None)
 
 
 async def test_an_ordinary_run_is_no_step(scene: Scene) -> None:
     run = await scene.running()
-    assert (run.dag_id, run.node, run.graph, run.released_at, run.failing) == (None, None, None, None, False)
+    assert (run.dag_id, run.dag_step, run.graph, run.released_at, run.failing) == (None, None, None, None, False)
 
 
 async def test_no_sweep_releases_a_blocked_step(scene: Scene) -> None:
@@ -99,7 +99,7 @@ async def test_lists_show_the_dag_run_and_leave_its_steps_out(scene: Scene) -> N
 
 async def test_a_step_can_be_read_by_its_id(scene: Scene) -> None:
     dag = await started(scene, CHAIN)
-    row = await scene.info((await dag.node("b")).id)
+    row = await scene.info((await dag.dag_step("b")).id)
     assert (row.workflow, row.status, row.waiting_for) == ("dag/b", "waiting", "steps")
 
 
@@ -131,7 +131,7 @@ async def test_a_start_that_is_delayed_delays_the_first_steps(scene: Scene) -> N
     dag = await started(scene, CHAIN, delay_ms=DAY)
     assert await dag.claim() == {}
     assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked"}
-    await scene.rows.make_due((await dag.node("a")).id)
+    await scene.rows.make_due((await dag.dag_step("a")).id)
     assert (await scene.store.promote(100)).lanes == {lane("a")}
     assert set(await dag.claim()) == {"a"}
 
@@ -146,7 +146,7 @@ async def test_many_dag_runs_start_in_one_call(scene: Scene) -> None:
         ("running", 500),
         ("waiting", 1500),
     ]
-    assert [node.name for node in await scene.store.nodes(starts[250][0].id)] == ["a", "b", "c", "d"]
+    assert [dag_step.name for dag_step in await scene.store.dag_steps(starts[250][0].id)] == ["a", "b", "c", "d"]
 
 
 async def test_a_dag_run_and_ordinary_runs_start_in_one_call(scene: Scene) -> None:
@@ -197,20 +197,20 @@ async def test_a_chain_is_released_link_by_link(scene: Scene) -> None:
 async def test_a_released_step_is_like_any_queued_run(scene: Scene) -> None:
     dag = await started(scene, CHAIN)
     await dag.finish("a")
-    node, row = await dag.node("b"), await scene.info((await dag.node("b")).id)
+    dag_step, row = await dag.dag_step("b"), await scene.info((await dag.dag_step("b")).id)
     assert (row.status, row.waiting_for, row.ready, row.visible_at) == ("queued", None, True, None)
-    done_at = (await dag.node("a")).completed_at
-    assert node.released_at is not None and done_at is not None
-    assert node.released_at >= done_at
+    done_at = (await dag.dag_step("a")).completed_at
+    assert dag_step.released_at is not None and done_at is not None
+    assert dag_step.released_at >= done_at
 
 
 async def test_what_completes_after_a_step_was_released_is_seen_to_be_later(scene: Scene) -> None:
-    dag = await with_nodes(scene, Node("a"), Node("b"), Node("join", ("a", "b"), 1))
+    dag = await with_nodes(scene, DagStep("a"), DagStep("b"), DagStep("join", ("a", "b"), 1))
     held = await dag.claim()
     await scene.flush(dag.end(held["a"]))
     await scene.flush(dag.end(held["b"]))
-    nodes = await dag.nodes()
-    a, b, released = nodes["a"].completed_at, nodes["b"].completed_at, nodes["join"].released_at
+    dag_steps = await dag.dag_steps()
+    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].released_at
     assert a is not None and b is not None and released is not None
     assert a <= released < b
 
@@ -222,8 +222,8 @@ async def test_ends_count_in_their_order_though_the_clock_goes_back(scene: Scene
     await scene.rows.shift(dag.id, "released_at", DAY)
     await scene.rows.shift(held["a"].id, "completed_at", DAY)
     await scene.flush(dag.end(held["b"]))
-    nodes = await dag.nodes()
-    a, b, released = nodes["a"].completed_at, nodes["b"].completed_at, nodes["join"].released_at
+    dag_steps = await dag.dag_steps()
+    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].released_at
     assert a is not None and b is not None and released is not None
     assert a < b <= released
 
@@ -284,18 +284,18 @@ async def test_steps_of_other_runs_are_left_alone(scene: Scene) -> None:
 
 async def test_steps_are_released_in_the_order_of_their_declaration(scene: Scene) -> None:
     names = [f"s{n}" for n in range(20)]
-    nodes = [Node("first"), *(Node(name, ("first",)) for name in names)]
-    dag = await with_nodes(scene, *nodes)
+    dag_steps = [DagStep("first"), *(DagStep(name, ("first",)) for name in names)]
+    dag = await with_nodes(scene, *dag_steps)
     await dag.finish("first")
-    places = [await scene.rows.get((await dag.node(name)).id, "place") for name in names]
+    places = [await scene.rows.get((await dag.dag_step(name)).id, "place") for name in names]
     assert places == sorted(places)
 
 
 # -- joins of a few -----------------------------------------------------------------------------------------
 
 
-def a_few(at_least: int) -> list[Node]:
-    return [Node("a"), Node("b"), Node("c"), Node("join", ("a", "b", "c"), at_least)]
+def a_few(at_least: int) -> list[DagStep]:
+    return [DagStep("a"), DagStep("b"), DagStep("c"), DagStep("join", ("a", "b", "c"), at_least)]
 
 
 async def test_a_join_of_any_begins_with_the_first(scene: Scene) -> None:
@@ -311,10 +311,10 @@ async def test_a_join_that_has_begun_is_not_released_again(scene: Scene) -> None
     await scene.flush(dag.end(held["b"]))
     join = (await dag.claim())["join"]
     await scene.flush(dag.end(held["a"]))
-    assert (await dag.node("join")).status == "running"
+    assert (await dag.dag_step("join")).status == "running"
     await scene.flush(dag.end(join))
     assert (await scene.flush(dag.end(held["c"]))).lanes == {lane()}
-    assert (await dag.node("join")).status == "completed"
+    assert (await dag.dag_step("join")).status == "completed"
 
 
 async def test_a_join_of_two_begins_with_the_second(scene: Scene) -> None:
@@ -329,7 +329,7 @@ async def test_a_join_of_two_begins_with_the_second(scene: Scene) -> None:
 
 
 async def test_a_join_that_cannot_have_enough_is_skipped_at_once(scene: Scene) -> None:
-    dag = await with_nodes(scene, *a_few(2), Node("after", ("join",)))
+    dag = await with_nodes(scene, *a_few(2), DagStep("after", ("join",)))
     held = await dag.claim()
     await scene.flush(dag.end(held["a"], "skipped"), dag.end(held["b"], "skipped"))
     assert (await dag.states())["join"] == "skipped"
@@ -348,7 +348,7 @@ async def test_what_hangs_on_a_skipped_step_alone_is_skipped_too(scene: Scene) -
     step = (await dag.claim())["first"]
     assert (await scene.flush(dag.end(step, "skipped"))).lanes == {lane()}
     assert set((await dag.states()).values()) == {"skipped"}
-    assert all(node.completed_at is not None for node in (await dag.nodes()).values())
+    assert all(dag_step.completed_at is not None for dag_step in (await dag.dag_steps()).values())
 
 
 async def test_a_step_with_one_completed_dependency_is_done(scene: Scene) -> None:
@@ -374,16 +374,16 @@ async def test_a_skipped_step_cannot_be_claimed_or_woken(scene: Scene) -> None:
     await scene.flush(dag.end(held["a"], "skipped"))
     assert (await scene.store.send(signal(dag.id, "b"))).done is False
     assert await dag.claim() == {}
-    assert [outcome.status for outcome in await scene.store.outcomes([(await dag.node("b")).id])] == ["skipped"]
+    assert [outcome.status for outcome in await scene.store.outcomes([(await dag.dag_step("b")).id])] == ["skipped"]
 
 
 # -- caught errors ------------------------------------------------------------------------------------------
 
 CATCHING = (
-    Node("pay", catch={"Declined": "tell"}),
-    Node("tell"),
-    Node("ship", ("pay",)),
-    Node("end", ("tell", "ship")),
+    DagStep("pay", catch={"Declined": "tell"}),
+    DagStep("tell"),
+    DagStep("ship", ("pay",)),
+    DagStep("end", ("tell", "ship")),
 )
 
 
@@ -425,7 +425,7 @@ async def test_a_dag_run_is_claimed_and_finished_like_any_run(scene: Scene) -> N
     dag = await started(scene, {"a": ""})
     await dag.finish("a")
     itself = (await dag.claim())[ITSELF]
-    assert (itself.id, itself.dag_id, itself.node, itself.graph) == (dag.id, None, None, dag.graph.version)
+    assert (itself.id, itself.dag_id, itself.dag_step, itself.graph) == (dag.id, None, None, dag.graph.version)
     assert itself.input == '{"order":1}'
     await scene.flush(completed(itself, '{"a":1}'))
     assert [(o.status, o.output) for o in await scene.store.outcomes([dag.id])] == [("completed", '{"a":1}')]
@@ -528,14 +528,14 @@ async def test_when_a_step_fails_the_steps_that_nobody_holds_end(scene: Scene, o
         "blocked": "skipped",
         "far": "skipped",
     }
-    nodes = await dag.nodes()
-    assert {name: nodes[name].reason for name in ("asleep", "ready", "blocked")} == {
+    dag_steps = await dag.dag_steps()
+    assert {name: dag_steps[name].reason for name in ("asleep", "ready", "blocked")} == {
         "asleep": "cancelled",
         "ready": None,
         "blocked": None,
     }
     for name in ("asleep", "ready", "blocked", "far"):
-        row = await scene.info(nodes[name].id)
+        row = await scene.info(dag_steps[name].id)
         assert (row.ready, row.visible_at, row.waiting_for) == (False, None, None)
         assert row.completed_at is not None
 
@@ -676,7 +676,7 @@ async def test_a_dead_letter_fails_its_run(scene: Scene) -> None:
     mine = (await dag.claim())["other"]
     await scene.bury(victim, max_losses=1)
     assert await dag.states() == {"deadly": "failed", "other": "running", "after": "skipped"}
-    assert (await dag.node("deadly")).reason == "workers_lost"
+    assert (await dag.dag_step("deadly")).reason == "workers_lost"
     assert (await scene.info(mine.id)).asked == "cancel"
     assert (await scene.flush(dag.end(mine, "cancelled"))).lanes == {lane()}
     assert (await dag.claim())[ITSELF].failing is True
@@ -724,18 +724,18 @@ async def test_two_steps_of_one_run_that_die_together_count_once_each(scene: Sce
 
 async def test_a_run_whose_first_step_expired_fails(scene: Scene) -> None:
     dag = await started(scene, CHAIN, expires_ms=MINUTE)
-    step = await dag.node("a")
+    step = await dag.dag_step("a")
     await scene.rows.shift(step.id, "expires_at", -DAY)
     await scene.rows.shift(step.id, "visible_at", -DAY)
     assert lane() in (await scene.store.promote(100)).lanes
     assert await dag.states() == {"a": "failed", "b": "skipped", "c": "skipped"}
-    assert (await dag.node("a")).reason == "expired"
+    assert (await dag.dag_step("a")).reason == "expired"
     assert (await dag.claim())[ITSELF].failing is True
 
 
 async def expire(dag: Dag, name: str) -> None:
     """The time passes in which a step was to be picked up."""
-    step = await dag.node(name)
+    step = await dag.dag_step(name)
     await dag.scene.rows.shift(step.id, "expires_at", -DAY)
     await dag.scene.rows.shift(step.id, "visible_at", -DAY)
 
@@ -760,7 +760,7 @@ async def test_once_a_step_was_picked_up_the_others_do_not_expire(scene: Scene, 
 async def test_a_step_that_no_longer_expires_keeps_its_place(scene: Scene) -> None:
     dag = await started(scene, {"a": "", "b": ""}, expires_ms=MINUTE)
     await dag.claim(limit=1)
-    b = await dag.node("b")
+    b = await dag.dag_step("b")
     place = await scene.rows.get(b.id, "place")
     await expire(dag, "b")
     await scene.store.promote(100)
@@ -770,7 +770,7 @@ async def test_a_step_that_no_longer_expires_keeps_its_place(scene: Scene) -> No
 async def test_a_delayed_step_that_no_longer_expires_is_ready_when_it_is_due(scene: Scene) -> None:
     """Nobody swept meanwhile: its time came, and the end of it."""
     dag = await started(scene, {"a": "", "b": ""}, delay_ms=MINUTE, expires_ms=MINUTE)
-    await scene.rows.make_due((await dag.node("a")).id)
+    await scene.rows.make_due((await dag.dag_step("a")).id)
     await scene.store.promote(100)
     assert set(await dag.claim()) == {"a"}
     await expire(dag, "b")
@@ -783,15 +783,15 @@ async def test_a_step_of_another_run_does_not_keep_one_from_expiring(scene: Scen
     [first] = await dag.claim_all(limit=1)
     dag.ids.remove(first.dag_id or "")
     await expire(dag, "b")
-    assert (await scene.store.promote(100)).ended == [(await dag.node("b")).id]
+    assert (await scene.store.promote(100)).ended == [(await dag.dag_step("b")).id]
     assert await dag.states() == {"a": "skipped", "b": "failed"}
 
 
 async def test_steps_released_later_do_not_expire(scene: Scene) -> None:
     dag = await started(scene, CHAIN, expires_ms=MINUTE)
     await dag.finish("a")
-    assert (await dag.node("b")).visible_at is None
-    assert await scene.rows.get((await dag.node("b")).id, "expires_at") is None
+    assert (await dag.dag_step("b")).visible_at is None
+    assert await scene.rows.get((await dag.dag_step("b")).id, "expires_at") is None
     assert set(await dag.claim()) == {"b"}
 
 
@@ -960,7 +960,7 @@ async def test_a_dag_run_is_cancelled_with_its_parent(scene: Scene) -> None:
 async def test_a_step_by_itself_is_not_for_operators(scene: Scene, wish: str, name: str) -> None:
     dag = await started(scene, CHAIN)
     before = await scene.rows.dump()
-    asked = await getattr(scene.store, wish)((await dag.node(name)).id)
+    asked = await getattr(scene.store, wish)((await dag.dag_step(name)).id)
     assert (asked.done, asked.lane) == (False, None)
     assert await scene.rows.dump() == before
 
@@ -1081,15 +1081,15 @@ async def test_nodes_tell_how_the_steps_ended(scene: Scene) -> None:
     dag = await started(scene, {"good": "", "bad": ""})
     held = await dag.claim()
     await scene.flush(dag.end(held["good"], output="[1]"), dag.end(held["bad"], "failed", error='{"type":"Broken"}'))
-    nodes = await dag.nodes()
-    good, bad = nodes["good"], nodes["bad"]
+    dag_steps = await dag.dag_steps()
+    good, bad = dag_steps["good"], dag_steps["bad"]
     assert (good.status, good.output, good.error, good.attempt, good.worker) == ("completed", "[1]", None, 1, None)
     assert (bad.status, bad.reason, bad.error) == ("failed", "code", '{"type":"Broken"}')
     assert good.started_at is not None and good.completed_at is not None and good.completed_at >= good.started_at
 
 
 async def test_a_run_that_does_not_exist_has_no_steps(scene: Scene) -> None:
-    assert await scene.store.nodes(new_id()) == []
+    assert await scene.store.dag_steps(new_id()) == []
 
 
 async def test_outputs_are_those_of_completed_steps(scene: Scene) -> None:
@@ -1099,14 +1099,14 @@ async def test_outputs_are_those_of_completed_steps(scene: Scene) -> None:
     found = (await scene.store.dag_outputs([(dag.id, 0)]))[dag.id]
     assert (found.input, found.format) == ('{"order":1}', 1)
     assert [(name, output, format_) for name, output, format_, _ in found.outputs] == [("a", "0", 1)]
-    assert found.outputs[0][3] == (await dag.node("a")).completed_at
+    assert found.outputs[0][3] == (await dag.dag_step("a")).completed_at
 
 
 async def test_outputs_can_be_read_from_a_time_on(scene: Scene) -> None:
     dag = await started(scene, {"old": "", "new": ""})
     await dag.finish("old", "new")
-    await scene.rows.shift((await dag.node("old")).id, "completed_at", -MINUTE)
-    since = (await dag.node("new")).completed_at
+    await scene.rows.shift((await dag.dag_step("old")).id, "completed_at", -MINUTE)
+    since = (await dag.dag_step("new")).completed_at
     assert since is not None
     found = (await scene.store.dag_outputs([(dag.id, since)]))[dag.id]
     assert [name for name, *_ in found.outputs] == ["new"]
@@ -1125,7 +1125,7 @@ async def test_outputs_of_many_runs_come_in_one_answer(scene: Scene) -> None:
 async def test_an_output_keeps_its_format(scene: Scene) -> None:
     dag = await started(scene, {"a": ""})
     await scene.flush(dag.end((await dag.claim())["a"], output="secret", format=2))
-    assert (await dag.node("a")).format == 2
+    assert (await dag.dag_step("a")).format == 2
     [(name, output, format_, _)] = (await scene.store.dag_outputs([(dag.id, 0)]))[dag.id].outputs
     assert (name, output, format_) == ("a", "secret", 2)
 
@@ -1155,15 +1155,15 @@ async def test_runs_of_random_graphs_settled_in_random_order_come_to_their_end(s
     finished: set[str] = set()
     while len(finished) < len(dag.ids):
         for run in await dag.claim_all(limit=chance.randint(1, 10)):
-            if run.node is None:
+            if run.dag_step is None:
                 finished.add(run.id)
                 await scene.flush(completed(run))
             else:
-                released.append((run.dag_id, run.node))
+                released.append((run.dag_id, run.dag_step))
                 held.append(run)
         chance.shuffle(held)
         ending = [held.pop() for _ in range(chance.randint(0, len(held)))]
-        await scene.flush(*(dag.end(run, any_outcome(chance, dag.graph, run.node or "")) for run in ending))
+        await scene.flush(*(dag.end(run, any_outcome(chance, dag.graph, run.dag_step or "")) for run in ending))
     assert len(released) == len(set(released))
     assert held == []
     for dag_id in dag.ids:
@@ -1174,15 +1174,15 @@ async def test_runs_of_random_graphs_settled_in_random_order_come_to_their_end(s
 
 
 def random_graph(chance: random.Random) -> Graph:
-    nodes = []
+    dag_steps = []
     for n in range(12):
         after = tuple(str(before) for before in chance.sample(range(n), min(n, chance.randint(0, 3))))
         catch = {"Declined": str(chance.randint(n + 1, 12))} if chance.random() < 0.3 else {}
         few = chance.randint(1, len(after)) if after and chance.random() < 0.4 else None
-        nodes.append(Node(str(n), after, few, catch=catch))
-    return Graph([*nodes, Node("12", ("0",))]).check("random")
+        dag_steps.append(DagStep(str(n), after, few, catch=catch))
+    return Graph([*dag_steps, DagStep("12", ("0",))]).check("random")
 
 
 def any_outcome(chance: random.Random, graph: Graph, name: str) -> str:
-    caught = [f"caught:{target}" for target in graph.nodes[name].catch.values()]
+    caught = [f"caught:{target}" for target in graph.dag_steps[name].catch.values()]
     return chance.choice(["completed", "completed", "skipped", *caught])

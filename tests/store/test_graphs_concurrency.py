@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast.model.graph import Graph, Node
+from stepfast.model.graph import DagStep, Graph
 from stepfast.model.records import Claimed, Entry, FlushAnswer
 from stepfast.store import Store
 from tests.store.conftest import Stores
@@ -80,8 +80,8 @@ async def work(scene: Scene, graph: Graph, ids: list[str], done: Counter[str], r
     dag = Dag(scene, graph)
     while not ready.is_set():
         held = await dag.claim_all(limit=7)
-        done.update(f"{run.dag_id or run.id}/{run.node or ITSELF}" for run in held)
-        await through(scene, *(dag.end(run) for run in held if run.node is not None))
+        done.update(f"{run.dag_id or run.id}/{run.dag_step or ITSELF}" for run in held)
+        await through(scene, *(dag.end(run) for run in held if run.dag_step is not None))
         if sum(done[f"{dag_id}/{ITSELF}"] for dag_id in ids) == len(ids):
             ready.set()
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def test_two_workers_settle_every_step_once(scene: Scene, other: Scene, co
     ready = asyncio.Event()
     async with asyncio.timeout(120):
         await asyncio.gather(*(work(each, graph, dag.ids, done, ready) for each in (scene, other)))
-    assert done == Counter(f"{dag_id}/{name}" for dag_id in dag.ids for name in (*graph.nodes, ITSELF))
+    assert done == Counter(f"{dag_id}/{name}" for dag_id in dag.ids for name in (*graph.dag_steps, ITSELF))
     for dag_id in dag.ids:
         assert set((await dag.states(dag_id)).values()) == {"completed"}
         assert await scene.rows.get(dag_id, "pending") == 0
@@ -131,10 +131,10 @@ async def test_what_completes_after_a_release_has_a_later_time(scene: Scene, oth
     held = await dag.claim()
     await scene.flush(dag.end(held["a"]))
     await other.flush(dag.end(held["b"]), worker=scene.worker)
-    nodes = await dag.nodes()
-    released, completed = nodes["c"].released_at, nodes["b"].completed_at
+    dag_steps = await dag.dag_steps()
+    released, completed = dag_steps["c"].released_at, dag_steps["b"].completed_at
     assert released is not None and completed is not None and released < completed
-    assert nodes["a"].completed_at == released
+    assert dag_steps["a"].completed_at == released
 
 
 async def test_a_clock_that_goes_back_does_not_mix_up_what_completed_when(scene: Scene) -> None:
@@ -143,8 +143,8 @@ async def test_a_clock_that_goes_back_does_not_mix_up_what_completed_when(scene:
     await scene.rows.shift(dag.id, "released_at", MINUTE)
     last = await dag.get("released_at")
     await dag.finish("b")
-    nodes = await dag.nodes()
-    assert nodes["b"].completed_at == nodes["c"].released_at == last + 1
+    dag_steps = await dag.dag_steps()
+    assert dag_steps["b"].completed_at == dag_steps["c"].released_at == last + 1
 
 
 # -- locks --------------------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ async def test_records_of_a_step_need_no_lock_of_its_dag_run(scene: Scene, store
     async with locked(stores, dag.id):
         answer = await scene.flush(step(run, 0), waiting(run))
     assert (answer.busy, answer.lost) == (set(), set())
-    assert (await dag.node("a")).status == "waiting"
+    assert (await dag.dag_step("a")).status == "waiting"
 
 
 async def test_a_blocked_step_that_is_locked_for_a_moment_is_waited_for(scene: Scene, stores: Stores) -> None:
     """By a sender, who holds it without its dag run and waits for nothing."""
     dag = await Dag(scene, graph_of(CHAIN)).start()
     held = await dag.claim()
-    async with locked(stores, (await dag.node("b")).id) as holder:
+    async with locked(stores, (await dag.dag_step("b")).id) as holder:
         flush = asyncio.create_task(scene.flush(dag.end(held["a"])))
         await blocked_by(stores, holder)
     assert (await flush).lanes == {lane("b")}
@@ -201,9 +201,11 @@ async def test_a_blocked_step_that_is_locked_for_a_moment_is_waited_for(scene: S
 @pytest.mark.parametrize("outcome", ["completed", "failed", "skipped", "caught:z"])
 async def test_a_flush_repeated_after_a_lost_reply_subtracts_once(scene: Scene, other: Scene, outcome: str) -> None:
     """By another connection, as after a broken one."""
-    graph = graph_of({"a": "", "b": "a", "c": "b"}, z=Node("z", ("b",)))
+    graph = graph_of({"a": "", "b": "a", "c": "b"}, z=DagStep("z", ("b",)))
     if outcome == "caught:z":
-        graph = Graph([Node("a", catch={"ValueError": "z"}), Node("b", ("a",)), Node("z"), Node("c", ("b",))])
+        graph = Graph(
+            [DagStep("a", catch={"ValueError": "z"}), DagStep("b", ("a",)), DagStep("z"), DagStep("c", ("b",))]
+        )
     dag = await Dag(scene, graph).start()
     held = await dag.claim()
     end = dag.end(held["a"], outcome)
@@ -271,14 +273,14 @@ async def test_a_claim_and_a_failure_leave_no_step_behind(scene: Scene, other: S
         _, claimed = await asyncio.gather(
             through(scene, dag.end(failing, "failed")), Dag(other, graph).claim_all(worker=other.worker, limit=3)
         )
-        mine = [run for run in claimed if run.node is not None]
+        mine = [run for run in claimed if run.dag_step is not None]
         for run in mine:
             assert (await scene.info(run.id)).asked == "cancel"
         states = Counter((await dag.states()).values())
         assert states == Counter(failed=1, running=len(mine), skipped=6 - len(mine)) - Counter()
         await through(other, *(dag.end(run, "cancelled") for run in mine))
         assert await dag.get("pending") == 0
-        rest = [run for run in claimed if run.node is None] or await dag.claim_all()
+        rest = [run for run in claimed if run.dag_step is None] or await dag.claim_all()
         assert [run.id for run in rest] == [dag.id]
 
 
@@ -293,12 +295,12 @@ async def test_a_step_that_goes_to_sleep_while_its_run_fails_is_ended(scene: Sce
             _through_as(other, scene.worker, waiting(held["b"], None, waiting_for="signal")),
         )
         for run in (await dag.claim()).values():
-            if run.node is not None:
-                assert (run.node, run.asked) == ("b", "cancel")
+            if run.dag_step is not None:
+                assert (run.dag_step, run.asked) == ("b", "cancel")
                 await scene.flush(dag.end(run, "cancelled"))
         assert await dag.states() == {"a": "failed", "b": "cancelled", "c": "skipped"}
         assert await dag.get("pending") == 0
-        assert not [run for run in await dag.claim_all() if run.node is not None]
+        assert not [run for run in await dag.claim_all() if run.dag_step is not None]
 
 
 async def test_a_completion_that_comes_while_its_run_fails_is_busy_until_then(
@@ -348,7 +350,7 @@ async def test_runs_that_fail_through_each_other_s_workers_do_not_wait_in_a_circ
     async with asyncio.timeout(90):
         for _ in range(15):
             one, two = await Dag(scene, graph).start(), await Dag(scene, graph).start()
-            held = {(run.dag_id, run.node): run for run in await one.claim_all()}
+            held = {(run.dag_id, run.dag_step): run for run in await one.claim_all()}
 
             def entries(fails: Dag, sleeps: Dag, held: dict[Any, Claimed] = held) -> list[Entry]:
                 records = [step(held[sleeps.id, name], 0) for name in ("b", "c")]
@@ -361,7 +363,7 @@ async def test_runs_that_fail_through_each_other_s_workers_do_not_wait_in_a_circ
             )
             for dag in (one, two):
                 assert (await dag.states())["a"] == "failed"
-                assert (await dag.node("b")).status == "running"
+                assert (await dag.dag_step("b")).status == "running"
                 assert await dag.get("failing")
             await _end_all(scene, one, two, held=[held[d.id, "b"] for d in (one, two)])
 
@@ -369,7 +371,7 @@ async def test_runs_that_fail_through_each_other_s_workers_do_not_wait_in_a_circ
 async def _end_all(scene: Scene, *dags: Dag, held: list[Claimed]) -> None:
     """Everything still open is cancelled by its owner, and the runs are in line."""
     await through(scene, *(dags[0].end(run, "cancelled") for run in held))
-    again = [run for run in await dags[0].claim_all() if run.node is not None]
+    again = [run for run in await dags[0].claim_all() if run.dag_step is not None]
     assert all(run.asked == "cancel" for run in again)
     await through(scene, *(dags[0].end(run, "cancelled") for run in again))
     assert [await dag.get("pending") for dag in dags] == [0] * len(dags)
@@ -384,8 +386,8 @@ async def test_everybody_at_once_leaves_no_run_hanging(scene: Scene, other: Scen
             dag = Dag(scene, graph)
             for _ in range(4):
                 await dag.start()
-            await through(scene, *(dag.end(run) for run in await dag.claim_all() if run.node is not None))
-            held = [run for run in await dag.claim_all(limit=30) if run.node is not None]
+            await through(scene, *(dag.end(run) for run in await dag.claim_all() if run.dag_step is not None))
+            held = [run for run in await dag.claim_all(limit=30) if run.dag_step is not None]
             by_dag = {dag_id: [run for run in held if run.dag_id == dag_id] for dag_id in dag.ids}
             done, failed, cancelled, mixed = dag.ids
             await asyncio.gather(
@@ -413,7 +415,7 @@ async def _drain(scene: Scene, dag: Dag) -> None:
             return
         await dag.claim_all()
         rows = await scene.rows.fetch(
-            "SELECT id, claim, dag_id, node, asked FROM [runs] WHERE worker IS NOT NULL AND dag_id IS NOT NULL"
+            "SELECT id, claim, dag_id, dag_step, asked FROM [runs] WHERE worker IS NOT NULL AND dag_id IS NOT NULL"
         )
         ends = [
             dag.end(_as_claimed(row), "cancelled" if row[4] else "completed") for row in rows if str(row[2]) in dag.ids
@@ -423,10 +425,10 @@ async def _drain(scene: Scene, dag: Dag) -> None:
 
 
 def _as_claimed(row: tuple[Any, ...]) -> Claimed:
-    run_id, claim, dag_id, node, _ = row
+    run_id, claim, dag_id, dag_step, _ = row
     return Claimed(
         str(run_id), "dag", "graphs", 0, claim, 1, 1, 0, 0, 1, "null", None, None, None, 0, 0, None,
-        dag_id=str(dag_id), node=node,
+        dag_id=str(dag_id), dag_step=dag_step,
     )  # fmt: skip
 
 
@@ -447,7 +449,7 @@ async def test_a_dead_letter_waits_for_its_dag_run_and_is_not_lost(scene: Scene,
     reaped = await scene.store.reap(scene.worker, 100, 1)
     assert (reaped.dead_letters, reaped.moved) == ([held[name].id], 1)
     assert lane() in reaped.lanes
-    assert (await dag.node(name)).reason == "workers_lost"
+    assert (await dag.dag_step(name)).reason == "workers_lost"
     assert (await dag.get("pending"), await dag.get("failing")) == (0, True)
 
 
@@ -485,7 +487,7 @@ async def test_a_dead_letter_s_siblings_on_the_dead_worker_are_settled_too(scene
 
 async def test_an_expired_step_of_a_locked_dag_run_is_found_again(scene: Scene, stores: Stores) -> None:
     dag = await Dag(scene, graph_of(CHAIN)).start(expires_ms=MINUTE)
-    first = (await dag.node("a")).id
+    first = (await dag.dag_step("a")).id
     await scene.rows.shift(first, "visible_at", -2 * MINUTE)
     await scene.rows.shift(first, "expires_at", -2 * MINUTE)
     async with asyncio.timeout(20), locked(stores, dag.id):
@@ -498,7 +500,7 @@ async def test_an_expired_step_of_a_locked_dag_run_is_found_again(scene: Scene, 
 async def test_a_step_that_is_being_picked_up_when_another_expires_counts(scene: Scene, stores: Stores) -> None:
     """Who takes it holds its row, and not that of the dag run: it is waited for."""
     dag = await Dag(scene, graph_of({"a": "", "b": ""})).start(expires_ms=MINUTE)
-    taken, late = (await dag.node("a")).id, (await dag.node("b")).id
+    taken, late = (await dag.dag_step("a")).id, (await dag.dag_step("b")).id
     await scene.rows.shift(late, "visible_at", -2 * MINUTE)
     await scene.rows.shift(late, "expires_at", -2 * MINUTE)
     async with asyncio.timeout(20):
@@ -594,4 +596,4 @@ async def test_two_starts_with_one_key_have_one_set_of_steps(scene: Scene, other
             "SELECT count(*) FROM [runs] WHERE dag_id = ? OR dag_id = ?", starts[0][0].id, starts[1][0].id
         )
         assert count == 4
-        assert len(await scene.store.nodes(run_id)) == 4
+        assert len(await scene.store.dag_steps(run_id)) == 4

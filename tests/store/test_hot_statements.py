@@ -32,7 +32,7 @@ TIMES = (
     "started_at",
     "completed_at",
 )
-FIXED = {"id", "queue", "workflow", "priority", "dag_id", "node", "graph", "child"}
+FIXED = {"id", "queue", "workflow", "priority", "dag_id", "dag_step", "graph", "child"}
 AHEAD = 3_600_000
 """Of a life's last moment, so that no deadline passes while the test looks."""
 

@@ -74,7 +74,7 @@ FILL = [
                                    created_at)
         SELECT '', md5('d' || n)::uuid, 'dag', 'v', 'dags', 'running', 'g', {STEPS} - 2, 1, '{{}}', n
         FROM generate_series(0, {DAGS}) n""",
-    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, waiting_for, dag_id, node, ordinal,
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, waiting_for, dag_id, dag_step, ordinal,
                                    graph, pending, format, input, output, created_at, completed_at)
         SELECT '', md5('d' || d || 's' || n)::uuid, 'dag/s' || n, 'v', 'dags',
                CASE WHEN n <= 2 OR d = 0 THEN 'completed' ELSE 'waiting' END,
@@ -104,9 +104,9 @@ BY_ID = (
 )  # fmt: skip
 """Statements that are given the ids of what they are about, and find it by them alone."""
 BY_DAG = {
-    "lock_dependents": "runs_node", "lock_open_steps": "runs_node", "nodes": "runs_node",
-    "step_named": "runs_node", "begun_dags": "runs_node",
-    "lock_steps": "runs_node", "dag_outputs": "runs_outputs",
+    "lock_dependents": "runs_dag_step", "lock_open_steps": "runs_dag_step", "dag_steps": "runs_dag_step",
+    "step_named": "runs_dag_step", "begun_dags": "runs_dag_step",
+    "lock_steps": "runs_dag_step", "dag_outputs": "runs_outputs",
 }  # fmt: skip
 """Statements that are given dag runs and find steps of theirs, and by which index."""
 
@@ -153,23 +153,23 @@ async def plan_of(connection: Any, sql: str) -> dict[str, Any]:
         await connection.execute("DEALLOCATE hot")
 
 
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def dag_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
-        yield from nodes(child)
+        yield from dag_steps(child)
 
 
 def problems(plan: dict[str, Any]) -> Iterator[str]:
-    for node in nodes(plan):
-        if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL:
-            yield f"reads all of {node['Relation Name']}"
-        if node["Node Type"] == "Nested Loop":
-            outer, inner = node["Plans"][:2]
-            inner = inner["Plans"][0] if inner["Node Type"] == "Materialize" else inner
+    for dag_step in dag_steps(plan):
+        if dag_step["DagStep Type"] == "Seq Scan" and dag_step["Relation Name"] not in SMALL:
+            yield f"reads all of {dag_step['Relation Name']}"
+        if dag_step["DagStep Type"] == "Nested Loop":
+            outer, inner = dag_step["Plans"][:2]
+            inner = inner["Plans"][0] if inner["DagStep Type"] == "Materialize" else inner
             if (
                 outer["Plan Rows"] > 1
                 and inner["Plan Rows"] > 1
-                and inner["Node Type"] in ("CTE Scan", "Function Scan")
+                and inner["DagStep Type"] in ("CTE Scan", "Function Scan")
             ):
                 yield f"walks {inner.get('CTE Name', 'an array')} again for each row"
 
@@ -193,8 +193,8 @@ async def test_the_flush_looks_the_fence_up_in_a_hash(connection: Any, statement
 async def test_a_claim_stops_when_it_has_enough(connection: Any, statements: dict[str, str]) -> None:
     """Rule 31: it reads the index in order; nothing is sorted that a limit then throws away."""
     plan = await plan_of(connection, statements["claim_lane"])
-    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
-    assert "runs_ready" in [node.get("Index Name") for node in nodes(plan)]
+    assert not [dag_step for dag_step in dag_steps(plan) if dag_step["DagStep Type"] == "Sort"]
+    assert "runs_ready" in [dag_step.get("Index Name") for dag_step in dag_steps(plan)]
 
 
 # -- how much is looked at -------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ async def looked_at(connection: Any, sql: str, *arguments: Any) -> tuple[int, in
         await transaction.rollback()
     plan = json.loads(text)[0]["Plan"]
     rows = sum(
-        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-        for node in nodes(plan)
-        if node.get("Relation Name") == "runs" and "Scan" in node["Node Type"]
+        (dag_step["Actual Rows"] + dag_step.get("Rows Removed by Filter", 0)) * dag_step["Actual Loops"]
+        for dag_step in dag_steps(plan)
+        if dag_step.get("Relation Name") == "runs" and "Scan" in dag_step["DagStep Type"]
     )
     return int(rows), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
@@ -302,8 +302,8 @@ async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(
 ) -> None:
     """Neither the delivered nor the rest of the undelivered is looked at, and nothing is sorted."""
     plan = await plan_of(connection, statements["undelivered"])
-    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
-    assert "mailbox_undelivered" in [node.get("Index Name") for node in nodes(plan)]
+    assert not [dag_step for dag_step in dag_steps(plan) if dag_step["DagStep Type"] == "Sort"]
+    assert "mailbox_undelivered" in [dag_step.get("Index Name") for dag_step in dag_steps(plan)]
     rows, _ = await looked_at(connection, statements["undelivered"], 100)
     assert rows <= 100
 
@@ -378,7 +378,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             assert not sorted(set(problems(plan))), statement
         for statement in BY_ID:
             plan = await plan_of(connection, statements[statement])
-            scans = {n["Index Name"] for n in nodes(plan) if "Index Name" in n} - {
+            scans = {n["Index Name"] for n in dag_steps(plan) if "Index Name" in n} - {
                 "steps_pkey",
                 "tries_pkey",
                 "progress_pkey",
@@ -386,10 +386,10 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             assert scans and scans <= {"runs_pkey", "mailbox_pkey"}, statement
         for statement, index in BY_DAG.items():
             plan = await plan_of(connection, statements[statement])
-            conditions = [n.get("Index Cond", "") for n in nodes(plan) if n.get("Index Name") == index]
+            conditions = [n.get("Index Cond", "") for n in dag_steps(plan) if n.get("Index Name") == index]
             assert conditions and "dag_id = " in conditions[0], statement
         plan = await plan_of(connection, statements["tell_children"])
-        assert [n["Index Cond"] for n in nodes(plan) if n.get("Index Name") == "runs_parent"], "walks all children"
+        assert [n["Index Cond"] for n in dag_steps(plan) if n.get("Index Name") == "runs_parent"], "walks all children"
     finally:
         await connection.close()
         server.drop_database(name)

@@ -47,8 +47,8 @@ def levels(graph: Graph) -> dict[str, int]:
 
 def _order(graph: Graph) -> list[str]:
     """Each after those it depends on; what can follow at once does, so that chains stay together."""
-    left = {name: len(graph.dependencies(name)) for name in graph.nodes}
-    ready = [name for name in reversed(graph.nodes) if left[name] == 0]
+    left = {name: len(graph.dependencies(name)) for name in graph.dag_steps}
+    ready = [name for name in reversed(graph.dag_steps) if left[name] == 0]
     order: list[str] = []
     while ready:
         name = ready.pop()

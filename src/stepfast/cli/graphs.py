@@ -13,7 +13,7 @@ from ..engine.matching import UNDO
 from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status
-from ..model.graph import APPROVAL, Graph, Node
+from ..model.graph import APPROVAL, DagStep, Graph
 from ..reports import RunInfo, StepInfo
 from .drawing import Drawn, draw, levels
 from .loading import load_app
@@ -60,7 +60,10 @@ def graph(
         write_json({"name": name, "version": found.version, "steps": _steps(found)})
     else:
         write_declared(found)
-        say(f"{name}, version {found.version}: {count(len(found.nodes), 'step')} in {count(_height(found), 'level')}")
+        say(
+            f"{name}, version {found.version}: "
+            f"{count(len(found.dag_steps), 'step')} in {count(_height(found), 'level')}"
+        )
 
 
 def _write_names(session: Session, dags: Mapping[str, Dag], app: str) -> None:
@@ -75,9 +78,10 @@ def _write_names(session: Session, dags: Mapping[str, Dag], app: str) -> None:
 def _steps(found: Graph) -> list[dict[str, Any]]:
     """Every field of every step, in an order in which they could be done."""
     where = levels(found)
-    fields = [field.name for field in msgspec.structs.fields(Node)]
+    fields = [field.name for field in msgspec.structs.fields(DagStep)]
     return [
-        {field: getattr(found.nodes[name], field) for field in fields} | {"level": where[name]} for name in found.order
+        {field: getattr(found.dag_steps[name], field) for field in fields} | {"level": where[name]}
+        for name in found.order
     ]
 
 
@@ -91,7 +95,7 @@ def _height(found: Graph) -> int:
 def write_declared(found: Graph) -> None:
     """The steps, what each comes after, and what was said of it."""
     drawn = draw(found)
-    rows = [(*cells, _after(found, name), _said(found.nodes[name])) for name, cells in _first_cells(found, drawn)]
+    rows = [(*cells, _after(found, name), _said(found.dag_steps[name])) for name, cells in _first_cells(found, drawn)]
     write_table(("level", "step", "after", ""), rows)
 
 
@@ -104,26 +108,26 @@ def _first_cells(found: Graph, drawn: Drawn) -> list[tuple[str, tuple[str, str]]
 
 
 def _after(found: Graph, name: str) -> str:
-    node = found.nodes[name]
-    told = list(node.after[:_FEW])
-    if len(node.after) > _FEW:
-        told.append(f"{len(node.after) - _FEW} more")
+    dag_step = found.dag_steps[name]
+    told = list(dag_step.after[:_FEW])
+    if len(dag_step.after) > _FEW:
+        told.append(f"{len(dag_step.after) - _FEW} more")
     parts = [", ".join(told)] if told else []
-    if node.at_least is not None:
-        parts = [f"{'any' if node.at_least == 1 else node.at_least} of {' '.join(parts)}".rstrip()]
-    parts += [f"a failed {before}" for before in found.dependencies(name) if before not in node.after]
+    if dag_step.at_least is not None:
+        parts = [f"{'any' if dag_step.at_least == 1 else dag_step.at_least} of {' '.join(parts)}".rstrip()]
+    parts += [f"a failed {before}" for before in found.dependencies(name) if before not in dag_step.after]
     return " or ".join(parts)
 
 
-def _said(node: Node) -> str:
-    parts = ["an approval"] if node.kind == APPROVAL else []
-    parts += ["conditional"] if node.conditional else []
-    parts += [count(node.retries, "retry").replace("retrys", "retries")] if node.retries else []
-    if node.timeout is not None:
-        end = f", then {node.on_timeout}" if node.on_timeout else ""
-        parts.append(f"{lasting(node.timeout)} at most{end}")
-    parts += [f"undone by {node.undo}"] if node.undo else []
-    parts += [f"on {error} to {target}" for error, target in node.catch.items()]
+def _said(dag_step: DagStep) -> str:
+    parts = ["an approval"] if dag_step.kind == APPROVAL else []
+    parts += ["conditional"] if dag_step.conditional else []
+    parts += [count(dag_step.retries, "retry").replace("retrys", "retries")] if dag_step.retries else []
+    if dag_step.timeout is not None:
+        end = f", then {dag_step.on_timeout}" if dag_step.on_timeout else ""
+        parts.append(f"{lasting(dag_step.timeout)} at most{end}")
+    parts += [f"undone by {dag_step.undo}"] if dag_step.undo else []
+    parts += [f"on {error} to {target}" for error, target in dag_step.catch.items()]
     return "; ".join(parts)
 
 
@@ -137,12 +141,12 @@ def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
 
 def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> None:
     """The graph that a run goes by, with how each step of it stands."""
-    nodes = {step.name: step for step in dag_steps(steps)}
+    of_dag = {step.name: step for step in dag_steps(steps)}
     undone = _undos(found, steps)
-    marks = {name: _MARKS.get(step.status, "○") for name, step in nodes.items()}
+    marks = {name: _MARKS.get(step.status, "○") for name, step in of_dag.items()}
     rows = []
     for name, cells in _first_cells(found, draw(found, marks)):
-        step = nodes.get(name)
+        step = of_dag.get(name)
         if step is not None:
             rows.append((*cells, _state(step), _tries(step), _took(step, run), _undo(found, step, undone), _came(step)))
     write_heading("Steps")
@@ -178,7 +182,7 @@ def _took(step: StepInfo, run: RunInfo) -> str:
 
 def _undo(found: Graph, step: StepInfo, undone: Mapping[str, StepInfo]) -> str:
     """By what it would be undone, and how far that is."""
-    name, undo = found.nodes[step.name].undo, undone.get(step.name)
+    name, undo = found.dag_steps[step.name].undo, undone.get(step.name)
     return name or "" if undo is None else f"{undo.name} ({undo.status})"
 
 

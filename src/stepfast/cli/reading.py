@@ -125,11 +125,11 @@ async def _why(
     app: Stepfast, run: RunInfo, steps: list[StepInfo], calls: list[Activity], children: list[RunInfo]
 ) -> str:
     workers = await (await app.store()).workers()
-    nodes = dag_steps(steps)
-    if not nodes or not is_among_steps(run):
+    of_dag = dag_steps(steps)
+    if not of_dag or not is_among_steps(run):
         return why(run, workers, steps, calls, children)
-    able = [s.child for s in nodes if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
-    return why_dag(run, workers, nodes, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
+    able = [s.child for s in of_dag if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
+    return why_dag(run, workers, of_dag, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
 
 
 def _blocked(step: StepInfo) -> bool:

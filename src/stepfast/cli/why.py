@@ -296,7 +296,7 @@ def _asked(run: RunInfo) -> str:
 # -- ended ---------------------------------------------------------------------------------------------------------
 
 
-def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
+def _ended(run: RunInfo, of_dag: Sequence[StepInfo]) -> str:
     again = f"`stepfast retry {run.id}`"
     error = _error(run.error) if run.error is not None else "no recorded error"
     when = _ago(run.completed_at, run)
@@ -312,9 +312,9 @@ def _ended(run: RunInfo, nodes: Sequence[StepInfo]) -> str:
         return (
             f"Its completed steps were to be undone, but that failed: {error} ({when}). Undo them by hand, then {anew}."
         )
-    if nodes and any(_was_undone(step) for step in nodes):
+    if of_dag and any(_was_undone(step) for step in of_dag):
         return f"{_cause(run)} ({when}), and a step of it was undone; {anew}."
-    if nodes:
+    if of_dag:
         return f"{_cause(run)} ({when}); {again} lets it go on with the steps that did not complete."
     if run.status == status.CANCELLED:
         return f"It was cancelled {when}; {again} queues it again."

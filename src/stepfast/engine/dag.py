@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTimeout
 from ..model.backoff import seconds
-from ..model.graph import APPROVAL, STEP, Graph, Node, mermaid
+from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.records import Definition
 from ..settings import Settings
@@ -40,33 +40,33 @@ class NodeCode(NamedTuple):
     undo: Callable[[Any], Any] | None = None
 
 
-class NodeWorkflow(Workflow[Any, Any]):
+class DagStepWorkflow(Workflow[Any, Any]):
     """The code of one step, as workers know it."""
 
     def __init__(
         self,
         dag: str,
-        node: Node,
+        dag_step: DagStep,
         code: NodeCode,
         options: WorkflowOptions,
         scope: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(code.function, DAG_STEP, f"{dag}/{node.name}", options, scope)
+        super().__init__(code.function, DAG_STEP, f"{dag}/{dag_step.name}", options, scope)
         if self.takes_input:
             raise ConfigurationError(
-                f"step {node.name!r} of dag {dag!r} must take the context alone; the input is ctx.input"
+                f"step {dag_step.name!r} of dag {dag!r} must take the context alone; the input is ctx.input"
             )
         self.dag = dag
-        self.node = node
+        self.dag_step = dag_step
         self.when = code.when
         self.undo = code.undo
 
-    def as_in(self, node: Node) -> NodeWorkflow | None:
+    def as_in(self, dag_step: DagStep) -> DagStepWorkflow | None:
         """The code for a run whose graph has this step so. What is a gate there asks, on the terms of that graph,
         whatever the code has under its name by now. None: the graph wants a function, and there is a gate."""
-        if node.kind == APPROVAL:
-            return self if node == self.node else gate(self.dag, node, self.options.queue)
-        return self if self.node.kind == node.kind else None
+        if dag_step.kind == APPROVAL:
+            return self if dag_step == self.dag_step else gate(self.dag, dag_step, self.options.queue)
+        return self if self.dag_step.kind == dag_step.kind else None
 
 
 class Dag(Workflow[Any, dict[str, Any]]):
@@ -75,7 +75,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
     def __init__(self, name: str, options: WorkflowOptions, settings: Settings) -> None:
         super().__init__(_finish, DAG, name, options)
         self.takes_input = True
-        self.steps: dict[str, NodeWorkflow] = {}
+        self.steps: dict[str, DagStepWorkflow] = {}
         self._settings = settings
         self._duplicates: list[str] = []
         self._named: dict[Callable[..., Any], str] = {}
@@ -125,7 +125,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
     def _step(
         self, name: str, function: Callable[..., Any], own: StepOptions, scope: dict[str, Any] | None,
         given: DagStepKeywords,
-    ) -> NodeWorkflow:  # fmt: skip
+    ) -> DagStepWorkflow:  # fmt: skip
         """A step as workers know it, of checked options."""
         join, at_least, when, catch = (
             given.get("join", "all"),
@@ -148,9 +148,9 @@ class Dag(Workflow[Any, dict[str, Any]]):
         retries = self._settings.retries if said.retries is None else said.retries
         undo = None if said.compensate is None else name_of(said.compensate)
         needed = 1 if join == "any" else at_least
-        node = Node(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
+        dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
         options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)
-        return NodeWorkflow(self.name, node, NodeCode(function, when, said.compensate), options, scope)
+        return DagStepWorkflow(self.name, dag_step, NodeCode(function, when, said.compensate), options, scope)
 
     def approval(
         self,
@@ -168,14 +168,14 @@ class Dag(Workflow[Any, dict[str, Any]]):
                 raise ConfigurationError(f'on_timeout must be "fail", "skip" or "approve", not {on_timeout!r}')
             limit = None if timeout is None else seconds(timeout, "the timeout of an approval")
             before = self._names(after)
-        node = Node(name, before, kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
-        self._add(gate(self.name, node, self.queue))
+        dag_step = DagStep(name, before, kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
+        self._add(gate(self.name, dag_step, self.queue))
 
-    def _add(self, step: NodeWorkflow) -> None:
-        if step.node.name in self.steps:
-            self._duplicates.append(f"there are two steps named {step.node.name!r}")
-        self.steps[step.node.name] = step
-        if step.node.kind == STEP:
+    def _add(self, step: DagStepWorkflow) -> None:
+        if step.dag_step.name in self.steps:
+            self._duplicates.append(f"there are two steps named {step.dag_step.name!r}")
+        self.steps[step.dag_step.name] = step
+        if step.dag_step.kind == STEP:
             self.module = step.module  # a graph is from where its functions are
         self._graph, self.version = None, ""  # not known before the graph is asked for
 
@@ -225,7 +225,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
     def graph(self) -> Graph:
         """Its graph, checked: GraphError lists everything that is wrong with it."""
         if self._graph is None:
-            graph = Graph(step.node for step in self.steps.values())
+            graph = Graph(step.dag_step for step in self.steps.values())
             problems = [*self._duplicates, *graph.problems()]
             if problems:
                 raise GraphError(self.name, problems)
@@ -275,25 +275,25 @@ def check_takes_context(function: object, option: str) -> None:
         ) from None
 
 
-def gate(dag: str, node: Node, queue: str | None) -> NodeWorkflow:
+def gate(dag: str, dag_step: DagStep, queue: str | None) -> DagStepWorkflow:
     """A human gate, as workers know it."""
-    return NodeWorkflow(dag, node, NodeCode(approval_handler(node)), WorkflowOptions(queue, 1))
+    return DagStepWorkflow(dag, dag_step, NodeCode(approval_handler(dag_step)), WorkflowOptions(queue, 1))
 
 
-def approval_handler(node: Node) -> Callable[[Any], Awaitable[Any]]:
+def approval_handler(dag_step: DagStep) -> Callable[[Any], Awaitable[Any]]:
     """The code of a human gate: an ordinary wait for a signal."""
 
     async def approve(ctx: Any) -> Any:
         try:
-            value = await ctx.wait_signal(node.name, timeout=node.timeout)
+            value = await ctx.wait_signal(dag_step.name, timeout=dag_step.timeout)
         except SignalTimeout:
-            if node.on_timeout == "approve":
+            if dag_step.on_timeout == "approve":
                 return True
-            if node.on_timeout == "skip":
+            if dag_step.on_timeout == "skip":
                 return SKIP
             raise
         if value is False:
-            raise NonRetryableError(f"{node.name!r} was not approved")
+            raise NonRetryableError(f"{dag_step.name!r} was not approved")
         return value
 
     return approve
@@ -320,7 +320,7 @@ def dag_from_spec(
         except ConfigurationError as error:
             problems.append(f"step {step!r}: {str(error).removeprefix(dag._prefix(step))}")
     if len(dag.steps) == len(steps):
-        problems += Graph(step.node for step in dag.steps.values()).problems()
+        problems += Graph(step.dag_step for step in dag.steps.values()).problems()
     if problems:
         raise GraphError(name, problems)
     return dag

@@ -20,9 +20,9 @@ Known = Mapping[str, tuple[str | None, int, int]]
 class Outputs(Mapping[str, Any]):
     """The outputs of completed steps that come before one, as they were when it became ready."""
 
-    def __init__(self, graph: Graph, node: str | None, known: Known, until: int | None, payloads: Payloads) -> None:
+    def __init__(self, graph: Graph, dag_step: str | None, known: Known, until: int | None, payloads: Payloads) -> None:
         self._graph = graph
-        self._node = node
+        self._dag_step = dag_step
         self._known = known
         self._until = until
         self._payloads = payloads
@@ -35,7 +35,7 @@ class Outputs(Mapping[str, Any]):
         return self._payloads.plain(output, format_, f"the output of step {step!r}")
 
     def __iter__(self) -> Iterator[str]:
-        return (step for step in self._graph.nodes if self._has(step))
+        return (step for step in self._graph.dag_steps if self._has(step))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -44,7 +44,7 @@ class Outputs(Mapping[str, Any]):
         return repr(dict(self))
 
     def _has(self, step: object) -> bool:
-        if step not in self._known or (self._node is not None and step not in self._earlier()):
+        if step not in self._known or (self._dag_step is not None and step not in self._earlier()):
             return False
         return self._until is None or self._known[step][2] <= self._until  # type: ignore[index]
 
@@ -53,15 +53,15 @@ class Outputs(Mapping[str, Any]):
 
     def _earlier(self) -> set[str]:
         if self._before is None:
-            assert self._node is not None
-            self._before = self._graph.ancestors(self._node)
+            assert self._dag_step is not None
+            self._before = self._graph.ancestors(self._dag_step)
         return self._before
 
     def _why_not(self, step: str) -> str:
-        if step not in self._graph.nodes:
+        if step not in self._graph.dag_steps:
             return f"there is no step {step!r} in this dag"
-        if self._node is not None and step not in self._earlier():
-            return f"step {step!r} does not come before {self._node!r}; name it in after="
+        if self._dag_step is not None and step not in self._earlier():
+            return f"step {step!r} does not come before {self._dag_step!r}; name it in after="
         return f"step {step!r} has no output: it was skipped, failed, or is not done yet"
 
 
@@ -85,11 +85,11 @@ class _DagFacts:
     output: Any = None
     """In a compensation: what the step had returned."""
 
-    def _tell(self, execution: Execution, view: DagView, node: str | None) -> None:
+    def _tell(self, execution: Execution, view: DagView, dag_step: str | None) -> None:
         claimed = execution.claimed
         self.input = view.input
-        self.step_name = node or ""
-        self.outputs = Outputs(view.graph, node, view.known, claimed.released_at, execution.recorder.payloads)
+        self.step_name = dag_step or ""
+        self.outputs = Outputs(view.graph, dag_step, view.known, claimed.released_at, execution.recorder.payloads)
 
     @property
     def run_id(self) -> str:
@@ -104,14 +104,16 @@ class _DagFacts:
 class DagContext(_DagFacts, Context):
     """The context of an ``async def`` step."""
 
-    def __init__(self, execution: Execution, view: DagView, node: str | None) -> None:
+    def __init__(self, execution: Execution, view: DagView, dag_step: str | None) -> None:
         Context.__init__(self, execution)
-        self._tell(execution, view, node)
+        self._tell(execution, view, dag_step)
 
 
 class DagSyncContext(_DagFacts, SyncContext):
     """The context of a plain ``def`` step, which runs in a thread."""
 
-    def __init__(self, execution: Execution, loop: asyncio.AbstractEventLoop, view: DagView, node: str | None) -> None:
+    def __init__(
+        self, execution: Execution, loop: asyncio.AbstractEventLoop, view: DagView, dag_step: str | None
+    ) -> None:
         SyncContext.__init__(self, execution, loop)
-        self._tell(execution, view, node)
+        self._tell(execution, view, dag_step)

@@ -13,10 +13,10 @@ from typing import Any
 
 from ..errors import AttemptEnded, DeadlineExceeded, StepFailed
 from ..model import status
-from ..model.graph import Graph, Node
-from ..model.records import NodeRow
+from ..model.graph import DagStep, Graph
+from ..model.records import DagStepRow
 from .branches import finish_all, run_branch
-from .dag import Dag, NodeWorkflow
+from .dag import Dag, DagStepWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
 from .failure import decode_error, step_failed, type_name
@@ -38,37 +38,37 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
     """All steps of a dag run are settled: its result, or the error that ended it. A wish is heeded here and no sooner:
     before its steps are known nobody knows what there is to undo."""
     assert execution.view is not None
-    nodes = await execution.recorder.errands.nodes(execution.run_id)
+    dag_steps = await execution.recorder.errands.dag_steps(execution.run_id)
     claimed = execution.claimed
     if claimed.failing and claimed.reason == status.REASON_CANCELLED:
         execution.asked = status.ASK_CANCEL
     if not claimed.failing and execution.asked != status.ASK_CANCEL:
-        return result_of(execution, nodes)  # whatever becomes of it: what has come to its end is not undone
-    execution.undo_recorded = bool(to_undo(execution.view.graph, nodes) or failed_within(execution, nodes))
+        return result_of(execution, dag_steps)  # whatever becomes of it: what has come to its end is not undone
+    execution.undo_recorded = bool(to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps))
     if execution.asked == status.ASK_CANCEL:
         execution.obey()
         raise execution.closed or AttemptEnded("the dag run is cancelled")
     if claimed.reason == status.REASON_DEADLINE:
         late = DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")
         raise DagFailed(late, status.REASON_DEADLINE)
-    first = first_failure(nodes)
+    first = first_failure(dag_steps)
     raise DagFailed(failure_of(execution, first), first.reason or status.REASON_CODE)
 
 
 async def undo_dag_run(execution: Execution, dag: Dag) -> list[str]:
     """Undo the completed steps; what failed, in words. What steps could not undo of their own work is said too."""
     assert execution.view is not None
-    nodes = await execution.recorder.errands.nodes(execution.run_id)
-    await _leave_to_others(execution, dag, nodes)
-    failed = await undo_dag(execution, dag, execution.view, nodes)
-    return failed_within(execution, nodes) + failed
+    dag_steps = await execution.recorder.errands.dag_steps(execution.run_id)
+    await _leave_to_others(execution, dag, dag_steps)
+    failed = await undo_dag(execution, dag, execution.view, dag_steps)
+    return failed_within(execution, dag_steps) + failed
 
 
-async def _leave_to_others(execution: Execution, dag: Dag, nodes: list[NodeRow]) -> None:
+async def _leave_to_others(execution: Execution, dag: Dag, dag_steps: list[DagStepRow]) -> None:
     """An undo that is not in our code any more, while workers with the code of its time live: it is theirs."""
     assert execution.view is not None
     recorder = execution.recorder
-    version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, nodes)
+    version, gone = execution.claimed.graph or "", undos_gone(dag, execution.view.graph, dag_steps)
     if not gone or version == dag.version:
         return
     if any(peer.workflows[dag.name] == version for peer in await recorder.errands.peers(dag.name)):
@@ -79,22 +79,26 @@ async def _leave_to_others(execution: Execution, dag: Dag, nodes: list[NodeRow])
         raise execution.closed or AttemptEnded("the undo is left to others")
 
 
-def result_of(execution: Execution, nodes: list[NodeRow]) -> dict[str, Any]:
+def result_of(execution: Execution, dag_steps: list[DagStepRow]) -> dict[str, Any]:
     """Step → output, of those that were done."""
     payloads = execution.recorder.payloads
     return {
-        node.name: payloads.plain(node.output, node.format, f"the output of step {node.name!r}")
-        for node in nodes
-        if node.status == status.COMPLETED
+        dag_step.name: payloads.plain(dag_step.output, dag_step.format, f"the output of step {dag_step.name!r}")
+        for dag_step in dag_steps
+        if dag_step.status == status.COMPLETED
     }
 
 
-def first_failure(nodes: list[NodeRow]) -> NodeRow:
+def first_failure(dag_steps: list[DagStepRow]) -> DagStepRow:
     """The step which failed first, and was not caught."""
-    return min((node for node in nodes if _failed(node)), key=lambda node: node.completed_at or 0, default=nodes[0])
+    return min(
+        (dag_step for dag_step in dag_steps if _failed(dag_step)),
+        key=lambda dag_step: dag_step.completed_at or 0,
+        default=dag_steps[0],
+    )
 
 
-def failure_of(execution: Execution, first: NodeRow) -> StepFailed:
+def failure_of(execution: Execution, first: DagStepRow) -> StepFailed:
     """The error that ended the run: that of the step which failed first."""
     error = decode_error(first.error, first.format, execution.recorder.payloads)
     failure = step_failed(first.name, {**error, "retryable": False, "delay": None}, ("", 0))
@@ -103,51 +107,55 @@ def failure_of(execution: Execution, first: NodeRow) -> StepFailed:
     return failure
 
 
-def failed_within(execution: Execution, nodes: list[NodeRow]) -> list[str]:
+def failed_within(execution: Execution, dag_steps: list[DagStepRow]) -> list[str]:
     """What steps that failed or were cancelled could not undo of what they had done themselves, in words."""
     payloads = execution.recorder.payloads
     return [
-        f"in step {node.name!r}: {decode_error(node.error, node.format, payloads)['message']}"
-        for node in nodes
-        if node.reason == status.REASON_UNDO
+        f"in step {dag_step.name!r}: {decode_error(dag_step.error, dag_step.format, payloads)['message']}"
+        for dag_step in dag_steps
+        if dag_step.reason == status.REASON_UNDO
     ]
 
 
-def target_of(node: Node, error: BaseException) -> str | None:
+def target_of(dag_step: DagStep, error: BaseException) -> str | None:
     """The step to go to on an error instead of failing, as the graph says that the run was started with."""
     kinds = {type_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)}
     kinds |= {getattr(error, "error_type", ""), *getattr(error, "error_bases", ())}
-    return next((target for kind, target in node.catch.items() if kind in kinds), None)
+    return next((target for kind, target in dag_step.catch.items() if kind in kinds), None)
 
 
-def _failed(node: NodeRow) -> bool:
-    if node.status not in (status.FAILED, status.COMPENSATED) or node.reason == status.REASON_CANCELLED:
+def _failed(dag_step: DagStepRow) -> bool:
+    if dag_step.status not in (status.FAILED, status.COMPENSATED) or dag_step.reason == status.REASON_CANCELLED:
         return False
-    return not (node.reason or "").startswith(f"{status.REASON_CAUGHT}:")
+    return not (dag_step.reason or "").startswith(f"{status.REASON_CAUGHT}:")
 
 
-def to_undo(graph: Graph, nodes: list[NodeRow]) -> list[str]:
+def to_undo(graph: Graph, dag_steps: list[DagStepRow]) -> list[str]:
     """The completed steps that can be undone."""
-    return [node.name for node in nodes if node.status == status.COMPLETED and graph.nodes[node.name].undo is not None]
+    return [
+        dag_step.name
+        for dag_step in dag_steps
+        if dag_step.status == status.COMPLETED and graph.dag_steps[dag_step.name].undo is not None
+    ]
 
 
-def undos_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
+def undos_gone(dag: Dag, graph: Graph, dag_steps: list[DagStepRow]) -> list[str]:
     """Completed steps of which the graph says that they can be undone, and the code does not say how."""
-    return [name for name in to_undo(graph, nodes) if name not in dag.steps or dag.steps[name].undo is None]
+    return [name for name in to_undo(graph, dag_steps) if name not in dag.steps or dag.steps[name].undo is None]
 
 
-def steps_gone(dag: Dag, graph: Graph, nodes: list[NodeRow]) -> list[str]:
+def steps_gone(dag: Dag, graph: Graph, dag_steps: list[DagStepRow]) -> list[str]:
     """Steps of a run that are not settled, and that the code cannot do."""
-    unsettled = [node.name for node in nodes if node.status not in status.TERMINAL]
-    return [name for name in unsettled if name not in dag.steps or dag.steps[name].as_in(graph.nodes[name]) is None]
+    unsettled = [dag_step.name for dag_step in dag_steps if dag_step.status not in status.TERMINAL]
+    return [name for name in unsettled if name not in dag.steps or dag.steps[name].as_in(graph.dag_steps[name]) is None]
 
 
-async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[NodeRow]) -> list[str]:
+async def undo_dag(execution: Execution, dag: Dag, view: DagView, dag_steps: list[DagStepRow]) -> list[str]:
     """Undo every completed step that says how; what failed, in words."""
     graph, failed = view.graph, list[str]()
-    done = {node.name: node for node in nodes if node.status == status.COMPLETED}
+    done = {dag_step.name: dag_step for dag_step in dag_steps if dag_step.status == status.COMPLETED}
     numbers = {name: number for number, name in enumerate(graph.order, 1)}
-    over = {name: asyncio.Event() for name in graph.nodes}  # of all: order goes through steps that were skipped too
+    over = {name: asyncio.Event() for name in graph.dag_steps}  # of all: order goes through steps that were skipped too
 
     async def undo(name: str) -> None:
         for later in graph.dependents[name]:
@@ -155,7 +163,7 @@ async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[No
         try:
             if execution.closed is not None:
                 raise execution.closed
-            if name in done and graph.nodes[name].undo is not None:
+            if name in done and graph.dag_steps[name].undo is not None:
                 problem = await _undo_one(execution, dag.steps.get(name), view, done[name], numbers[name])
                 failed.extend([problem] if problem else [])
         finally:
@@ -169,14 +177,14 @@ async def undo_dag(execution: Execution, dag: Dag, view: DagView, nodes: list[No
 
 
 async def _undo_one(
-    execution: Execution, step: NodeWorkflow | None, view: DagView, node: NodeRow, number: int
+    execution: Execution, step: DagStepWorkflow | None, view: DagView, dag_step: DagStepRow, number: int
 ) -> str | None:
     if step is None or step.undo is None:
-        return f"the undo of step {node.name!r} is not in the code any more"
+        return f"the undo of step {dag_step.name!r} is not in the code any more"
     context = DagContext(execution, view, None)
-    context.step_name = node.name
-    context.output = execution.recorder.payloads.plain(node.output, node.format, "an output")
-    item = Undoable(number, node.name, step.undo, (context,), {}, f"dag {execution.workflow.name}")
+    context.step_name = dag_step.name
+    context.output = execution.recorder.payloads.plain(dag_step.output, dag_step.format, "an output")
+    item = Undoable(number, dag_step.name, step.undo, (context,), {}, f"dag {execution.workflow.name}")
     return await run_branch(  # type: ignore[no-any-return]
         execution, undo_cursor(number), lambda cursor: call_undo(execution, cursor, item, record_arguments=False)
     )

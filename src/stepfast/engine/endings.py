@@ -224,15 +224,15 @@ def settle_caught(run: Leaver, outcome: str | None, move: Transition, graph: Gra
     """Where a caught error leads, once the step has undone what it did itself."""
     claimed = run.claimed
     caught = outcome is not None and outcome.startswith(caught_by(""))
-    if caught and claimed.node is not None and move.status in status.TERMINAL:
+    if caught and claimed.dag_step is not None and move.status in status.TERMINAL:
         assert graph is not None
-        move.settled = Settled(claimed.dag_id or "", claimed.node, outcome or "", graph)
+        move.settled = Settled(claimed.dag_id or "", claimed.dag_step, outcome or "", graph)
 
 
 def settle(run: Leaver, move: Transition, graph: Graph | None) -> None:
     """What the end of a step means to the others; and whether somebody has to hear of the end."""
     claimed = run.claimed
     move.child = claimed.parent_id is not None
-    if claimed.node is not None and move.status in status.TERMINAL and move.settled is None:
+    if claimed.dag_step is not None and move.status in status.TERMINAL and move.settled is None:
         assert graph is not None
-        move.settled = Settled(claimed.dag_id or "", claimed.node, move.status, graph)
+        move.settled = Settled(claimed.dag_id or "", claimed.dag_step, move.status, graph)

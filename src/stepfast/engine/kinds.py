@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from ..errors import AttemptEnded
 from ..model import status
-from ..model.graph import Node
+from ..model.graph import DagStep
 from .context import Context
-from .dag import SKIP, Dag, NodeWorkflow
+from .dag import SKIP, Dag, DagStepWorkflow
 from .dag_context import DagContext, DagSyncContext
 from .dag_run import finish_dag, undo_dag_run, wanted
 from .execution import Execution
@@ -84,17 +84,17 @@ class DagStepKind(Kind):
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the function of the step, as the graph of its run has it: by now the code may say something else of it,
         but a run keeps its graph."""
-        workflow, view = cast(NodeWorkflow, execution.workflow), execution.view
+        workflow, view = cast(DagStepWorkflow, execution.workflow), execution.view
         assert view is not None
-        node = view.graph.nodes[workflow.node.name]
-        execution.workflow = workflow = _code_for(execution, workflow, node)
+        dag_step = view.graph.dag_steps[workflow.dag_step.name]
+        execution.workflow = workflow = _code_for(execution, workflow, dag_step)
         context: DagContext | DagSyncContext
         if workflow.is_async:
-            context = DagContext(execution, view, workflow.node.name)
+            context = DagContext(execution, view, workflow.dag_step.name)
         else:
-            context = DagSyncContext(execution, execution.recorder.loop, view, workflow.node.name)
+            context = DagSyncContext(execution, execution.recorder.loop, view, workflow.dag_step.name)
         begun = bool(execution.history.records)  # what has is not skipped any more, whatever its condition says now
-        if node.conditional and not begun and not await wanted(workflow.when, context):
+        if dag_step.conditional and not begun and not await wanted(workflow.when, context):
             return SKIP
         return await call_code(execution, [context], in_thread)
 
@@ -139,19 +139,19 @@ def kind_of(workflow: Workflow[Any, Any]) -> Kind:
     return KINDS[workflow.kind]
 
 
-def _code_for(execution: Execution, workflow: NodeWorkflow, node: Node) -> NodeWorkflow:
+def _code_for(execution: Execution, workflow: DagStepWorkflow, dag_step: DagStep) -> DagStepWorkflow:
     """The code that the graph of the run asks for. If the code has only a gate of that name now, the step is left to
     workers that have its function: to ask somebody instead, or to fail, would be another graph."""
-    code = workflow.as_in(node)
+    code = workflow.as_in(dag_step)
     if code is not None:
         return code
     said = (
-        f"run {execution.run_id}: by its graph {node.name!r} of dag {workflow.dag!r} is a step with a function, "
+        f"run {execution.run_id}: by its graph {dag_step.name!r} of dag {workflow.dag!r} is a step with a function, "
         "but the code has an approval of that name"
     )
     if not execution.replaying:
         recorder = execution.recorder
         told = "%s; it is left to workers that have the function"
-        recorder.logger.warning(told, said, extra=ids_of(execution, node.name))
+        recorder.logger.warning(told, said, extra=ids_of(execution, dag_step.name))
         execution.suspend(execution.database_now() + int(recorder.settings.poll * 1000), status.WAITING_RETRY)
     raise execution.closed or AttemptEnded(said)

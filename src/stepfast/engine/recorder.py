@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..model.payload import Payloads
-from ..model.records import Entry, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import DagStepRow, Entry, NewRun, Outcome, Parent, StepDone, StepRecord, WorkerInfo
 from ..settings import Settings
 from .clock import Clock
 
@@ -41,7 +41,7 @@ class Errands:
         """Queue a failed run again, if it can go on."""
         never()
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
         never()
 

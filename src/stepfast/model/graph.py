@@ -23,7 +23,7 @@ STEP = "step"
 APPROVAL = "approval"
 
 
-class Node(Struct, frozen=True, omit_defaults=True):
+class DagStep(Struct, frozen=True, omit_defaults=True):
     """A step of a declared graph."""
 
     name: str
@@ -46,7 +46,7 @@ class Settled(NamedTuple):
     """The end of a step: of which run, which step, how, and by which graph the run goes."""
 
     dag_id: str
-    node: str
+    dag_step: str
     outcome: str
     """How the step ended, in the words of ``Settled``."""
     graph: Graph
@@ -85,17 +85,17 @@ def is_failure(outcome: str) -> bool:
 class Graph:
     """The steps of a dag, checked. Equal graphs have the same version, wherever they were declared."""
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        declared = list(nodes)
-        self.nodes: dict[str, Node] = {node.name: node for node in declared}
-        self._twice = [name for name, count in Counter(node.name for node in declared).items() if count > 1]
+    def __init__(self, dag_steps: Iterable[DagStep]) -> None:
+        declared = list(dag_steps)
+        self.dag_steps: dict[str, DagStep] = {dag_step.name: dag_step for dag_step in declared}
+        self._twice = [name for name, count in Counter(dag_step.name for dag_step in declared).items() if count > 1]
 
     # -- as text -------------------------------------------------------------------------------------------------
 
     @cached_property
     def text(self) -> str:
         """The graph as it is stored."""
-        return msgspec.json.encode(list(self.nodes.values())).decode()
+        return msgspec.json.encode(list(self.dag_steps.values())).decode()
 
     @cached_property
     def version(self) -> str:
@@ -105,33 +105,33 @@ class Graph:
     @classmethod
     def from_text(cls, text: str) -> Graph:
         """The graph that was stored as this text."""
-        return cls(msgspec.json.decode(text, type=list[Node]))
+        return cls(msgspec.json.decode(text, type=list[DagStep]))
 
     # -- shape ---------------------------------------------------------------------------------------------------
 
     def dependencies(self, name: str) -> tuple[str, ...]:
         """What a step waits for: the steps it comes after, and those whose errors lead to it."""
-        return (*self.nodes[name].after, *self._catchers.get(name, ()))
+        return (*self.dag_steps[name].after, *self._catchers.get(name, ()))
 
     @cached_property
     def _catchers(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for node in self.nodes.values():
-            for target in dict.fromkeys(node.catch.values()):
-                if target in self.nodes and node.name not in self._after[target]:
-                    found.setdefault(target, []).append(node.name)
+        for dag_step in self.dag_steps.values():
+            for target in dict.fromkeys(dag_step.catch.values()):
+                if target in self.dag_steps and dag_step.name not in self._after[target]:
+                    found.setdefault(target, []).append(dag_step.name)
         return found
 
     @cached_property
     def _after(self) -> dict[str, frozenset[str]]:
         """Of each step the steps it comes after, for quick answers: there may be thousands before a join."""
-        return {name: frozenset(node.after) for name, node in self.nodes.items()}
+        return {name: frozenset(dag_step.after) for name, dag_step in self.dag_steps.items()}
 
     @cached_property
     def dependents(self) -> dict[str, list[str]]:
         """Which steps wait for a step."""
-        found: dict[str, list[str]] = {name: [] for name in self.nodes}
-        for name in self.nodes:
+        found: dict[str, list[str]] = {name: [] for name in self.dag_steps}
+        for name in self.dag_steps:
             for before in self.dependencies(name):
                 if before in found:
                     found[before].append(name)
@@ -141,7 +141,7 @@ class Graph:
     def order(self) -> list[str]:
         """The steps, each after those it depends on; in the order of declaration where the graph leaves it open. Those
         that wait for each other in a circle are not among them."""
-        left = {name: len(self._others(name)) for name in self.nodes}
+        left = {name: len(self._others(name)) for name in self.dag_steps}
         ready = deque(name for name, count in left.items() if count == 0)
         order: list[str] = []
         while ready:
@@ -169,41 +169,42 @@ class Graph:
     def problems(self) -> list[str]:
         """Everything that is wrong, by name, all at once."""
         found = [f"there are two steps named {name!r}" for name in self._twice]
-        found += [problem for node in self.nodes.values() for problem in self._problems_of(node)]
-        if not self.nodes:
+        found += [problem for dag_step in self.dag_steps.values() for problem in self._problems_of(dag_step)]
+        if not self.dag_steps:
             found.append("it has no steps")
         cycle = self._cycle()
         if cycle is not None:
             found.append(f"the steps wait for each other in a circle: {' → '.join(cycle)}")
         return found
 
-    def _problems_of(self, node: Node) -> Iterable[str]:
-        for before in node.after:
-            if before not in self.nodes:
-                yield f"step {node.name!r} comes after {before!r}, which does not exist"
-            if before == node.name:
-                yield f"step {node.name!r} comes after itself"
-        if len(set(node.after)) < len(node.after):
-            yield f"step {node.name!r} names a dependency twice"
-        for error, target in node.catch.items():
-            if target not in self.nodes:
-                yield f"step {node.name!r} catches {error} with step {target!r}, which does not exist"
-            if target == node.name:
-                yield f"step {node.name!r} catches {error} with itself"
-        count = len(self.dependencies(node.name))
-        if node.at_least is not None and count == 0:
-            yield f"step {node.name!r} says how many dependencies it waits for (join or at_least), but has none"
-        elif node.at_least is not None and not 1 <= node.at_least <= count:
-            yield f"at_least of step {node.name!r} is {node.at_least}, but the number of its dependencies is {count}"
+    def _problems_of(self, dag_step: DagStep) -> Iterable[str]:
+        for before in dag_step.after:
+            if before not in self.dag_steps:
+                yield f"step {dag_step.name!r} comes after {before!r}, which does not exist"
+            if before == dag_step.name:
+                yield f"step {dag_step.name!r} comes after itself"
+        if len(set(dag_step.after)) < len(dag_step.after):
+            yield f"step {dag_step.name!r} names a dependency twice"
+        for error, target in dag_step.catch.items():
+            if target not in self.dag_steps:
+                yield f"step {dag_step.name!r} catches {error} with step {target!r}, which does not exist"
+            if target == dag_step.name:
+                yield f"step {dag_step.name!r} catches {error} with itself"
+        count = len(self.dependencies(dag_step.name))
+        if dag_step.at_least is not None and count == 0:
+            yield f"step {dag_step.name!r} says how many dependencies it waits for (join or at_least), but has none"
+        elif dag_step.at_least is not None and not 1 <= dag_step.at_least <= count:
+            said = f"at_least of step {dag_step.name!r} is {dag_step.at_least}"
+            yield f"{said}, but the number of its dependencies is {count}"
 
     def _others(self, name: str) -> list[str]:
         """What a step waits for, but for what does not exist and for itself: these are problems of their own."""
-        return [before for before in self.dependencies(name) if before in self.nodes and before != name]
+        return [before for before in self.dependencies(name) if before in self.dag_steps and before != name]
 
     def _cycle(self) -> list[str] | None:
         """One circle among the steps, if there is any."""
         reached = set(self.order)
-        left = [name for name in self.nodes if name not in reached]
+        left = [name for name in self.dag_steps if name not in reached]
         if not left:
             return None
         path: dict[str, int] = {left[0]: 0}
@@ -237,7 +238,7 @@ class Graph:
 
     def decide(self, name: str, pending: int, met: int) -> Decision:
         """Whether a step that still waits for ``pending`` dependencies, and saw ``met`` of them complete, begins."""
-        wanted = self.nodes[name].at_least
+        wanted = self.dag_steps[name].at_least
         if wanted is None:
             return "wait" if pending > 0 else "ready" if met > 0 else "skip"
         if met >= wanted:
@@ -265,15 +266,15 @@ class Graph:
 
     def roots(self) -> list[str]:
         """The steps that begin at once."""
-        return [name for name in self.nodes if not self.dependencies(name)]
+        return [name for name in self.dag_steps if not self.dependencies(name)]
 
 
 def summed(settled: Iterable[Settled]) -> dict[tuple[str, str], tuple[int, int]]:
     """(dag, step) → (how many dependencies were settled, how many of them completed), summed over a batch: two finished
     dependencies of one step in one statement would otherwise be subtracted once."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
-    for dag_id, node, outcome, graph in settled:
-        for after, met in graph.effects(node, outcome):
+    for dag_id, dag_step, outcome, graph in settled:
+        for after, met in graph.effects(dag_step, outcome):
             count, completed = sums.get((dag_id, after), (0, 0))
             sums[dag_id, after] = (count + 1, completed + met)
     return sums
@@ -281,23 +282,24 @@ def summed(settled: Iterable[Settled]) -> dict[tuple[str, str], tuple[int, int]]
 
 def mermaid(graph: Graph, states: Mapping[str, str] | None = None) -> str:
     """The graph in Mermaid's words, for documents."""
-    ids = {name: f"s{number}" for number, name in enumerate(graph.nodes)}
+    ids = {name: f"s{number}" for number, name in enumerate(graph.dag_steps)}
     lines = ["flowchart TD"]
-    for name, node in graph.nodes.items():
-        parts = [name.replace('"', "'"), *_join(graph, node)]
+    for name, dag_step in graph.dag_steps.items():
+        parts = [name.replace('"', "'"), *_join(graph, dag_step)]
         label = "<br/>".join([*parts, states[name]] if states and name in states else parts)
-        left, right = ("{{", "}}") if node.kind == APPROVAL else ("[", "]")
+        left, right = ("{{", "}}") if dag_step.kind == APPROVAL else ("[", "]")
         lines.append(f'    {ids[name]}{left}"{label}"{right}')
-    for name, node in graph.nodes.items():
-        lines += [f"    {ids[before]} --> {ids[name]}" for before in node.after if before in ids]
+    for name, dag_step in graph.dag_steps.items():
+        lines += [f"    {ids[before]} --> {ids[name]}" for before in dag_step.after if before in ids]
         lines += [
-            f"    {ids[name]} -. {error} .-> {ids[target]}" for error, target in node.catch.items() if target in ids
+            f"    {ids[name]} -. {error} .-> {ids[target]}" for error, target in dag_step.catch.items() if target in ids
         ]
     return "\n".join(lines)
 
 
-def _join(graph: Graph, node: Node) -> list[str]:
+def _join(graph: Graph, dag_step: DagStep) -> list[str]:
     """How many of its dependencies have to complete, if that is said."""
-    if node.at_least is None:
+    if dag_step.at_least is None:
         return []
-    return [f"{'any' if node.at_least == 1 else f'at least {node.at_least}'} of {len(graph.dependencies(node.name))}"]
+    number = "any" if dag_step.at_least == 1 else f"at least {dag_step.at_least}"
+    return [f"{number} of {len(graph.dependencies(dag_step.name))}"]

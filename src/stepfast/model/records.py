@@ -49,7 +49,7 @@ class Parent(NamedTuple):
     reply_to: str
 
 
-class NewNode(NamedTuple):
+class NewDagStep(NamedTuple):
     """Which step of which dag run a new row is, and how many others it waits for."""
 
     dag_id: str
@@ -71,7 +71,7 @@ class NewRun(Struct, gc=False):
     """For a dag run and its steps: the version of the graph it goes by."""
     steps: int = 0
     """For a dag run: how many steps it has. They are started in the same call, after it."""
-    node: NewNode | None = None
+    dag_step: NewDagStep | None = None
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
     earlier: tuple[str, int] | None = None
@@ -136,7 +136,7 @@ class Claimed(Struct, gc=False):
     now_ms: int = 0
     """The database's time of the claim."""
     dag_id: str | None = None
-    node: str | None = None
+    dag_step: str | None = None
     """For a step of a dag run: which."""
     graph: str | None = None
     released_at: int | None = None
@@ -528,7 +528,7 @@ class Outcome(Struct):
     format: int
 
 
-class NodeRow(Struct):
+class DagStepRow(Struct):
     """A step of a dag run, as it stands."""
 
     id: str

@@ -70,28 +70,28 @@ class Countdown:
         """What was missing. Steps that wait no more began without the rest of their dependencies."""
         self._known.update(dict.fromkeys(names))
         for step in found:
-            if step.blocked and step.dag_id is not None and step.node is not None:
-                self._known[step.dag_id, step.node] = step
+            if step.blocked and step.dag_id is not None and step.dag_step is not None:
+                self._known[step.dag_id, step.dag_step] = step
 
     def count(self) -> None:
         """Count the ends of one round."""
         skipped = []
-        for (dag_id, node), (count, met) in self._sums.items():
-            step = self._known[dag_id, node]
-            if step is None or self._went.get((dag_id, node), "wait") != "wait":
+        for (dag_id, dag_step), (count, met) in self._sums.items():
+            step = self._known[dag_id, dag_step]
+            if step is None or self._went.get((dag_id, dag_step), "wait") != "wait":
                 continue
             step.pending, step.met = step.pending - count, step.met + met
-            goes = self._went[dag_id, node] = self._graphs[dag_id].decide(node, step.pending, step.met)
+            goes = self._went[dag_id, dag_step] = self._graphs[dag_id].decide(dag_step, step.pending, step.met)
             if goes == "skip":
                 self.skipped[dag_id] += 1
-                skipped.append(Settled(dag_id, node, status.SKIPPED, self._graphs[dag_id]))
+                skipped.append(Settled(dag_id, dag_step, status.SKIPPED, self._graphs[dag_id]))
         self._sums = summed(skipped)
 
     def released(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
         """The standings of all that were counted."""
         found = []
-        for number, ((dag_id, node), goes) in enumerate(self._went.items(), 1):
-            step, dag = self._known[dag_id, node], dags[dag_id]
+        for number, ((dag_id, dag_step), goes) in enumerate(self._went.items(), 1):
+            step, dag = self._known[dag_id, dag_step], dags[dag_id]
             assert step is not None
             held = goes == "ready" and dag.status == status.PAUSED
             found.append(release(step, "hold" if held else goes, settled_at(dag, now), number))

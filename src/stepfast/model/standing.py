@@ -73,7 +73,7 @@ class Standing(Struct, gc=False):
     workflow: str = ""
     priority: int = 0
     dag_id: str | None = None
-    node: str | None = None
+    dag_step: str | None = None
     graph: str | None = None
     child: bool = False
     """Whether it has a parent, which waits to hear of its end."""

@@ -16,10 +16,10 @@ from ..model.records import (
     ActivityRow,
     Asked,
     CallKey,
+    DagStepRow,
     Definition,
     Lane,
     Mail,
-    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
@@ -153,9 +153,9 @@ class BaseStore:
         """How many runs that workers have died with are ready."""
         return [tuple(row) for row in await self._fetch("count_suspects")]
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
-        return [NodeRow(*row) for row in await self._fetch("nodes", dag_id)]
+        return [DagStepRow(*row) for row in await self._fetch("dag_steps", dag_id)]
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""

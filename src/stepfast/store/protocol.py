@@ -22,6 +22,7 @@ from ..model.records import (
     CallKey,
     Claimed,
     DagOutputs,
+    DagStepRow,
     Definition,
     FlushAnswer,
     Lane,
@@ -29,7 +30,6 @@ from ..model.records import (
     Mail,
     Mailbox,
     NewRun,
-    NodeRow,
     Outcome,
     ProgressRow,
     RunRow,
@@ -275,7 +275,7 @@ class Store(Protocol):
         """How many runs that workers have died with are ready: (queue, workflow, count)."""
         ...
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run, in the order they were started in."""
         ...
 

@@ -121,7 +121,7 @@ class Attempts:
             await self._closed(execution)
         elif execution.claimed.undoing:
             await self._undone(execution, result)
-        elif result is SKIP and execution.claimed.node is not None:
+        elif result is SKIP and execution.claimed.dag_step is not None:
             await self._leaving.leave(execution, endings.skipped(execution))
         else:
             await self._completed(execution, result)
@@ -188,7 +188,7 @@ class Attempts:
         self._leaving.note_attempt(execution, text)
         tell_end(execution, error, reason)
         move = endings.failed(execution, text, reason, ending_record(error), self._payloads.format)
-        if reason != status.REASON_NON_DETERMINISM and execution.claimed.node is not None:
+        if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
         await self._leaving.leave(execution, move)
 
@@ -197,7 +197,7 @@ class Attempts:
         if not await self._graphs.sees(execution):
             return
         assert execution.graph is not None
-        target = target_of(execution.graph.nodes[execution.claimed.node or ""], error)
+        target = target_of(execution.graph.dag_steps[execution.claimed.dag_step or ""], error)
         if target is not None:
             move.reason = endings.caught_by(target)
             endings.settle_caught(execution, move.reason, move, execution.graph)

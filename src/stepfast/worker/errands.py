@@ -12,7 +12,7 @@ from ..engine.execution import Execution
 from ..engine.recorder import Errands as EngineErrands
 from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Claimed, Lane, NewRun, NodeRow, Outcome, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Claimed, DagStepRow, Lane, NewRun, Outcome, Parent, StepDone, StepRecord, WorkerInfo
 from .doubts import Doubts
 from .kit import Kit
 
@@ -135,9 +135,9 @@ class Errands(EngineErrands):
         row = await self._patiently(lambda: self._store.run(run_id))
         return None if row is None else row.error
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
-        found: list[NodeRow] = await self._patiently(lambda: self._store.nodes(dag_id))
+        found: list[DagStepRow] = await self._patiently(lambda: self._store.dag_steps(dag_id))
         return found
 
     async def retry(self, run_id: str) -> bool:

@@ -70,9 +70,9 @@ class Graphs:
         )  # fmt: skip
         if claimed.undoing or not (claimed.failing or claimed.asked == status.ASK_CANCEL):
             return None
-        if claimed.node is None:
-            nodes = await self._kit.ask(lambda: self._kit.store.nodes(claimed.id), "graph")
-            done = any(node.status == status.COMPLETED for node in nodes)
+        if claimed.dag_step is None:
+            dag_steps = await self._kit.ask(lambda: self._kit.store.dag_steps(claimed.id), "graph")
+            done = any(dag_step.status == status.COMPLETED for dag_step in dag_steps)
         else:
             done = bool(claimed.records)
         return None if done else DagView(Graph([]), None, {})

@@ -40,7 +40,7 @@ class Leaving:
             execution.close_waits()
         self._slots.give_back(execution)
         try:
-            if execution.claimed.node is not None:
+            if execution.claimed.dag_step is not None:
                 move = await self._settled(execution, move)
             await execution.leave(move)
         except DatabaseRefused as refusal:

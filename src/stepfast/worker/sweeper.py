@@ -104,7 +104,8 @@ class Sweeper:
 
     async def _timed_tick(self, lanes: bool) -> Tick:
         """Under a long snapshot elsewhere, entries of runs that were claimed cannot be removed from the index of ready
-        runs, and have to be walked past. Wake-ups tell of new ones meanwhile; looking for others must not take more than its share."""
+        runs, and have to be walked past. Wake-ups tell of new ones meanwhile; looking for others must take no more than
+        its share."""
         began = self._clock.now()
         tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues)
         took = self._clock.now() - began

@@ -20,7 +20,7 @@ def retry_dag(dag: Standing, now: int) -> Flow[set[Lane] | None]:
         raise InvalidState(f"the graph of dag run {dag.id} (version {dag.graph}) is not stored any more")
     graph = Graph.from_text(text)
     found = yield from read("lock_steps", dag.id)
-    steps = {step.node: step for step in found.runs.values() if step.node is not None}
+    steps = {step.dag_step: step for step in found.runs.values() if step.dag_step is not None}
     again = graph.reopened({name: _stood(step) for name, step in steps.items()})
     if again is None:
         return None
@@ -38,7 +38,7 @@ def _stood(step: Standing) -> Stood:
 
 def _forget(graph: Graph, begun: list[Standing]) -> Flow[None]:
     """The records that are to be made anew: those that the error of a step belongs to. A gate asks again."""
-    gates = [step for step in begun if step.node is not None and graph.nodes[step.node].kind == APPROVAL]
+    gates = [step for step in begun if step.dag_step is not None and graph.dag_steps[step.dag_step].kind == APPROVAL]
     yield from put("forget_all", [(step.id,) for step in gates])
     yield from forget_steps([place for step in begun if step not in gates for place in forgotten(step)])
     yield from put("tell_again", [(step.id,) for step in begun])

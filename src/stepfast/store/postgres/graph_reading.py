@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.records import DagOutputs, NodeRow
+from ...model.records import DagOutputs, DagStepRow
 from .connections import KeptConnection
 
 
@@ -15,9 +15,9 @@ class GraphReader:
         self._kept = kept
         self._sql = statements
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
-        return [NodeRow(*row) for row in await self._kept.fetch(self._sql["nodes"], dag_id)]
+        return [DagStepRow(*row) for row in await self._kept.fetch(self._sql["dag_steps"], dag_id)]
 
     async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """Of dag runs: the input, and the outputs of steps completed at a time or after."""

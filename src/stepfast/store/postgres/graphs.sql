@@ -22,19 +22,19 @@ ON CONFLICT DO NOTHING;
 -- not started, because another has its key, there are none. Those that wait for no others are ready.
 INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, concurrency_key, format,
-                           created_at, released_at, graph, dag_id, node, pending, ordinal, seed)
+                           created_at, released_at, graph, dag_id, dag_step, pending, ordinal, seed)
 SELECT u.id, u.workflow, u.version, u.queue, u.priority, CASE WHEN t.free THEN 'queued' ELSE 'waiting' END,
        CASE WHEN NOT t.free THEN 'steps' END,
        CASE WHEN t.free AND t.due <= t.now THEN t.place + $20::bigint + u.n END,
        CASE WHEN t.free THEN LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + u.expires, t.now + u.deadline) END,
        u.input, u.max_attempts, u.timeout, u.deadline, t.now + u.deadline,
        CASE WHEN t.free THEN t.due + u.expires END, u.concurrency_key, u.format, t.now,
-       CASE WHEN t.free THEN d.released_at END, u.graph, u.dag_id, u.node, u.pending, u.ordinal, $21
+       CASE WHEN t.free THEN d.released_at END, u.graph, u.dag_id, u.dag_step, u.pending, u.ordinal, $21
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::integer[], $11::bigint[], $12::text[], $13::smallint[], $14::text[], $15::text[],
             $16::uuid[], $17::text[], $18::integer[], $19::integer[]) WITH ORDINALITY
      AS u(id, workflow, version, queue, priority, delay, at, expires, deadline, max_attempts, timeout, concurrency_key,
-          format, input, graph, dag_id, node, pending, ordinal, n)
+          format, input, graph, dag_id, dag_step, pending, ordinal, n)
 JOIN {schema}.runs d ON d.id = u.dag_id
 CROSS JOIN (SELECT {now} AS now, {place} AS place) AS clock
 CROSS JOIN LATERAL (SELECT clock.now, clock.place, u.pending = 0 AS free,
@@ -49,9 +49,9 @@ SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 -- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
 -- them, does not count the rest. Waited for, under the lock of their dag run: who holds them without it waits for nothing.
 WITH steps AS MATERIALIZED (
-    SELECT s.id FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, node)
+    SELECT s.id FROM unnest($1::uuid[], $2::text[]) AS u(dag_id, dag_step)
     CROSS JOIN LATERAL (SELECT r.id FROM {schema}.runs r
-                        WHERE r.dag_id = u.dag_id AND r.node = u.node
+                        WHERE r.dag_id = u.dag_id AND r.dag_step = u.dag_step
                           AND (r.status = 'waiting') IS TRUE AND r.waiting_for = 'steps' OFFSET 0) AS s
 )
 SELECT {now} AS now_ms, {standing}
@@ -87,12 +87,12 @@ DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
 
 -- name: step_named
 -- The step of a dag run that a signal is for.
-SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND node = $2;
+SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND dag_step = $2;
 
 -- name: lock_step_named
 -- The same, locked, and waited for.
 SELECT {now} AS now_ms, {standing}
-FROM {schema}.runs r WHERE r.dag_id = $1 AND r.node = $2
+FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_step = $2
 FOR NO KEY UPDATE;
 
 -- name: begun_dags
@@ -100,9 +100,9 @@ FOR NO KEY UPDATE;
 SELECT u.id::text AS id FROM unnest($1::uuid[]) AS u(id)
 WHERE (SELECT true FROM {schema}.runs r WHERE r.dag_id = u.id AND r.started_at IS NOT NULL LIMIT 1);
 
--- name: nodes
+-- name: dag_steps
 -- The steps of a dag run, in the order of their declaration.
-SELECT id::text, node, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
+SELECT id::text, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
        visible_at, released_at, started_at, completed_at, worker::text
 FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
 
@@ -112,9 +112,9 @@ SELECT r.id, r.input, r.format FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.ru
 
 -- name: dag_outputs
 -- The outputs of their steps that were completed at a time ($2 for each) or after.
-SELECT u.id AS dag_id, s.node, s.output, s.format, s.completed_at
+SELECT u.id AS dag_id, s.dag_step, s.output, s.format, s.completed_at
 FROM unnest($1::uuid[], $2::bigint[]) AS u(id, since)
-CROSS JOIN LATERAL (SELECT r.node, r.output, COALESCE(r.output_format, r.format) AS format, r.completed_at
+CROSS JOIN LATERAL (SELECT r.dag_step, r.output, COALESCE(r.output_format, r.format) AS format, r.completed_at
                     FROM {schema}.runs r
                     WHERE r.dag_id = u.id AND r.completed_at >= u.since AND r.status = 'completed' OFFSET 0) AS s;
 

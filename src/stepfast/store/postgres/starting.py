@@ -46,12 +46,12 @@ class Starts:
 
     async def _start_without_keys(self, runs: Sequence[NewRun]) -> list[str]:
         async with self._kept.use() as connection:
-            groups, nodes = _groups(runs)
-            if len(groups) == 1 and not (nodes or groups[0][0].tags) and len(runs) <= self._batch:
+            groups, dag_steps = _groups(runs)
+            if len(groups) == 1 and not (dag_steps or groups[0][0].tags) and len(runs) <= self._batch:
                 await self._insert(connection, *groups[0])
             else:
                 async with transaction(connection):
-                    await self._insert_all(connection, groups, nodes)
+                    await self._insert_all(connection, groups, dag_steps)
             return [run.id for run in runs]
 
     async def _start_keys(self, connection: Any, runs: Sequence[NewRun], longest_ms: int) -> list[str]:
@@ -72,12 +72,12 @@ class Starts:
         """The runs, inside a transaction that is open already."""
         await self._insert_all(connection, *_groups(runs))
 
-    async def _insert_all(self, connection: Any, groups: list[Group], nodes: list[NewRun]) -> None:
+    async def _insert_all(self, connection: Any, groups: list[Group], dag_steps: list[NewRun]) -> None:
         for shape, kind, group in groups:
             for first in range(0, len(group), self._batch):
                 await self._insert(connection, shape, kind, group[first : first + self._batch], first)
-        for first in range(0, len(nodes), self._batch):
-            await self._insert_nodes(connection, nodes[first : first + self._batch], first)
+        for first in range(0, len(dag_steps), self._batch):
+            await self._insert_dag_steps(connection, dag_steps[first : first + self._batch], first)
 
     async def _insert(
         self, connection: Any, shape: RunShape, kind: str, runs: Sequence[NewRun], first: int = 0
@@ -143,9 +143,9 @@ class Starts:
                 self._sql["start_graphs"], [run.id for run in bring], [run.graph_text for run in bring]
             )
 
-    async def _insert_nodes(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
+    async def _insert_dag_steps(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
         """Steps of dag runs that were started in this transaction."""
-        columns = zip(*(_node_row(run, first + n) for n, run in enumerate(runs)), strict=True)
+        columns = zip(*(_dag_step_row(run, first + n) for n, run in enumerate(runs)), strict=True)
         await connection.execute(self._sql["start_nodes"], *map(list, columns), first, new_seed())
 
     async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
@@ -170,25 +170,25 @@ def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
     """Runs that differ only in id, input and key; apart from them those that also have a parent or an origin, and dag
     runs. And steps of dag runs, which may all be of different shapes."""
     groups: dict[tuple[RunShape, str], list[NewRun]] = {}
-    nodes: list[NewRun] = []
+    dag_steps: list[NewRun] = []
     for run in runs:
-        if run.node is not None:
-            nodes.append(run)
+        if run.dag_step is not None:
+            dag_steps.append(run)
             continue
         linked = run.parent is not None or run.origin is not None
         kind = _DAG if run.steps else _LINKED if linked else _PLAIN
         groups.setdefault((run.shape, kind), []).append(run)
-    return [(shape, kind, group) for (shape, kind), group in groups.items()], nodes
+    return [(shape, kind, group) for (shape, kind), group in groups.items()], dag_steps
 
 
 def _tags(shape: RunShape) -> str | None:
     return msgspec.json.encode(shape.tags).decode() if shape.tags else None
 
 
-def _node_row(run: NewRun, ordinal: int) -> tuple[Any, ...]:
+def _dag_step_row(run: NewRun, ordinal: int) -> tuple[Any, ...]:
     """In the order of the statement's arrays."""
-    shape, node = run.shape, run.node
-    assert node is not None
+    shape, dag_step = run.shape, run.dag_step
+    assert dag_step is not None
     return (
         run.id,
         shape.workflow,
@@ -205,9 +205,9 @@ def _node_row(run: NewRun, ordinal: int) -> tuple[Any, ...]:
         shape.format,
         run.input,
         run.graph,
-        node.dag_id,
-        node.name,
-        node.pending,
+        dag_step.dag_id,
+        dag_step.name,
+        dag_step.pending,
         ordinal,
     )
 

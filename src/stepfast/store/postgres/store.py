@@ -17,13 +17,13 @@ from ...model.records import (
     Beat,
     Claimed,
     DagOutputs,
+    DagStepRow,
     FlushAnswer,
     Lane,
     Look,
     Mail,
     Mailbox,
     NewRun,
-    NodeRow,
     StepDone,
     Tick,
 )
@@ -205,9 +205,9 @@ class PostgresStore(BaseStore):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def nodes(self, dag_id: str) -> list[NodeRow]:
+    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
-        return await self._graphs.nodes(dag_id)
+        return await self._graphs.dag_steps(dag_id)
 
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """What the steps of dag runs see."""

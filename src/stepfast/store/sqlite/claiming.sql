@@ -37,7 +37,7 @@ FROM picked AS p WHERE r.rowid = p.row;
 -- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
 SELECT json_group_array(json_array(
     rowid, id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
-    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, node, graph,
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, dag_step, graph,
     released_at, failing, reason, seed))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 

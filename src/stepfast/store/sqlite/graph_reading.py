@@ -20,11 +20,11 @@ def dag_outputs(
         if text is None:
             (text,) = database.execute(sql["dag_input"], (dag_id,)).fetchone()
         found[dag_id] = DagOutputs(text, format_, [])
-    for dag_id, node, output, format_, completed_at, there in fetch_wide(database, sql["dag_outputs"], (which,)):
+    for dag_id, dag_step, output, format_, completed_at, there in fetch_wide(database, sql["dag_outputs"], (which,)):
         if dag_id in found:
             if output is None and there:
-                (output,) = database.execute(sql["dag_output"], (dag_id, node)).fetchone()
-            found[dag_id].outputs.append((node, output, format_, completed_at))
+                (output,) = database.execute(sql["dag_output"], (dag_id, dag_step)).fetchone()
+            found[dag_id].outputs.append((dag_step, output, format_, completed_at))
     return found
 
 

@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING;
 -- A step of a dag run.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
-                          graph, dag_id, node, pending, status, waiting_for, released_at)
+                          graph, dag_id, dag_step, pending, status, waiting_for, released_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
@@ -23,7 +23,7 @@ ON CONFLICT DO NOTHING;
 -- them, does not count the rest.
 SELECT json_group_array(json_array({now}, {standing}))
 FROM json_each(?) AS u
-CROSS JOIN {prefix}runs AS r ON r.dag_id = json_extract(u.value, '$[0]') AND r.node = json_extract(u.value, '$[1]')
+CROSS JOIN {prefix}runs AS r ON r.dag_id = json_extract(u.value, '$[0]') AND r.dag_step = json_extract(u.value, '$[1]')
 WHERE r.dag_id IS NOT NULL AND r.status = 'waiting' AND r.waiting_for = 'steps';
 
 -- name: lock_open_steps
@@ -44,12 +44,12 @@ DELETE FROM {prefix}steps WHERE run_id IN (SELECT id FROM run);
 
 -- name: step_named
 -- The step of a dag run that a signal is for.
-SELECT id, status FROM {prefix}runs WHERE dag_id = ? AND node = ? AND dag_id IS NOT NULL;
+SELECT id, status FROM {prefix}runs WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL;
 
 -- name: lock_step_named
 -- The same, as it stands.
 SELECT json_group_array(json_array({now}, {standing}))
-FROM {prefix}runs AS r WHERE r.dag_id = ? AND r.node = ? AND r.dag_id IS NOT NULL;
+FROM {prefix}runs AS r WHERE r.dag_id = ? AND r.dag_step = ? AND r.dag_id IS NOT NULL;
 
 -- name: begun_dags
 -- Those of these dag runs of which a step was picked up.
@@ -65,13 +65,13 @@ SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.valu
 -- A signal to a dag run, left in the mailbox of the step of its name.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
 SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
-WHERE dag_id = ? AND node = ? AND dag_id IS NOT NULL
+WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL
   AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 ON CONFLICT DO NOTHING;
 
--- name: nodes
+-- name: dag_steps
 -- The steps of a dag run, in the order they were started in.
-SELECT id, node, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt, visible_at,
+SELECT id, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt, visible_at,
        released_at, started_at, completed_at, worker
 FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
 
@@ -83,7 +83,7 @@ FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = json_extract(a
 
 -- name: dag_outputs
 -- The outputs of their steps that completed at a time or after.
-SELECT json_group_array(json_array(s.dag_id, s.node, CASE WHEN {size}(s.output) <= {large} THEN s.output END,
+SELECT json_group_array(json_array(s.dag_id, s.dag_step, CASE WHEN {size}(s.output) <= {large} THEN s.output END,
                                    COALESCE(s.output_format, s.format), s.completed_at, s.output IS NOT NULL))
 FROM json_each(?) AS asked
 CROSS JOIN {prefix}runs AS s INDEXED BY {prefix}runs_outputs
@@ -96,7 +96,7 @@ SELECT input FROM {prefix}runs WHERE id = ?;
 
 -- name: dag_output
 -- The output of one step.
-SELECT output FROM {prefix}runs WHERE dag_id = ? AND node = ? AND dag_id IS NOT NULL;
+SELECT output FROM {prefix}runs WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL;
 
 -- name: start_graph
 -- The copy of a graph that may not be stored yet, for a dag run that was started in this transaction.

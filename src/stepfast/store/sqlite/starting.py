@@ -23,7 +23,7 @@ def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewR
     else:
         started = execute_wide(database, sql["start"], rows)
     all_new = started == len(runs)
-    tags = [(tag, run.id) for run in runs if run.shape.tags and run.node is None for tag in run.shape.tags]
+    tags = [(tag, run.id) for run in runs if run.shape.tags and run.dag_step is None for tag in run.shape.tags]
     if tags:
         database.executemany(sql["start_tag"], tags)
     return [run.id if all_new or run.key is None else _owner(database, sql, run) for run in runs]

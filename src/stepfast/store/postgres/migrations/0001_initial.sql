@@ -101,7 +101,7 @@ CREATE TABLE {schema}.runs (
     parent_branch   text,
     parent_position integer,
     dag_id          uuid,                 -- for a step of a declared graph: its run
-    node            text,
+    dag_step            text,
     created_at      bigint NOT NULL,
     started_at      bigint,
     completed_at    bigint,

@@ -1,7 +1,7 @@
 -- compatible from: 1
 --
--- Declared graphs. A dag run is one row of `runs`, and each of its steps is another, with `dag_id` and `node`: a step has
--- its own place in the queue, its own claim, attempts and records, and any worker may take it.
+-- Declared graphs. A dag run is one row of `runs`, and each of its steps is another, with `dag_id` and `dag_step`: a step
+-- has its own place in the queue, its own claim, attempts and records, and any worker may take it.
 --
 --   pending      of a dag run: how many of its steps are not settled yet. It is not ready until that is 0, and then
 --                to be finished. Of a step: how many of its dependencies are not settled yet. While there are any that it
@@ -24,7 +24,7 @@ ALTER TABLE {schema}.runs
     ADD COLUMN failing     boolean NOT NULL DEFAULT false,
     ADD COLUMN ordinal     integer;
 
-CREATE UNIQUE INDEX runs_node ON {schema}.runs (dag_id, node) WHERE dag_id IS NOT NULL;
+CREATE UNIQUE INDEX runs_dag_step ON {schema}.runs (dag_id, dag_step) WHERE dag_id IS NOT NULL;
 -- For reading on where one left off: what else has completed since.
 CREATE INDEX runs_outputs ON {schema}.runs (dag_id, completed_at) WHERE dag_id IS NOT NULL AND status = 'completed';
 

@@ -100,7 +100,7 @@ CREATE TABLE {prefix}runs (
     parent_branch   TEXT,
     parent_position INTEGER,
     dag_id          TEXT,
-    node            TEXT,
+    dag_step            TEXT,
     created_at      INTEGER NOT NULL,
     started_at      INTEGER,
     completed_at    INTEGER,

@@ -1,5 +1,5 @@
 -- compatible from: 1
--- Dag runs: each step is a row of `runs` with `dag_id` and `node`, beside the row of the dag run itself.
+-- Dag runs: each step is a row of `runs` with `dag_id` and `dag_step`, beside the row of the dag run itself.
 --
 -- `pending` counts what a row waits for: of a dag run the steps that are not settled yet, of a step its dependencies; `met` those of
 -- them that completed. A blocked step is 'waiting' for 'steps' and has neither place nor time; it is released, at
@@ -17,7 +17,7 @@ ALTER TABLE {prefix}runs ADD COLUMN released_at INTEGER;
 ALTER TABLE {prefix}runs ADD COLUMN graph TEXT;
 ALTER TABLE {prefix}runs ADD COLUMN failing INTEGER NOT NULL DEFAULT 0;
 
-CREATE UNIQUE INDEX {prefix}runs_node ON {prefix}runs (dag_id, node) WHERE dag_id IS NOT NULL;
+CREATE UNIQUE INDEX {prefix}runs_dag_step ON {prefix}runs (dag_id, dag_step) WHERE dag_id IS NOT NULL;
 -- For reading on where one left off: what else has completed since.
 CREATE INDEX {prefix}runs_outputs ON {prefix}runs (dag_id, completed_at) WHERE dag_id IS NOT NULL AND status = 'completed';
 
