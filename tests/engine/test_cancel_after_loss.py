@@ -67,7 +67,7 @@ def stubborn_order_of(app: Stepfast, calls: Calls) -> Any:
     @step(retries=3, compensate=refund)
     async def charge() -> str:
         if calls.hit("charge") == 2:
-            raise RetryLater(4 * SETTINGS.moment)
+            raise RetryLater(1.5)
         return f"receipt {calls['charge']}"
 
     @app.workflow

@@ -26,6 +26,8 @@ from tests.support.crashing import crash_at
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
 from tests.worker.spying import wrap
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 
 def add_counter(app: Stepfast, calls: Calls, last: int) -> None:
     @app.workflow
@@ -125,6 +127,7 @@ async def test_an_input_that_does_not_fit_is_refused(app: Stepfast) -> None:
     assert len(await app.runs()) == 1
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_signals_that_were_not_taken_go_along(app: Stepfast) -> None:
     """In their order; also those sent to the first of the chain before it ended."""
 
@@ -143,6 +146,7 @@ async def test_signals_that_were_not_taken_go_along(app: Stepfast) -> None:
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_crash_when_it_goes_on_makes_one_successor(app: Stepfast, calls: Calls, written: bool) -> None:
     """End and start are one transaction."""
     add_counter(app, calls, 1)
@@ -223,6 +227,7 @@ async def test_a_key_stays_with_the_first_of_a_chain(app: Stepfast, calls: Calls
     assert len(await app.runs()) == 3
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_chain_that_fails_or_is_cancelled_tells_whoever_waits_for_the_first(app: Stepfast) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context, number: int) -> None:
@@ -298,6 +303,7 @@ async def test_what_is_asked_of_the_first_of_a_chain_is_asked_of_the_one_that_go
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken before", "left to the next"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_signal_whose_reply_was_lost_comes_once_though_the_run_went_on(app: Stepfast, taken: bool) -> None:
     """Rule 10: the sender asks again, and finds that the run has gone on as another."""
     gate = Gate()

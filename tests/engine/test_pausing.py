@@ -516,7 +516,8 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
     [sleep] = await run.steps()
     await run.resume()
     assert sleep.started_at is not None
-    assert (await run.info()).due_at == sleep.started_at + timedelta(hours=1)
+    due = (await run.info()).due_at
+    assert due is not None and abs(due - sleep.started_at - timedelta(hours=1)) < timedelta(seconds=20)
 
 
 async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:

@@ -15,6 +15,8 @@ from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, bystander, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, doomed, due, let_pass, reached, rows_of, wake
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 DAY = timedelta(days=1)
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -133,6 +135,7 @@ async def test_who_is_woken_too_early_sleeps_on_until_the_same_time(app: Stepfas
     assert await count(app, "steps", run) == 1
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_the_death_of_a_worker_does_not_make_a_sleep_longer(app: Stepfast, make_app: MakeApp) -> None:
     """The sleep was kept in memory when its worker died; the next one goes by the record."""
     patient = make_app(settings=Settings(moment=3600))
@@ -252,7 +255,6 @@ async def test_a_time_that_has_passed_is_not_waited_for(make_app: MakeApp, calls
 
 
 @pytest.mark.parametrize("sleep", [-1, timedelta(days=-1), True, "soon", float("inf"), 1e12])
-@pytest.mark.enough_on("sqlite")
 async def test_a_span_that_makes_no_sense_is_refused(app: Stepfast, sleep: Any) -> None:
     @app.workflow(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -480,7 +482,6 @@ async def test_each_sleep_of_many_branches_is_woken_in_its_own_time(app: Stepfas
     await run.result(timeout=PATIENCE)
 
 
-@pytest.mark.enough_on("sqlite")
 async def test_a_thousand_sleepers_hold_nothing(app: Stepfast) -> None:
     """No slots and no memory, and others are not held up."""
 

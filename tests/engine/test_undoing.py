@@ -31,6 +31,8 @@ from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 from tests.support.waiting import rows_of
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 QUICK = Backoff(base=0.001, jitter=False)
 
 
@@ -266,7 +268,6 @@ async def test_a_step_in_a_plain_def_workflow_is_undone_too(app: Stepfast, trip:
 
 
 @pytest.mark.parametrize("value", [None, False, 0, ""])
-@pytest.mark.enough_on("sqlite")
 async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) -> None:
     seen: list[Any] = []
 
@@ -280,6 +281,7 @@ async def test_an_empty_output_is_undone_as_itself(app: Stepfast, value: Any) ->
     assert seen == [value] and type(seen[0]) is type(value)
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_an_undone_run_undoes_the_rows_of_a_transaction_as_any_step(app: Stepfast, trip: Trip) -> None:
     """``compensate`` works with ctx.transaction too: by an undo of its own, after the commit."""
 
@@ -417,6 +419,7 @@ async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, trip: 
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
     app: Stepfast, trip: Trip, written: bool
 ) -> None:
@@ -434,6 +437,7 @@ async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_crash_when_the_undoing_begins_undoes_everything_once(app: Stepfast, trip: Trip, written: bool) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -555,6 +559,7 @@ async def test_a_run_that_waited_in_between_is_undone(make_app: MakeApp, trip: T
 
 
 @pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_cancelled_run_is_undone(make_app: MakeApp, trip: Trip, moment: float) -> None:
     """Semantics: compensated with the reason cancelled; whoever waits gets RunCancelled."""
     app = make_app(settings=Settings(moment=moment))
@@ -603,6 +608,7 @@ async def test_the_step_in_flight_is_recorded_and_undone(app: Stepfast, trip: Tr
     assert await run.status() == "compensated"
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -619,6 +625,7 @@ async def test_a_cancelled_run_that_nobody_holds_is_undone_by_the_next_worker(ap
         await run.result()
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Stepfast, trip: Trip) -> None:
     @app.workflow
     async def child(ctx: Context) -> None:
@@ -642,6 +649,7 @@ async def test_children_are_cancelled_with_a_parent_that_is_undone(app: Stepfast
     assert sorted(trip.undone) == ["child's", "parent's"]
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_an_undoing_cannot_be_cancelled_or_paused(app: Stepfast, trip: Trip) -> None:
     """One owner, and to the end."""
     gate = Gate()
@@ -753,6 +761,7 @@ async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> Non
     assert trip.undone == []
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_child_that_is_undone_fails_for_its_parent_when_all_is_done(app: Stepfast, trip: Trip) -> None:
     """With the error that caused the undo, after the last one."""
 
@@ -791,6 +800,7 @@ async def undone_run(app: Stepfast, trip: Trip, calls: Calls, **options: Any) ->
     return run
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_retry_is_refused_once_an_undo_has_begun(app: Stepfast, trip: Trip, calls: Calls) -> None:
     """Rule 28: its records tell of things that are undone."""
     run = await undone_run(app, trip, calls)

@@ -22,6 +22,8 @@ from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.waiting import HARDLY_EVER, count, due, let_pass, reached, wake
 
+pytestmark = pytest.mark.enough_on("sqlite")
+
 AT_ONCE = Backoff(base=0, jitter=False)
 
 
@@ -138,6 +140,7 @@ async def test_checks_go_on_by_themselves(make_app: MakeApp, outside: Outside, c
 
 
 @pytest.mark.parametrize("how", ["resume", "signal", "pause and resume"])
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_the_next_check_is_made_due_at_once(make_app: MakeApp, outside: Outside, calls: Calls, how: str) -> None:
     """By whoever knows that it is so now."""
     app = make_app(settings=HARDLY_EVER)
@@ -231,6 +234,7 @@ async def test_what_is_kept_between_checks_is_no_value_of_the_run(app: Stepfast,
     assert await run.values() == {"state": "asking"}
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_a_signal_that_comes_during_a_check_makes_the_next_one_due(
     make_app: MakeApp, outside: Outside, calls: Calls
 ) -> None:
@@ -324,6 +328,7 @@ async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast
     assert (await run.info()).attempt == 1
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_the_end_of_a_timeout_is_decided_once(app: Stepfast, outside: Outside) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -383,6 +388,7 @@ async def test_each_check_has_its_own_retries(app: Stepfast, calls: Calls, every
     assert [a.status for a in await run.activity()].count("failed") == 4
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_failures_before_an_answer_stay_forgiven_when_the_worker_dies(app: Stepfast, calls: Calls) -> None:
     gate = Gate()
 
@@ -570,6 +576,7 @@ async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> No
     assert [await run.result(timeout=PATIENCE) for run in runs] == [2] * 100
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
 async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app: MakeApp) -> None:
     """A check that takes long is listed as running while it is made. Between two checks, and while the run is paused or
     in line, it is a wait, and still one."""

