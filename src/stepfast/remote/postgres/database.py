@@ -20,7 +20,7 @@ from ...store.statements import load_statements, split_statements
 from ..database import CONNECTIONS, PARAMETER, Location, missing_tables
 from ..names import results_table, tasks_table
 
-_NOW = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+_NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
 """The database's clock in milliseconds, when the statement came."""
 _MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
 """How it shows that somebody who takes no lock has made the same table at the same moment."""
