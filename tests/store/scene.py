@@ -78,11 +78,12 @@ class Rows:
         await self.fetch(f"UPDATE [runs] SET {column} = {column} + ? WHERE id = ?", by_ms, run_id)
 
     async def make_due(self, run_id: str) -> None:
-        """Let the time a run sleeps until have come a minute ago; its deadline, if that is what it shows, too."""
-        row = await self._store.run(run_id)
-        assert row is not None and row.visible_at is not None, "nothing it could be due by"
+        """Let the time a run sleeps until have come a minute ago; its deadline, if that is its timer, too. By the row
+        itself: a dag run is shown with the timers of its steps."""
+        row, timer = await self._store.run(run_id), await self.get(run_id, "visible_at")
+        assert row is not None and timer is not None, "nothing it could be due by"
         await self.set(run_id, "visible_at", row.now_ms - MINUTE)
-        if row.deadline_at == row.visible_at:
+        if row.deadline_at == timer:
             await self.set(run_id, "deadline_at", row.now_ms - MINUTE)
 
     async def silence(self, worker: str) -> None:
