@@ -427,7 +427,7 @@ class Execution:
         cursor.calls += 1
 
     def release(self, cursor: Cursor) -> None:
-        """It goes on."""
+        """A branch goes on that had waited for others of the run."""
         cursor.calls -= 1
         if not cursor.calls:
             self.busy += 1

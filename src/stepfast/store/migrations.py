@@ -15,7 +15,7 @@ from .statements import fill, load_migrations
 
 
 class Migration(NamedTuple):
-    """One numbered script."""
+    """One numbered script that makes or changes tables."""
 
     number: int
     name: str

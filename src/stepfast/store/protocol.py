@@ -80,7 +80,7 @@ class Reaping(NamedTuple):
     dead_letters: list[str]
     moved: int
     asked: bool = False
-    """The same."""
+    """Whether steps of dag runs that a worker holds are to end because of it."""
 
 
 class Transacted(NamedTuple):
@@ -220,7 +220,7 @@ class Store(Protocol):
         ...
 
     async def run(self, run_id: str) -> RunRow | None:
-        """One run."""
+        """One run with its payloads; None if there is none of that id."""
         ...
 
     async def runs(
@@ -268,7 +268,7 @@ class Store(Protocol):
         ...
 
     async def workers(self) -> list[WorkerInfo]:
-        """Every worker."""
+        """Every worker that is registered, dead ones included."""
         ...
 
     async def suspects(self) -> list[tuple[str, str, int]]:

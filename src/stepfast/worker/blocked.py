@@ -25,7 +25,7 @@ _PYTHONS = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "p
 
 
 class Place(NamedTuple):
-    """Where code stands."""
+    """Which code a thread executes: whose, and at which line."""
 
     run: str | None
     workflow: str | None

@@ -45,7 +45,7 @@ class HistoryCache:
         self._size = 0
 
     def drop(self, run_id: str) -> None:
-        """Forget a run."""
+        """Forget the records of a run."""
         entry = self._entries.pop(run_id, None)
         if entry is not None:
             del self.claims[run_id]

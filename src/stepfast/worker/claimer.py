@@ -42,7 +42,7 @@ class Room(Protocol):
         ...
 
     def accept(self, runs: list[Claimed]) -> None:
-        """These were claimed."""
+        """Take in the runs that were claimed."""
 
 
 class Claimer:
@@ -105,7 +105,7 @@ class Claimer:
                     waiting[lane] = 0
 
     def slots_freed(self) -> None:
-        """There is room."""
+        """There is room for more runs."""
         if self._active or self._suspects:
             self._bell.set()
 
@@ -117,7 +117,7 @@ class Claimer:
     # -- the loop ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Claim for ever."""
+        """Claim until the worker stops."""
         while True:
             await self._bell.wait()
             self._bell.clear()

@@ -26,7 +26,7 @@ GIVEN_BACK = f"{CHECKS}given back"
 
 
 class GivenBack(msgspec.Struct):
-    """What is kept."""
+    """How often a run was given back, and at which record."""
 
     seq: int
     """The number of the newest record by then."""

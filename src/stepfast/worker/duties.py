@@ -112,7 +112,7 @@ class Duties:
             self._heed_breaks(runs)
 
     def slots_freed(self) -> None:
-        """There is room for more."""
+        """There is room for more runs."""
         self.claimer.slots_freed()
 
     def _heed_breaks(self, runs: list[Claimed]) -> None:
@@ -137,7 +137,7 @@ class Duties:
         self._switchboard.ready(lanes)
 
     def ended(self) -> None:
-        """Runs have ended."""
+        """Runs have ended: whoever waits for them is told."""
         self._switchboard.ended()
 
     def mail_came(self) -> None:

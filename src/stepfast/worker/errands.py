@@ -73,7 +73,7 @@ class _Awaited:
             return (yield from self._work.__await__())
 
     def close(self) -> None:
-        """Nobody will await it."""
+        """Close a coroutine that nobody will await."""
         if inspect.iscoroutine(self._work):
             self._work.close()
 

@@ -26,7 +26,7 @@ class Seen:
         self.size = 0
 
     def add(self, found: DagOutputs) -> None:
-        """Take in what is new."""
+        """Take in outputs that are new."""
         self.input, self.format = found.input, found.format
         for name, output, format_, completed_at in found.outputs:
             self.outputs[name] = (output, format_, completed_at)
@@ -131,7 +131,7 @@ class Graphs:
             size -= oldest.size
 
     async def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop asking: nobody waits for a graph any more."""
         tasks: list[asyncio.Task[Any]] = [*self._graphs.values()]
         if self._round is not None:
             tasks.append(self._round)

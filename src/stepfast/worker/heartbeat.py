@@ -67,7 +67,7 @@ class Heartbeat:
         return 0.0 if now - self._last > self._lease else now - self.unbroken_since
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to send heartbeats."""
         self._thread.start()
 
     def hurry(self) -> None:
@@ -75,7 +75,7 @@ class Heartbeat:
         self._hurried.set()
 
     def tell_to_stop(self) -> None:
-        """No further beat begins."""
+        """Let no further heartbeat begin."""
         self._stop.set()
         self._hurried.set()
 

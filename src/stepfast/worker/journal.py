@@ -43,7 +43,7 @@ class FlushPort(Protocol):
     """Whoever is told what came of flushes."""
 
     def flushed(self, moves: list[Transition]) -> None:
-        """These are committed."""
+        """These transitions are committed."""
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
         """Children were started, mail was left, steps of dags were released or are to end: all committed."""
@@ -119,7 +119,7 @@ class Journal:
     # -- the flusher -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Flush for ever."""
+        """Flush until the worker stops."""
         try:
             while True:
                 self._resting = True

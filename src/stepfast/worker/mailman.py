@@ -99,7 +99,7 @@ class Mailman:
         _resolve(future)
 
     async def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop asking: nobody waits for mail any more."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)

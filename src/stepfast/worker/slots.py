@@ -38,7 +38,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots to be claimed for."""
+        """How many slots may be filled by a claim."""
         held = len(self.running)
         most = 2 * self._concurrency - held
         return min(self._concurrency - held + len(self._ending), most, most - self._threads.stuck)
@@ -74,7 +74,7 @@ class Slots:
     # -- coming and going ------------------------------------------------------------------------------------------
 
     def take(self, execution: Execution) -> None:
-        """It comes in."""
+        """A run takes a slot."""
         self.running[execution.run_id] = execution
         self.idle.clear()
 

@@ -21,11 +21,11 @@ class Stoppable(Protocol):
     """Set when it has been stopped, by whomever."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Begin to take work."""
         ...
 
     async def stop(self) -> None:
-        """End in good order."""
+        """Stop in good order: wait for handlers, give the rest back."""
         ...
 
     def hurry(self) -> None:

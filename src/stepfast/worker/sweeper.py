@@ -36,7 +36,7 @@ class SweepPort(Protocol):
         """Runs were made ready: workers should claim them."""
 
     def ended(self) -> None:
-        """Runs have ended."""
+        """Runs have ended: whoever waits for them is told."""
 
     def mail_came(self) -> None:
         """Mail was delivered to runs that workers hold."""
@@ -49,7 +49,7 @@ class SweepPort(Protocol):
 
 
 class Sweeper:
-    """Ticks for ever."""
+    """Asks the database at every tick what has to be done, and does it."""
 
     def __init__(self, kit: Kit, claimer: Claimer, port: SweepPort) -> None:
         self._kit = kit

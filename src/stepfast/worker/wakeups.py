@@ -45,13 +45,13 @@ class Switchboard:
         """Told how runs of this process ended, so that nobody here needs to ask the database."""
 
     def subscribe(self, listener: Listener) -> None:
-        """Be told of every wake-up."""
+        """Tell a listener of every wake-up from now on."""
         self._listeners.append(listener)
         if self._ear is None and not self._over:
             self._ear = asyncio.create_task(self._store.listen(self._heard), name="stepfast-listen")
 
     def unsubscribe(self, listener: Listener) -> None:
-        """No more."""
+        """Tell a listener of no wake-up any more."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -72,7 +72,7 @@ class Switchboard:
         self.tell_others()
 
     def tell_others(self) -> None:
-        """The same for other processes alone."""
+        """Make workers of other processes look; those here are not told."""
         self._look = True
         self._send_soon()
 

@@ -18,7 +18,7 @@ from .settling import Settlement
 from .standings import change, found, lock_free, lock_run
 
 Letter = tuple[str, str]
-"""(run, mail)"""
+"""A run, and the id of a piece of mail in its mailbox."""
 
 
 # -- sending -----------------------------------------------------------------------------------------------

@@ -14,17 +14,18 @@ they are looked for."""
 
 
 def numbers(column: Sequence[int]) -> str:
-    """For ``$1::text::integer[]``."""
+    """A column of numbers as one text, for ``$1::text::integer[]``."""
     return f"{{{str(list(column))[1:-1]}}}"
 
 
 def ids(column: Sequence[str]) -> str:
-    """For ``$1::text::uuid[]``."""
+    """A column of ids as one text, for ``$1::text::uuid[]``."""
     return f"{{{','.join(column)}}}"
 
 
 def texts(column: Sequence[str | None]) -> str | None:
-    """For ``string_to_array($1, chr(31), chr(30))``; None if one of the texts cannot be told from another there."""
+    """A column of texts as one, for ``string_to_array($1, chr(31), chr(30))``; None if one of them cannot be told from
+    another there."""
     if not column:
         return ""
     nulls = column.count(None)

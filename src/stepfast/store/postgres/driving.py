@@ -14,7 +14,7 @@ class Inserter(Protocol):
     """Whoever starts runs in a transaction that is open."""
 
     async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
-        """Start them."""
+        """Start these runs within the transaction."""
 
 
 class Driver:

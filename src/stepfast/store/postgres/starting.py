@@ -22,7 +22,7 @@ Group = tuple[RunShape, str, list[NewRun]]
 
 
 class Starts:
-    """Inserts runs."""
+    """Inserts the rows of runs that are started."""
 
     def __init__(
         self, kept: dict[str, KeptConnection], held: HeldKeys, statements: dict[str, str], batch: int, callers: Callers

@@ -192,7 +192,7 @@ class PostgresStore(BaseStore):
     # -- definitions and starts ------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
-        """All or none."""
+        """Start all of these runs, or none of them."""
         return await self._starts.start(runs, at_once)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
@@ -244,7 +244,7 @@ class PostgresStore(BaseStore):
         return await self._claims.claim_suspects(worker, token, versions, queues, room)
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
-        """Write the journal."""
+        """Write a batch of the journal, fenced."""
         return await self._flusher.flush(worker, batch)
 
     async def transact(
@@ -271,7 +271,7 @@ class PostgresStore(BaseStore):
     # -- wake-ups ----------------------------------------------------------------------------------------------
 
     async def notify(self, wakeups: Wakeups) -> None:
-        """Wake others."""
+        """Wake workers and waiters of other processes."""
         await self._kept["notify"].fetch(self._sql["notify"], self._channel, encode_wakeups(wakeups, self._listener.me))
 
     async def listen(self, heard: Callable[[Wakeups], None]) -> None:

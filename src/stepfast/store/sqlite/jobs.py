@@ -80,7 +80,7 @@ class JobQueue:
 
     @property
     def finished(self) -> bool:
-        """Closed and empty."""
+        """Whether the queue is closed and no job is left."""
         with self._something:
             return self._closed and not self._jobs
 

@@ -20,7 +20,7 @@ class Bell:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens."""
+        """Whether anybody listens for wake-ups."""
         return bool(self._listeners)
 
     def add(self, heard: Callable[[Wakeups], None]) -> object:
@@ -30,11 +30,11 @@ class Bell:
         return ticket
 
     def remove(self, ticket: object) -> None:
-        """Listen no more."""
+        """Take a listener away: it hears nothing more."""
         self._listeners.pop(ticket, None)
 
     def ring(self) -> None:
-        """Wake everybody."""
+        """Wake everybody who listens."""
         for loop, heard in list(self._listeners.values()):
             _call(loop, heard, LOOK)
 

@@ -228,7 +228,7 @@ class SqliteStore(BaseStore):
         )
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
-        """Write the journal."""
+        """Write a batch of the journal, fenced."""
         return await self._write(lambda database: flush(database, self._sql, worker, batch))
 
     async def transact(

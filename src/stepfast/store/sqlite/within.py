@@ -36,7 +36,7 @@ class Borrowed:
         self._connection = connection
 
     def execute(self, sql: str, values: Any = ()) -> Answer:
-        """Run a statement."""
+        """Run a statement on the caller's connection."""
         with closing(self._connection.cursor()) as cursor:
             if isinstance(cursor, sqlite3.Cursor):
                 cursor.row_factory = None
@@ -57,11 +57,11 @@ class Answer:
         self._rows = [tuple(_text(value) for value in row) for row in rows]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Every row."""
+        """Every row that the last statement gave."""
         return self._rows
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        """The first row."""
+        """The first row that the last statement gave."""
         return self._rows[0] if self._rows else None
 
 
