@@ -17,7 +17,7 @@ from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
 from .engine.scope import refuse_in_workflow
 from .engine.workflow import TASK, WORKFLOW, Workflow
-from .errors import ConfigurationError, UnknownWorkflow
+from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
 from .model.ids import check_id, new_id
@@ -322,6 +322,12 @@ class Stepfast:
     async def close(self) -> None:
         """Disconnect. A worker that is still at work in this event loop is stopped first, as by leaving its block. The
         application can be used again; it then connects anew."""
+        connected = self._connections.made()
+        if connected is not None and any(worker.executes_caller() for worker in connected.workers):
+            raise ContextMisuse(
+                "app.close() was called in the code of a run that a worker of this application executes: it would wait "
+                "for itself. Close the application where the worker was started"
+            )
         with self._sync_lock:
             sync, self._sync = self._sync, None
         try:

@@ -55,6 +55,11 @@ class Connections:
             if connected is not None:
                 return connected
 
+    def made(self) -> Connected | None:
+        """What this event loop works with, if it is connected."""
+        future = self._loops.get(asyncio.get_running_loop())
+        return future.result() if future is not None and future.done() and future.exception() is None else None
+
     async def close(self) -> None:
         """Disconnect this event loop; the last one closes a shared store. Cancelled, it drops instead of closing."""
         if os.getpid() != self._process:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from stepfast import AppClosed, Context, Settings, Stepfast
+from stepfast import AppClosed, Context, RunFailed, Settings, Stepfast
 from tests.support.engine import PATIENCE, Gate, eventually
 
 
@@ -172,3 +172,17 @@ async def test_work_ends_with_the_application(url: str) -> None:
     await eventually((await app.store()).workers)
     await app.close()
     await asyncio.wait_for(working, PATIENCE)
+
+
+async def test_a_run_cannot_close_the_application_that_executes_it(url: str) -> None:
+    """It would wait for its own end until its worker has no more patience."""
+    app = Stepfast(url)
+
+    @app.task(max_attempts=1)
+    async def bye() -> None:
+        await app.close()
+
+    async with app, app.worker():
+        with pytest.raises(RunFailed, match="ContextMisuse") as failed:
+            await (await app.start(bye)).result(timeout=PATIENCE)
+    assert "would wait for itself" in str(failed.value)

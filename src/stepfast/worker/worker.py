@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
 from .collector import collector
 from .duties import Duties
@@ -181,6 +182,11 @@ class Worker:
     def at_work(self) -> bool:
         """Whether it has begun and has not left."""
         return bool(self._tasks) and not self.left.is_set()
+
+    def executes_caller(self) -> bool:
+        """Whether the code that asks is that of a run which this worker holds, and must not wait for it."""
+        execution = current_execution.get()
+        return execution is not None and self.duties.executor.running.get(execution.run_id) is execution
 
     @property
     def running(self) -> int:
