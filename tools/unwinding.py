@@ -22,10 +22,13 @@ REASON = "# ends here: "
 WITH_DRIVERS = {("store", "postgres"), ("remote", "postgres"), ("remote", "mysql")}
 #: What the driver offers, and where it may be used.
 DRIVER = {
-    "transaction": {"transactions.py", "transacting.py"},  # the transaction of a user's function is given up by hand
+    "transaction": {
+        "transactions.py",
+        "ctx_transaction.py",
+    },  # that of a user's function is given up by hand
     "acquire": {"transactions.py", "connections.py"},
     "release": {"transactions.py"},
-    "terminate": {"transactions.py", "transacting.py", "store.py"},  # the last two: whole pools
+    "terminate": {"transactions.py", "ctx_transaction.py", "store.py"},  # the last two: whole pools
 }
 
 

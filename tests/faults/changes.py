@@ -23,7 +23,7 @@ from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, Mail
 from stepfast.model.status import TERMINAL
 from stepfast.store.flows.leaving import tell
-from stepfast.store.postgres import claiming, connections, flushing, transacting
+from stepfast.store.postgres import claiming, connections, ctx_transaction, flushing
 from stepfast.store.postgres.store import PostgresStore
 from stepfast.store.sqlite import flushing as sqlite_flushing
 from stepfast.store.sqlite.store import SqliteStore
@@ -200,7 +200,7 @@ def die_before_recording(_: Arguments) -> None:
     async def recorded(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    transacting.Transactions._record = recorded  # type: ignore[method-assign,assignment]
+    ctx_transaction.Transactions._record = recorded  # type: ignore[method-assign,assignment]
 
 
 # -- rules taken out -------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def without_transaction_fence(_: Arguments) -> None:
 
 def without_joint_row(arguments: Arguments) -> None:
     """What a transaction writes is committed apart from its record."""
-    called = transacting._called
+    called = ctx_transaction._called
 
     async def call(function: Any, _: Any, timeout: float | None) -> Any:
         apart = await asyncpg.connect(arguments["url"])
@@ -297,7 +297,7 @@ def without_joint_row(arguments: Arguments) -> None:
         finally:
             await apart.close()
 
-    transacting._called = call  # type: ignore[assignment]
+    ctx_transaction._called = call  # type: ignore[assignment]
 
 
 def without_bar(_: Arguments) -> None:

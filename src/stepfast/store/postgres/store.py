@@ -42,6 +42,7 @@ from .catalogue import qualify
 from .claiming import Claims
 from .connections import DUTIES, Connector, KeptConnection, connect_error
 from .continuity import Continuity
+from .ctx_transaction import Transactions
 from .driving import Driver
 from .flushing import Flusher
 from .graph_reading import GraphReader
@@ -53,7 +54,6 @@ from .schema import Schema
 from .server_errors import translate
 from .starting import Starts
 from .sweeping import Sweeps
-from .transacting import Transactions
 from .transactions import PATIENCE, borrowed, close_pool
 
 _PACKAGE = __package__ or ""

@@ -26,3 +26,9 @@ BEGIN EXCLUSIVE;
 INSERT INTO {prefix}meta (name, value) VALUES ('version', '{version}'), ('compatible_from', '{compatible_from}')
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 COMMIT;
+
+-- name: files
+-- The files that are attached to a connection and have our tables, in the order in which SQLite looks into them.
+SELECT d.file FROM pragma_database_list AS d
+WHERE EXISTS (SELECT 1 FROM pragma_table_info('{prefix}runs', d.name))
+ORDER BY d.seq LIMIT 1;

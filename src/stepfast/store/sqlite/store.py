@@ -37,6 +37,7 @@ from ..statements import OLDEST, load_all
 from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
 from .connections import connect, turn_to_wal
+from .ctx_transaction import Undone, transact
 from .driving import drive, fetch
 from .flushing import flush
 from .guard import GuardedConnection
@@ -47,7 +48,6 @@ from .reading import page_statement
 from .schema import Schema
 from .starting import start
 from .threads import ConnectionThread, Reader
-from .transacting import Undone, transact
 from .troubles import Troubles, closed
 from .writer import Writer
 

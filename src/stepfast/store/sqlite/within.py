@@ -67,7 +67,7 @@ class Answer:
 
 async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewRun], troubles: Troubles) -> list[str]:
     """Insert runs, all or none."""
-    return await _within(connection, lambda database: start(database, sql, runs), troubles)
+    return await _within(connection, lambda database: start(database, sql, runs), sql, troubles)
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Asked:
@@ -88,19 +88,19 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         refuse_if_full(database, sql, mail.run_id, most)
         return Asked(state, reason, done=posted or state not in status.TERMINAL)
 
-    return await _within(connection, send, troubles)
+    return await _within(connection, send, sql, troubles)
 
 
-async def _within(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
+async def _within(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
     if isinstance(connection, sqlite3.Connection):
-        return _in_transaction(connection, work, troubles)
+        return _in_transaction(connection, work, sql, troubles)
     if hasattr(connection, "run_sync"):
-        result: T = await connection.run_sync(lambda inner: _in_alchemy(inner, work, troubles))
+        result: T = await connection.run_sync(lambda inner: _in_alchemy(inner, work, sql, troubles))
         return result
-    return _in_alchemy(connection, work, troubles)
+    return _in_alchemy(connection, work, sql, troubles)
 
 
-def _in_alchemy(connection: Any, work: Callable[[Any], T], troubles: Troubles) -> T:
+def _in_alchemy(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
     """On what SQLAlchemy has beneath. It must know of a transaction, or it would not commit."""
     if callable(getattr(connection, "connection", None)):
         connection = connection.connection()  # a session's
@@ -111,16 +111,18 @@ def _in_alchemy(connection: Any, work: Callable[[Any], T], troubles: Troubles) -
         connection.begin()
     driver = pooled.driver_connection
     if isinstance(driver, sqlite3.Connection):
-        return _in_transaction(driver, work, troubles)
+        return _in_transaction(driver, work, sql, troubles)
     database = Borrowed(pooled)  # aiosqlite's, in its own thread
     try:
-        _refuse_other_file(database, troubles)
+        _refuse_other_file(database, sql, troubles)
         return work(database)
     except Exception as error:
         raise _explained(error, troubles) from error
 
 
-def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], troubles: Troubles) -> T:
+def _in_transaction(
+    connection: sqlite3.Connection, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles
+) -> T:
     """Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
     of whoever writes only as long as nothing was read in the same transaction."""
     database = Borrowed(connection)
@@ -132,7 +134,7 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], tr
             try:
                 result = work(database)
             finally:
-                _refuse_other_file(database, troubles)
+                _refuse_other_file(database, sql, troubles)
         except BaseException:
             if begins_itself:
                 connection.rollback()  # nobody else has written in it yet
@@ -147,17 +149,13 @@ def _in_transaction(connection: sqlite3.Connection, work: Callable[[Any], T], tr
         raise _explained(error, troubles) from error
 
 
-def _refuse_other_file(database: Any, troubles: Troubles) -> None:
+def _refuse_other_file(database: Any, sql: dict[str, str], troubles: Troubles) -> None:
     """Another file may have the same tables, and what is started there is started for nobody here. Of several
     files that are attached to one connection, SQLite takes the first that has the table; they may be attached or
     detached at any moment, so that each call looks."""
-    table = f"{troubles.namespace}_runs"
-    for _, name, file in database.execute("PRAGMA database_list").fetchall():
-        quoted = '"' + name.replace('"', '""') + '"'
-        if database.execute(f"SELECT 1 FROM {quoted}.sqlite_master WHERE name = ?", (table,)).fetchone():
-            if not _same_file(file, troubles.path):
-                break
-            return
+    found = database.execute(sql["files"]).fetchone()
+    if found is not None and _same_file(found[0], troubles.path):
+        return
     ours = "a database in memory, which no other connection reaches" if troubles.path is None else troubles.path
     raise ConfigurationError(
         f"connection= does not lead to the database that Stepfast works on ({ours}): nothing was written"

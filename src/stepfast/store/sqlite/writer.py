@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .connections import patiently
+from .ctx_transaction import Undone
 from .jobs import Job, hand_back
 from .threads import GROUP, ConnectionThread
-from .transacting import Undone
 from .troubles import Troubles
 
 _LOOK_AROUND = 0.04
