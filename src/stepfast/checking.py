@@ -30,7 +30,8 @@ from .errors import AttemptTimeout, InvalidInput, NonDeterminismError, PayloadEr
 from .model import status
 from .model.graph import Graph
 from .model.payload import Payloads
-from .model.records import Claimed, RunRow, StepRecord
+from .model.records import Claimed, StepRecord
+from .model.rows import RunRow
 from .settings import Settings
 from .store import Store
 from .worker.clockwork import REAL

@@ -9,7 +9,7 @@ import weakref
 
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
-from .model.records import Definition
+from .model.rows import Definition
 from .nobody_serves import Lookout
 from .settings import Settings
 from .starter import Starter

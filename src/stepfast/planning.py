@@ -16,7 +16,8 @@ from .model.graph import Graph
 from .model.ids import child_id
 from .model.names import check_name, check_queue
 from .model.payload import Payloads
-from .model.records import Definition, NewDagStep, NewRun, Parent, RunShape
+from .model.records import NewDagStep, NewRun, Parent, RunShape
+from .model.rows import Definition
 from .model.schema import first_problem
 from .settings import Settings
 

@@ -20,7 +20,8 @@ from .model import status
 from .model.graph import Graph
 from .model.ids import child_id
 from .model.payload import Payloads
-from .model.records import RUN_ITSELF, ActivityRow, DagStepRow, ProgressRow, RunRow, StepRecord
+from .model.records import RUN_ITSELF, StepRecord
+from .model.rows import ActivityRow, DagStepRow, ProgressRow, RunRow
 from .settings import FORMAT
 
 

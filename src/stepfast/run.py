@@ -23,7 +23,8 @@ from .model.graph import Graph
 from .model.ids import new_id
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
-from .model.records import NO_CALL, ActivityRow, Asked, Mail, Outcome, RunRow, RunShape, StepRecord
+from .model.records import Asked, Mail, RunShape, StepRecord
+from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
 from .reports import (
     Activity,

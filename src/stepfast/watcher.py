@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from .errors import AppClosed, DatabaseUnavailable, SchemaError
-from .model.records import Outcome, Transition
+from .model.records import Transition
+from .model.rows import Outcome
 from .model.status import COMPENSATED
 from .settings import Settings
 from .store import Store

@@ -6,7 +6,8 @@ from typing import Any
 
 from stepfast.model.graph import DagStep, Graph, Settled
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, DagStepRow, Lane, NewDagStep, NewRun, Parent, RunRow, RunShape, Transition
+from stepfast.model.records import Claimed, Lane, NewDagStep, NewRun, Parent, RunShape, Transition
+from stepfast.model.rows import DagStepRow, RunRow
 from tests.store.scene import Scene, move
 
 ITSELF = ""

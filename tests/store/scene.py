@@ -25,7 +25,6 @@ from stepfast.model.records import (
     Mailbox,
     NewRun,
     Parent,
-    RunRow,
     RunShape,
     StepDone,
     StepRunning,
@@ -35,6 +34,7 @@ from stepfast.model.records import (
     ValueSet,
     WorkerInfo,
 )
+from stepfast.model.rows import RunRow
 from stepfast.store import Store
 from stepfast.store.protocol import Delivery
 from stepfast.store.sqlite import SqliteStore

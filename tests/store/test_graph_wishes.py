@@ -6,7 +6,8 @@ import pytest
 
 from stepfast.errors import InvalidState
 from stepfast.model.graph import DagStep, Graph
-from stepfast.model.records import RUN_ITSELF, Definition
+from stepfast.model.records import RUN_ITSELF
+from stepfast.model.rows import Definition
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane
 from tests.store.scene import (
     DAY,

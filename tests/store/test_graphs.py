@@ -8,7 +8,8 @@ import pytest
 
 from stepfast.model.graph import DagStep, Graph
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Definition, Parent
+from stepfast.model.records import Claimed, Parent
+from stepfast.model.rows import Definition
 from stepfast.store import Store
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of
 from tests.store.scene import (

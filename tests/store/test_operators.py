@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import RUN_ITSELF, Claimed, Entry, Held, Lane, RunRow
+from stepfast.model.records import RUN_ITSELF, Claimed, Entry, Held, Lane
+from stepfast.model.rows import RunRow
 from stepfast.store import Store
 from tests.store.scene import (
     DAY,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepfast.model.ids import new_id
-from stepfast.model.records import NO_CALL, ActivityRow, Definition
+from stepfast.model.rows import NO_CALL, ActivityRow, Definition
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
 
 

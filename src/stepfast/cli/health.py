@@ -13,8 +13,9 @@ from ..app import Stepfast
 from ..errors import DatabaseUnavailable, SchemaError
 from ..model import status
 from ..model.ids import new_id
-from ..model.records import Definition, Lane, WorkerInfo
+from ..model.records import Lane, WorkerInfo
 from ..model.redacting import redact, scrub
+from ..model.rows import Definition
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.protocol import Check

@@ -9,7 +9,8 @@ import msgspec
 from ..errors import ChildFailed, ContextMisuse, RecordedError
 from ..model import status
 from ..model.ids import child_id
-from ..model.records import Mail, NewRun, Outcome, Parent, StepRecord, StepWith
+from ..model.records import Mail, NewRun, Parent, StepRecord, StepWith
+from ..model.rows import Outcome
 from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall, call_line

@@ -14,7 +14,7 @@ from ..errors import ConfigurationError, GraphError, NonRetryableError, SignalTi
 from ..model.backoff import seconds
 from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
-from ..model.records import Definition
+from ..model.rows import Definition
 from ..settings import Settings
 from .failure import type_name
 from .options import After, Catch, DagKeywords, DagStepKeywords, Seconds

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import AttemptEnded, DeadlineExceeded, StepFailed
 from ..model import status
 from ..model.graph import DagStep, Graph
-from ..model.records import DagStepRow
+from ..model.rows import DagStepRow
 from .branches import finish_all, run_branch
 from .dag import Dag, DagStepWorkflow
 from .dag_context import DagContext, DagView

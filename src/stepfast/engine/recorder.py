@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..model.payload import Payloads
-from ..model.records import DagStepRow, Entry, NewRun, Outcome, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Entry, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.rows import DagStepRow, Outcome
 from ..settings import Settings
 from .clock import Clock
 

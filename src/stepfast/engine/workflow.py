@@ -12,7 +12,7 @@ from ..errors import ConfigurationError
 from ..model.backoff import Backoff, check_backoff, seconds
 from ..model.names import check_name, check_queue, refuse_unknown
 from ..model.payload import json_schema
-from ..model.records import Definition
+from ..model.rows import Definition
 from .declaring import check_types, input_parameter
 from .options import WorkflowKeywords
 from .signature import code_version, input_type, is_async, module_of, name_of, return_type

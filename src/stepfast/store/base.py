@@ -11,21 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model.records import (
-    NO_CALL,
-    ActivityRow,
-    Asked,
-    CallKey,
-    DagStepRow,
-    Definition,
-    Lane,
-    Mail,
-    Outcome,
-    ProgressRow,
-    RunRow,
-    StepRecord,
-    WorkerInfo,
-)
+from ..model.records import Asked, Lane, Mail, StepRecord, WorkerInfo
+from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
 from .flows import mailing, operating, sweeping

@@ -12,32 +12,24 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidState
 from ..model.records import (
-    NO_CALL,
     NO_DOUBTS,
-    ActivityRow,
     Asked,
     Batch,
     Beat,
     BeatAnswer,
-    CallKey,
     Claimed,
-    DagOutputs,
-    DagStepRow,
-    Definition,
     FlushAnswer,
     Lane,
     Look,
     Mail,
     Mailbox,
     NewRun,
-    Outcome,
-    ProgressRow,
-    RunRow,
     StepDone,
     StepRecord,
     Tick,
     WorkerInfo,
 )
+from ..model.rows import NO_CALL, ActivityRow, CallKey, DagOutputs, DagStepRow, Definition, Outcome, ProgressRow, RunRow
 from ..model.tally import Believer
 from .breaks import Breaks
 

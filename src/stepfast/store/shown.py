@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..model.records import RunRow
+from ..model.rows import RunRow
 from ..model.status import QUEUED, RUNNING, WAITING
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ..engine.execution import Execution
 from ..engine.recorder import Errands as EngineErrands
 from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
-from ..model.records import Claimed, DagStepRow, Lane, NewRun, Outcome, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.rows import DagStepRow, Outcome
 from .doubts import Doubts
 from .kit import Kit
 

@@ -10,7 +10,8 @@ from ..engine.dag_context import DagView
 from ..engine.execution import Execution
 from ..model import status
 from ..model.graph import Graph
-from ..model.records import Claimed, DagOutputs
+from ..model.records import Claimed
+from ..model.rows import DagOutputs
 from .kit import Kit
 
 

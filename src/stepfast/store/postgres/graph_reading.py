@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.records import DagOutputs, DagStepRow
+from ...model.rows import DagOutputs, DagStepRow
 from .connections import KeptConnection
 
 

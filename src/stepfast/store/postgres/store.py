@@ -16,8 +16,6 @@ from ...model.records import (
     Batch,
     Beat,
     Claimed,
-    DagOutputs,
-    DagStepRow,
     FlushAnswer,
     Lane,
     Look,
@@ -27,6 +25,7 @@ from ...model.records import (
     StepDone,
     Tick,
 )
+from ...model.rows import DagOutputs, DagStepRow
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings

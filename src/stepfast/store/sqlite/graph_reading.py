@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...model.records import DagOutputs
+from ...model.rows import DagOutputs
 from .wide import fetch_wide
 
 

@@ -14,7 +14,6 @@ from ...model.records import (
     Batch,
     Beat,
     Claimed,
-    DagOutputs,
     FlushAnswer,
     Lane,
     Look,
@@ -24,6 +23,7 @@ from ...model.records import (
     StepDone,
     Tick,
 )
+from ...model.rows import DagOutputs
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings

@@ -1,0 +1,147 @@
+"""Rows as people read them: runs, steps, calls, definitions. What workers write is in ``records.py``."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..settings import FORMAT
+from .records import RUN_ITSELF
+
+
+class RunRow(Struct):
+    """A run as ``run.info()`` and the lists read it."""
+
+    id: str
+    workflow: str
+    version: str
+    queue: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    input: str | None
+    """None: it is large, and this row is one of a list."""
+    output: str | None
+    error: str | None
+    format: int
+    output_format: int | None
+    attempt: int
+    max_attempts: int | None
+    losses: int
+    claim: int
+    priority: int
+    key: str | None
+    tags: list[str]
+    parent_id: str | None
+    worker: str | None
+    visible_at: int | None
+    created_at: int
+    started_at: int | None
+    completed_at: int | None
+    deadline_at: int | None
+    expires_at: int | None
+    asked: str | None
+    ready: bool
+    now_ms: int
+    undoing: bool = False
+    origin_id: str | None = None
+    graph: str | None = None
+    """For a dag run and its steps: the version of the graph they go by, whoever has claimed them last."""
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    """The length of its deadline, which a retry has anew."""
+    paused_at: int | None = None
+    dag_id: str | None = None
+    """For a step of a dag run: that run. Lists have no steps."""
+    large_output: bool = False
+    """In a list: whether its output was left out, because it is large."""
+
+
+class Outcome(Struct):
+    """How a run ended, for those who wait for it."""
+
+    id: str
+    status: str
+    reason: str | None
+    output: str | None
+    error: str | None
+    format: int
+
+
+class DagStepRow(Struct):
+    """A step of a dag run, as it stands."""
+
+    id: str
+    name: str
+    status: str
+    reason: str | None
+    waiting_for: str | None
+    output: str | None
+    error: str | None
+    format: int
+    attempt: int
+    visible_at: int | None
+    released_at: int | None
+    started_at: int | None
+    completed_at: int | None
+    worker: str | None
+
+
+class DagOutputs(Struct):
+    """What the steps of a dag run see: its input, and what was completed since a time."""
+
+    input: str
+    format: int
+    outputs: list[tuple[str, str | None, int, int]]
+    """(step, output, its format, when it was completed)"""
+
+
+CallKey = tuple[str, int, int, int]
+"""Which call of a run: branch, position, attempt and number of the try."""
+NO_CALL: CallKey = ("", RUN_ITSELF - 1, -1, -1)
+"""A key that sorts before that of every call."""
+
+
+class ActivityRow(Struct):
+    """One call, successful or not, in the activity log."""
+
+    branch: str
+    position: int
+    name: str
+    attempt: int
+    number: int
+    status: str
+    arguments: str | None
+    output: str | None
+    error: str | None
+    started_at: int
+    completed_at: int
+    format: int = FORMAT
+
+    @property
+    def key(self) -> CallKey:
+        """Which call it is."""
+        return self.branch, self.position, self.attempt, self.number
+
+
+class ProgressRow(Struct):
+    """A step that is under way, or has told its progress."""
+
+    branch: str
+    position: int
+    name: str
+    detail: str | None
+    data: str | None
+    started_at: int
+    format: int = FORMAT
+
+
+class Definition(Struct):
+    """What the database knows of a workflow."""
+
+    name: str
+    version: str
+    kind: str
+    queue: str
+    options: str
+    input_schema: str | None
+    graph: str | None = None
