@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import typing
+from collections.abc import Callable
 
 import pytest
 from tools import settings_table
@@ -89,8 +91,16 @@ def test_every_public_member_is_listed(kind: type) -> None:
 
 
 @pytest.mark.parametrize("function", [stepfast.Stepfast.__init__, stepfast.Stepfast.runs, stepfast.Stepfast.worker])
-def test_every_parameter_is_listed(function: object) -> None:
-    parameters = set(inspect.signature(function).parameters) - {"self"}  # type: ignore[arg-type]
+def test_every_parameter_is_listed(function: Callable[..., object]) -> None:
+    parameters = {
+        name
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+        for name in (
+            typing.get_type_hints(typing.get_args(parameter.annotation)[0])
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD
+            else [parameter.name]
+        )
+    } - {"self"}
     known = words("docs/reference/python.md")
     assert parameters <= known, sorted(parameters - known)
 

@@ -41,7 +41,7 @@ class Kind:
         ghost.view = execution.view
         end = await replay(ghost, self.perform(ghost, in_thread))
         if ghost.diverged is not None:
-            told = "run %s: its code was changed; some undos may be out of reach: %s"
+            told = "run %s: its code was changed, and may no longer call all steps that are to be undone: %s"
             execution.recorder.logger.error(told, ghost.run_id, end, extra=ids_of(execution))
         return await undo_all(execution, ghost.undoable)
 

@@ -220,12 +220,12 @@ class Attempts:
     async def end_by_bug(self, execution: Execution, bug: Exception) -> None:
         """The engine itself could not end the attempt. Nobody waits for ever because of that: the run ends and says
         so."""
-        told = "run %s: an error of the engine's own"
+        told = "run %s: an internal error of Stepfast; please report it"
         self._logger.error(told, execution.run_id, exc_info=bug, extra=ids_of(execution))
         if execution.stage is Stage.LEAVING:
             self._leaving.released(execution)
             return
-        error = StepfastError(f"an error of the engine's own ended the run: {sentence(bug)}")
+        error = StepfastError(f"an internal error of Stepfast ended the run (please report it): {sentence(bug)}")
         move = endings.broken(execution, None, FORMAT)
         with contextlib.suppress(Exception):  # it may be the application's codec that is broken
             move = endings.broken(execution, encode_error(error, self._payloads), self._payloads.format)

@@ -228,7 +228,7 @@ class Duties:
                 self.executor.ask(run.id, run.asked, run.claim)
         strays = self._strays.find(held, self._is_known, self.claimer.calls, self.claimer.asking)
         if strays and not self.stopping:
-            self._kit.logger.warning("giving back %d runs that name this worker without its knowledge", len(strays))
+            self._kit.logger.warning("giving back %d runs that are stored as ours, but not executed here", len(strays))
             self.chore(self._give_back(strays))
 
     def _is_known(self, run_id: str, claim: int) -> bool:

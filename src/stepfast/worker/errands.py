@@ -177,7 +177,7 @@ class Errands(EngineErrands):
                 transact, "transaction", lambda: execution.closed is not None, refusable=True
             )
         except DatabaseUnavailable:
-            raise execution.closed or LeaseLost(f"run {execution.run_id} has left") from None
+            raise execution.closed or LeaseLost(f"run {execution.run_id} is not this worker's any more") from None
         except DatabaseRefused as error:
             raise PayloadError(f"the database refused the record of the transaction: {error}") from None
         except _OfTheCode:

@@ -103,6 +103,6 @@ class _Told:
             self._logger.warning("%s: %s; trying again until it answers", self._what, error)
             self._next = float("inf")
         else:
-            self._logger.error("%s: %s; trying again, but somebody has to mend it", self._what, error)
+            self._logger.error("%s: %s; trying again, but this does not end by itself", self._what, error)
             self._next = now + _SAY_AGAIN
         self._kind = type(error)

@@ -177,7 +177,7 @@ class Sweeper:
                 self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
             if done.dead_letters:
                 for run_id in done.dead_letters:
-                    told = "run %s: too many workers were lost with it; it is a dead letter"
+                    told = "run %s: too many workers died with it; it has failed as a dead letter"
                     self._logger.error(told, run_id, extra={"run_id": run_id})
                 self._port.ended()
             if done.lanes:

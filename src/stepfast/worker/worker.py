@@ -135,7 +135,7 @@ class Worker:
                 "worker %s waits up to %g s for %d runs", self.id, grace, len(self.duties.executor.running)
             )
             state = self._store.worker_state(self.id, "stopping")
-            self.duties.chore(self._bounded(state, _GIVE_BACK, "telling that this worker stops"))
+            self.duties.chore(self._bounded(state, _GIVE_BACK, "saying that this worker stops"))
             await self._wait_idle(grace)
 
     async def _clean_up(self) -> None:
@@ -205,7 +205,8 @@ class Worker:
     async def _sign_off(self) -> None:
         """Take our row away; whatever still names us is made ready again with it."""
         if not await self._bounded(self._store.unregister(self.id), _SIGN_OFF, "signing off"):
-            self._logger.warning("worker %s could not sign off; it is forgotten after its lease", self.id)
+            told = "worker %s could not take itself off the list of workers; others do so after its lease"
+            self._logger.warning(told, self.id)
 
     async def until_drained(self) -> None:
         """Until nothing is runnable: nothing in the slots, ready, or due soon."""
