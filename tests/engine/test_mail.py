@@ -11,6 +11,7 @@ import pytest
 
 from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, Stepfast
 from stepfast.engine.inbox import Inbox
+from stepfast.engine.mail_reader import MailReader
 from stepfast.model.records import Look, Mail, Mailbox
 from stepfast.worker.mailman import Mailman
 from tests.engine.conftest import MakeApp
@@ -122,19 +123,54 @@ async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() ->
 # -- looking ------------------------------------------------------------------------------------------------------
 
 
+class PaperMail:
+    """Stands in for the store: answers looks into the mailbox of one run, one after the other."""
+
+    def __init__(self, *answers: Mailbox) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def mail(self, looks: list[Look]) -> dict[str, Mailbox]:
+        self.asked += 1
+        return {look.run_id: self.answers.pop(0) for look in looks}
+
+
+def reader_of(paper: PaperMail, inbox: Any) -> tuple[Mailman, MailReader]:
+    """Of a run that waits, and is in memory as far as that needs."""
+    mailman = Mailman(make_kit(paper))
+    host = SimpleNamespace(settings=Settings(), look=mailman.look, watch=mailman.watch)
+    execution: Any = SimpleNamespace(run_id="run", inbox=inbox, closed=None, began=0.0, recorder=host)
+    return mailman, MailReader(execution, lambda: True)
+
+
 async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None:
-    """Somebody else asked while it was under way. A run that went to sleep between the two would wait for ends of
-    children that lie in its mailbox."""
-    mailman = Mailman(make_kit())
-    execution: Any = SimpleNamespace(run_id="run", inbox=Inbox(0, 0), closed=None)
-    first = asyncio.get_running_loop().create_future()
-    second = mailman.look(execution)
-    mailman._bring(Look("run"), Mailbox(1, 2, [child("c1")], more=True), execution, first, 0.0)
-    assert not first.done()
-    mailman._wanted.clear()
-    second.set_result(None)
+    """A run that went to sleep between the two would wait for ends of children that lie in its mailbox."""
+    inbox, paper = Inbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
+    mailman, reader = reader_of(paper, inbox)
     async with asyncio.timeout(PATIENCE):
-        await first
+        await reader.look()
+    assert [inbox.take("child", each) for each in ("c1", "c2")] == [child("c1"), child("c2")]
+    assert paper.asked == 2
+    await mailman.close()
+
+
+async def test_news_bring_what_is_new_without_anybody_who_looks() -> None:
+    inbox, paper = Inbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
+    mailman, reader = reader_of(paper, inbox)
+    mailman.watch(reader)
+    mailman.told()
+    await eventually(lambda: paper.asked == 2)
+    await eventually(lambda: inbox.take("child", "c2") is not None)
+    await mailman.close()
+
+
+async def test_a_letter_that_cannot_be_taken_in_is_an_error_for_whoever_looks() -> None:
+    """Nobody waits for ever because of a bug, nor asks for ever."""
+    broken = SimpleNamespace(wakes=0, ends=0, put=None, look=Look)
+    mailman, reader = reader_of(PaperMail(Mailbox(1, 2)), broken)
+    with pytest.raises(TypeError):
+        async with asyncio.timeout(PATIENCE):
+            await reader.look()
     await mailman.close()
 
 
@@ -175,7 +211,7 @@ async def test_one_question_serves_all_runs_that_wait_in_memory(make_app: MakeAp
         looks = Counted(await app.store(), "mail")
         await asyncio.gather(*(run.signal("go", 100) for run in runs))
         assert [await run.result(timeout=PATIENCE) for run in runs] == list(range(100, 150))
-    assert 1 <= len(looks) <= 50
+    assert max(len(asked) for (asked, *_) in looks.calls) == 50
     assert max(len(ids) for (ids,) in looks.calls) > 1
 
 

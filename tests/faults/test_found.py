@@ -42,7 +42,7 @@ async def test_mail_that_comes_in_the_turn_in_which_the_run_would_be_released(
     monkeypatch.setattr(Inbox, "put", put_and_look)
     async with app, app.worker():
         run = await app.start(listens)
-        await eventually(lambda: executions and executions[0].waits.wants_mail)
+        await eventually(lambda: executions and executions[0].waits.reader.listens)
         await run.signal("word", "hello")
         assert await run.result(timeout=PATIENCE) == "hello"
 

@@ -19,6 +19,7 @@ from .clock import Clock
 
 if TYPE_CHECKING:
     from .execution import Execution
+    from .mail_reader import Letter, MailReader
 
 
 class Errands:
@@ -87,12 +88,12 @@ class Recorder:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
         never()
 
-    async def look_into_mailbox(self, execution: Execution) -> None:
-        """Ask for the mail of a run, and put it into its inbox."""
+    def look(self, reader: MailReader) -> asyncio.Future[Letter]:
+        """What is in the mailbox of a run."""
         never()
 
-    def watch_mail(self, execution: Execution) -> None:
-        """From now on look into the mailbox of this run again whenever there may be something new."""
+    def watch(self, reader: MailReader) -> None:
+        """From now on tell this reader whenever there may be something new in the mailbox of its run."""
         never()
 
     def may_linger(self, execution: Execution) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Mail
+from .mail_reader import MailReader
 from .scope import wake
 
 if TYPE_CHECKING:
@@ -52,7 +54,11 @@ class Waits:
         self._since: float | None = None
         """Since when everything under way has been waiting."""
         self._waited = 0.0
-        self._looking: asyncio.Future[None] | None = None
+
+    @cached_property
+    def reader(self) -> MailReader:
+        """Who reads its mailbox; many runs wait for a time alone, and need none."""
+        return MailReader(self._execution, lambda: bool(self._open))
 
     # -- for those who wait ------------------------------------------------------------------------------------
 
@@ -63,7 +69,7 @@ class Waits:
 
     async def until_woken(self, due_at: int, what: str, leaving: Callable[[], None]) -> None:
         """Wait for a time, or for whatever wakes the run before."""
-        self._execution.recorder.watch_mail(self._execution)
+        self.reader.watch()
         await self._timed(self._execution.inbox.watch(), Wait(due_at, what, False, None, leaving))
 
     async def mail(
@@ -81,11 +87,11 @@ class Waits:
         inbox.want(kind, key)
         mail = inbox.take(kind, key, refused)
         while mail is None and not inbox.knows(kind, key):
-            await self._look_into_mailbox()
+            await self.reader.look()
             mail = inbox.take(kind, key, refused)
         if mail is not None:
             return mail
-        self._execution.recorder.watch_mail(self._execution)
+        self.reader.watch()
         waiter = inbox.wait(kind, key, refused)
         try:
             mail = await self._timed(waiter, Wait(due_at, what, True, group))
@@ -94,13 +100,13 @@ class Waits:
                 inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
             raise
         if mail is None:  # time is up; what was sent until now counts
-            await self._look_into_mailbox()
+            await self.reader.look()
             mail = inbox.take(kind, key, refused)
         return mail
 
     async def mail_at_hand(self, kind: str, key: str) -> Mail | None:
         """Mail that is there already."""
-        await self._look_into_mailbox()
+        await self.reader.look()
         return self._execution.inbox.take(kind, key)
 
     async def _timed(self, future: asyncio.Future[T], wait: Wait) -> T:
@@ -123,18 +129,6 @@ class Waits:
             self._execution.busy += 1
             self._waited, self._since = self.take_waited(), None
 
-    async def _look_into_mailbox(self) -> None:
-        """One look for all who want one at the same time."""
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._look_once())
-        await asyncio.shield(self._looking)
-
-    async def _look_once(self) -> None:
-        try:
-            await self._execution.recorder.look_into_mailbox(self._execution)
-        finally:
-            self._looking = None
-
     # -- releasing ---------------------------------------------------------------------------------------------
 
     def take_waited(self) -> float:
@@ -144,11 +138,6 @@ class Waits:
         if self._since is not None:
             waited, self._since = waited + now - self._since, now
         return waited
-
-    @property
-    def wants_mail(self) -> bool:
-        """Whether news from the mailbox would be heard."""
-        return bool(self._open)
 
     def look_soon(self) -> None:
         """Look when the code has had a chance to go on: a step that just ended may be followed by another."""

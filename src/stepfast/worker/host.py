@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ..engine.execution import Execution
 from ..engine.recorder import Recorder
 from ..model.records import Entry
 from .errands import Errands
@@ -24,11 +23,12 @@ class WorkerHost(Recorder):
         self.loop_thread = threading.get_ident()
         self.errands = errands
         self._journal = journal
-        self._mailman = mailman
         self._steps = kit.clock.pool("step")
         # Not methods, so that what is called at each step is called without another call around it.
         self.record = journal.record  # type: ignore[method-assign]
         self.run_in_thread = self._steps.submit  # type: ignore[method-assign]
+        self.look = mailman.look  # type: ignore[method-assign]
+        self.watch = mailman.watch  # type: ignore[method-assign]
         self.may_linger = slots.may_linger  # type: ignore[method-assign]
 
     def note(self, entry: Entry) -> None:
@@ -37,14 +37,6 @@ class WorkerHost(Recorder):
             self._journal.note(entry)
         else:
             self.loop.call_soon_threadsafe(self._journal.note, entry)
-
-    async def look_into_mailbox(self, execution: Execution) -> None:
-        """Ask for the mail of a run."""
-        await self._mailman.look(execution)
-
-    def watch_mail(self, execution: Execution) -> None:
-        """Look into its mailbox again whenever there may be something new."""
-        self._mailman.watch(execution)
 
     def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""

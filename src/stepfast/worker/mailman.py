@@ -1,46 +1,47 @@
-"""The mailman: looks into the mailboxes of runs that this worker holds, one question for all who want to know."""
+"""The mailman: asks what is in the mailboxes of runs that this worker holds, one question for all who want to know."""
 
 from __future__ import annotations
 
 import asyncio
 
-from ..engine.execution import Execution
-from ..model.records import Look, Mailbox
+from ..engine.mail_reader import Letter, MailReader
 from .kit import Kit
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
 
+Answer = asyncio.Future[Letter]
+
 
 class Mailman:
-    """Asks when a run asks, and again whenever there may be something new."""
+    """Answers when a run asks, and tells those that wait whenever there may be something new."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._watched: set[Execution] = set()
-        """Runs in memory that wait for mail."""
+        self._watched: set[MailReader] = set()
+        """Of runs in memory that wait for mail."""
         self._news = 0.0
         """When we were last told that there may be something new."""
-        self._wanted: dict[str, tuple[Execution, asyncio.Future[None]]] = {}
+        self._wanted: dict[str, tuple[MailReader, Answer]] = {}
+        """What goes into the next question, by run."""
         self._round: asyncio.Task[None] | None = None
 
-    def look(self, execution: Execution) -> asyncio.Future[None]:
-        """Ask for a run; the future comes when its mail is in its inbox."""
-        known = self._wanted.get(execution.run_id)
-        if known is not None and known[0] is execution:
+    def look(self, reader: MailReader) -> Answer:
+        """What is in the mailbox of a run; the answer comes with the next question."""
+        known = self._wanted.get(reader.run_id)
+        if known is not None and known[0] is reader:
             return known[1]
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wanted[execution.run_id] = (execution, future)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._wanted[reader.run_id] = (reader, answer)
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._go_round(), name="stepfast-mail")
-        return future
+        return answer
 
-    def watch(self, execution: Execution) -> None:
-        """Look again into this mailbox when there may be something new; at once, if there may be since the last
-        look."""
-        self._watched.add(execution)
-        if self._news > (execution.inbox.looked_at or execution.began - _MARGIN):
-            self.look(execution)
+    def watch(self, reader: MailReader) -> None:
+        """Tell this one when there may be something new; at once, if there may be since it last looked."""
+        self._watched.add(reader)
+        if self._news > (reader.known_until or reader.claimed_at - _MARGIN):
+            reader.hear()
 
     def told(self) -> None:
         """Somebody says that there is something new, for some run or other."""
@@ -49,62 +50,44 @@ class Mailman:
 
     def look_again(self) -> None:
         """There may be something new."""
-        for execution in list(self._watched):
-            if execution.closed is not None or not execution.waits.wants_mail:
-                self._watched.discard(execution)
+        for reader in list(self._watched):
+            if reader.listens:
+                reader.hear()
             else:
-                self.look(execution)
+                self._watched.discard(reader)
 
     async def _go_round(self) -> None:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
-            wanted, self._wanted = self._wanted, {}
-            looks, began = (
-                [execution.inbox.look(run_id) for run_id, (execution, _) in wanted.items()],
-                self._kit.clock.now(),
-            )
+            wanted, self._wanted = list(self._wanted.values()), {}
+            looks, asked_at = [reader.what() for reader, _ in wanted], self._kit.clock.now()
             try:
                 found = await self._kit.ask(lambda: self._kit.store.mail(looks), "mail")  # noqa: B023
             except Exception as error:
-                self._fail(error, [future for _, future in wanted.values()])
+                self._fail(error, [answer for _, answer in wanted])
                 continue
-            for look, (run_id, asked) in zip(looks, wanted.items(), strict=True):
+            for look, (reader, answer) in zip(looks, wanted, strict=True):
                 try:
-                    self._bring(look, found.get(run_id), *asked, began)
+                    self._bring(Letter(look, found.get(look.run_id), asked_at), reader, answer)
                 except Exception as error:
-                    self._fail(error, [asked[1]])
+                    self._fail(error, [answer])
 
-    def _fail(self, error: Exception, futures: list[asyncio.Future[None]]) -> None:
-        """A bug: those who wait for this look must not wait for ever, nor the others with them."""
+    def _bring(self, letter: Letter, reader: MailReader, answer: Answer) -> None:
+        """Hand a letter over, before anybody who waits for it goes on."""
+        reader.take_in(letter)
+        if not answer.done():
+            answer.set_result(letter)
+
+    def _fail(self, error: Exception, answers: list[Answer]) -> None:
+        """A bug: those who wait for this question must not wait for ever, nor the others with them."""
         self._kit.logger.error("mail: unexpected error", exc_info=error)
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # seen: not everybody waits for it
-
-    def _bring(
-        self, look: Look, box: Mailbox | None, execution: Execution, future: asyncio.Future[None], began: float
-    ) -> None:
-        """Put what was found into the inbox. Ends of children that were too much for one look come with the next."""
-        inbox = execution.inbox
-        box = box or Mailbox(inbox.wakes, inbox.ends)  # the run is gone
-        inbox.looked_at = began
-        inbox.put(box, look, self._kit.settings.mail_bytes)
-        if box.more and execution.closed is None:
-            holder, next_look = self._wanted.setdefault(look.run_id, (execution, future))
-            if holder is execution:
-                if next_look is not future:  # somebody has asked meanwhile, and brings the rest
-                    next_look.add_done_callback(lambda _: _resolve(future))
-                return
-        _resolve(future)
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # seen: not everybody waits for it
 
     async def close(self) -> None:
         """Stop asking: nobody waits for mail any more."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
