@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stepfast import Stepfast
@@ -35,3 +36,12 @@ async def row_of(run: Run[Any], step: str) -> str:
 async def make_step_due(app: Stepfast, run: Run[Any], step: str) -> None:
     """Let the time pass that a step waits for."""
     await make_due(app, await row_of(run, step))
+
+
+def returning(value: Any) -> Callable[[Any], Any]:
+    """A step that returns this."""
+
+    async def give(ctx: Any) -> Any:
+        return value
+
+    return give

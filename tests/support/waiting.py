@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from stepfast import Run, RunInfo, Stepfast
+import pytest
+
+from stepfast import Run, RunCancelled, RunInfo, Settings, Stepfast
 from stepfast.model.ids import new_id
 from stepfast.model.names import CHECKS
-from stepfast.settings import Settings
 from stepfast.store.protocol import Wakeups
 from stepfast.worker.worker import Worker
 from tests.store.scene import Rows
-from tests.support.engine import eventually
+from tests.support.engine import PATIENCE, eventually
 
 HARDLY_EVER = Settings(poll=60, sweep=60)
 """With these, what happens soon happens because somebody was woken."""
@@ -133,3 +134,13 @@ async def _kill(worker: Worker) -> None:
     await duties.executor.close()
     await duties.heartbeat.stop()
     worker.left.set()  # else the application would wait for it when it is closed
+
+
+async def is_cancelled(run: Run[Any]) -> None:
+    """It has ended so, for good, and says so to whoever asks."""
+    with pytest.raises(RunCancelled, match=run.id):
+        await run.result(timeout=PATIENCE)
+    info = await run.info()
+    assert (info.status, info.reason, info.worker, info.asked) == ("cancelled", "cancelled", None, None)
+    assert (info.output, info.due_at, info.ready) == (None, None, False)
+    assert info.completed_at is not None
