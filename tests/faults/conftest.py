@@ -71,8 +71,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 class _Collector:
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, dag_step: Any) -> None:
-        TOTALS.update(getattr(dag_step, "workeroutput", {}).get("storms", {}))
+    def pytest_testnodedown(self, node: Any) -> None:
+        TOTALS.update(getattr(node, "workeroutput", {}).get("storms", {}))
 
 
 def pytest_configure(config: pytest.Config) -> None:
