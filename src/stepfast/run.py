@@ -23,7 +23,7 @@ from .model.graph import Graph
 from .model.ids import new_id
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
-from .model.records import Asked, Mail, RunShape, StepRecord
+from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
 from .reports import (
@@ -224,62 +224,62 @@ class Run(Generic[O]):
         connected, name = await self._connect(), mail.name
         while True:
             if connection is None:
-                asked = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))  # noqa: B023
+                answer = await self._ask(lambda: connected.store.send(mail, next(tries) > 0))  # noqa: B023
             else:
-                asked = await connected.store.send_within(connection, mail)
-            heir = await self._heir(mail.run_id, asked)
+                answer = await connected.store.send_within(connection, mail)
+            heir = await self._heir(mail.run_id, answer)
             if heir is None:
                 break
             mail = msgspec.structs.replace(mail, run_id=heir)
-        if asked.status is None:
+        if answer.status is None:
             raise RunNotFound(self.id)
-        if asked.done:
+        if answer.done:
             return
-        if asked.reason == status.NO_SUCH_STEP:
+        if answer.reason == status.NO_SUCH_STEP:
             raise InvalidState(f"run {self.id} has no unfinished step {name!r}; a signal to a dag run names its step")
         raise InvalidState(
-            f"run {mail.run_id} is {asked.status}; a signal can only be sent to a run that has not ended"
+            f"run {mail.run_id} is {answer.status}; a signal can only be sent to a run that has not ended"
         )
 
     async def cancel(self) -> None:
         """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its
         completed steps undone where they say how. A run that was cancelled already stays so."""
         store = (await self._connect()).store
-        asked, run_id = await self._wish("cancelled", store.cancel)
-        if not asked.done and asked.status != status.CANCELLED and asked.reason != status.REASON_CANCELLED:
-            raise InvalidState(f"run {run_id} is {asked.status}; it cannot be cancelled any more")
+        answer, run_id = await self._wish("cancelled", store.cancel)
+        if not answer.done and answer.status != status.CANCELLED and answer.reason != status.REASON_CANCELLED:
+            raise InvalidState(f"run {run_id} is {answer.status}; it cannot be cancelled any more")
 
     async def pause(self) -> None:
         """Hold it, from the next step on, until ``resume``. Signals are kept; a sleep is not made longer or shorter."""
-        asked, run_id = await self._wish("paused", (await self._connect()).store.pause)
-        if not asked.done:
+        answer, run_id = await self._wish("paused", (await self._connect()).store.pause)
+        if not answer.done:
             raise InvalidState(
-                f"run {run_id} is {asked.status}; only a run that has not ended, and is not being undone, can be paused"
+                f"run {run_id} is {answer.status}; only one that has not ended, and is not being undone, can be paused"
             )
 
     async def resume(self) -> None:
         """Let a paused run go on; for one that waits for a check, make the check due."""
-        asked, run_id = await self._wish("resumed", (await self._connect()).store.resume)
-        if not asked.done:
-            raise InvalidState(f"run {run_id} is {asked.status}; only a paused run can be resumed")
+        answer, run_id = await self._wish("resumed", (await self._connect()).store.resume)
+        if not answer.done:
+            raise InvalidState(f"run {run_id} is {answer.status}; only a paused run can be resumed")
 
-    async def _wish(self, what: str, wish: Callable[[str], Awaitable[Asked]]) -> tuple[Asked, str]:
+    async def _wish(self, what: str, wish: Callable[[str], Awaitable[Answer]]) -> tuple[Answer, str]:
         """Ask something of this run, or of the one that it went on as; the answer, and whose it is."""
         run_id = self.id
         while True:
-            asked = await self._ask(lambda: wish(run_id))  # noqa: B023
-            heir = await self._heir(run_id, asked)
+            answer = await self._ask(lambda: wish(run_id))  # noqa: B023
+            heir = await self._heir(run_id, answer)
             if heir is None:
                 break
             run_id = heir
-        if not asked.done and run_id == self.id:
+        if not answer.done and run_id == self.id:
             self._refuse_step(await self._row(), what)
-        return asked, run_id
+        return answer, run_id
 
-    async def _heir(self, run_id: str, asked: Asked) -> str | None:
+    async def _heir(self, run_id: str, answer: Answer) -> str | None:
         """The run to be asked instead of one that could not do what was asked: the last of those it went on as. It may
         go on meanwhile, and is then asked for again."""
-        if asked.done or asked.reason != status.REASON_CONTINUED:
+        if answer.done or answer.reason != status.REASON_CONTINUED:
             return None
         connected, until = await self._connect(), time.monotonic() + _PATIENCE
         heir = await patiently(
@@ -287,21 +287,21 @@ class Run(Generic[O]):
         )
         return None if heir == run_id else heir
 
-    async def _ask(self, call: Callable[[], Awaitable[Asked]]) -> Asked:
+    async def _ask(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
         connected = await self._connect()
         until = time.monotonic() + _PATIENCE
-        asked = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until)
-        if asked.status is None:
+        answer = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until)
+        if answer.status is None:
             raise RunNotFound(self.id)
-        lanes = asked.lanes | ({asked.lane} if asked.lane is not None else set())
+        lanes = answer.lanes | ({answer.lane} if answer.lane is not None else set())
         if lanes:
             connected.switchboard.ready(lanes)
-        if asked.ended:
+        if answer.ended:
             connected.switchboard.ended()
-        if asked.done:
+        if answer.done:
             connected.switchboard.look_everywhere()
-        return asked
+        return answer
 
     async def retry(self, *, from_start: bool = False) -> Run[O]:
         """Queue a failed or cancelled run again: recorded steps are kept, the failed one is made anew.

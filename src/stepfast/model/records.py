@@ -392,7 +392,7 @@ class Mailbox(Struct, gc=False):
     """Whether ends of children may have been left for the next look."""
 
 
-class Asked(Struct):
+class Answer(Struct):
     """What became of an operator's wish (cancel, pause, resume) or of a signal."""
 
     status: str | None

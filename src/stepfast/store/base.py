@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..model.records import Asked, Lane, Mail, StepRecord, WorkerInfo
+from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
@@ -169,19 +169,19 @@ class BaseStore:
         """Queue a failed or cancelled run again."""
         return await self._drive(operating.retry_run, run_id)
 
-    async def send(self, mail: Mail, again: bool = False) -> Asked:
+    async def send(self, mail: Mail, again: bool = False) -> Answer:
         """Put a signal into a run's mailbox and wake the run."""
         return await self._drive(mailing.send, mail, again, self._settings.max_signals)
 
-    async def cancel(self, run_id: str) -> Asked:
+    async def cancel(self, run_id: str) -> Answer:
         """End a run, begin its undoing, or mark it."""
         return await self._drive(operating.cancel_run, run_id)
 
-    async def pause(self, run_id: str) -> Asked:
+    async def pause(self, run_id: str) -> Answer:
         """Hold a run, or mark it."""
         return await self._drive(operating.pause_run, run_id)
 
-    async def resume(self, run_id: str) -> Asked:
+    async def resume(self, run_id: str) -> Answer:
         """Let a held run go on, or take the mark back."""
         return await self._drive(operating.resume_run, run_id)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from ..errors import InvalidState
 from ..model.records import (
     NO_DOUBTS,
-    Asked,
+    Answer,
     Batch,
     Beat,
     BeatAnswer,
@@ -198,7 +198,7 @@ class Store(Protocol):
         """The same on a connection of the caller's, in the caller's transaction: inserts only, locks nothing."""
         ...
 
-    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+    async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """Send a signal in the caller's transaction: inserts only; ``deliver`` does the rest after the commit."""
         ...
 
@@ -297,20 +297,20 @@ class Store(Protocol):
         steps that did not complete. Where it, or they, are ready now. Refused (None) once an undo has begun."""
         ...
 
-    async def send(self, mail: Mail, again: bool = False) -> Asked:
+    async def send(self, mail: Mail, again: bool = False) -> Answer:
         """Put a signal into a run's mailbox and wake the run; refused if the run has ended. Safe to repeat: who does
         not know whether it came through asks ``again``, and it is not sent twice even if it was taken meanwhile."""
         ...
 
-    async def cancel(self, run_id: str) -> Asked:
+    async def cancel(self, run_id: str) -> Answer:
         """End a run that nobody holds (or begin its undoing); mark one that is held, for its owner to see."""
         ...
 
-    async def pause(self, run_id: str) -> Asked:
+    async def pause(self, run_id: str) -> Answer:
         """Hold a run; mark one that a worker holds. Its time to wake is kept."""
         ...
 
-    async def resume(self, run_id: str) -> Asked:
+    async def resume(self, run_id: str) -> Answer:
         """Let a held run go on: at once, or when it would have been due; take back a mark."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...model.cancelling import way_to_cancel
-from ...model.records import Asked, Lane, Mail
+from ...model.records import Answer, Lane, Mail
 from ...model.standing import Standing
 from ...model.status import MAIL_CANCEL, MAIL_CHILD, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
 from ...model.waking import wake, wanted_mail
@@ -24,41 +24,41 @@ Letter = tuple[str, str]
 # -- sending -----------------------------------------------------------------------------------------------
 
 
-def send(mail: Mail, again: bool, most: int) -> Flow[Asked]:
+def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
     """Put a signal into a mailbox and wake its run. One that is there already, or was taken, has done so."""
     run, now = yield from lock_run(mail.run_id)
     if run is None:
-        return Asked(None)
+        return Answer(None)
     if run.is_dag:
         return (yield from _send_to_step(run, mail, again, most))
     return (yield from _send_to(run, mail, again, most, now))
 
 
-def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Asked]:
-    asked = Asked(run.status, run.reason, running=run.held)
+def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
+    answer = Answer(run.status, run.reason, running=run.held)
     if again and (yield from ask("was_taken", run.id, mail.id)):
-        asked.done = True
+        answer.done = True
     elif not run.ended:
         values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
         if (yield from ask("send", *values, most)):
             after = wake(run, 1, 0, now)
             yield from change([after])
-            asked.lane = run.lane if after.ready and not run.ready else None
+            answer.lane = run.lane if after.ready and not run.ready else None
         elif not (yield from ask("is_there", run.id, mail.id)):
             raise mailbox_full(run.id, most)
-        asked.done = True
-    return asked
+        answer.done = True
+    return answer
 
 
-def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Asked]:
+def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Answer]:
     """A signal to a dag run is for the step of its name. One that was taken has done its work, even if by now the step
     has come to its end."""
     runs, now = found((yield from ask("lock_step_named", dag.id, mail.name)))
     for step in runs.values():
-        asked = yield from _send_to(step, mail, again, most, now)
-        if asked.done:
-            return Asked(dag.status, dag.reason, True, asked.lane, running=asked.running)
-    return Asked(dag.status, dag.reason if dag.ended else NO_SUCH_STEP)
+        answer = yield from _send_to(step, mail, again, most, now)
+        if answer.done:
+            return Answer(dag.status, dag.reason, True, answer.lane, running=answer.running)
+    return Answer(dag.status, dag.reason if dag.ended else NO_SUCH_STEP)
 
 
 # -- delivering --------------------------------------------------------------------------------------------
@@ -133,12 +133,12 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
 
 
-def _cancel(asked: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
+def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:
     """How these runs stand when they are cancelled, where something is ready now, and whether any has ended."""
-    if not asked:
+    if not runs:
         return {}, set(), False
-    failing = {run.id: run for run in asked if way_to_cancel(run) == "fail" and not run.failing}
+    failing = {run.id: run for run in runs if way_to_cancel(run) == "fail" and not run.failing}
     done = (yield from cancel_dags(failing, now)) if failing else Settlement()
-    cancelled = yield from cancel_runs(asked, now)
+    cancelled = yield from cancel_runs(runs, now)
     after = {run.id: run for run in (*done.runs, *cancelled.runs)}
     return after, done.lanes | cancelled.lanes, cancelled.ended

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ...model.cancelling import NO_TRACES, cancel, way_to_cancel
 from ...model.holding_up import may_be_paused, pause, resume
-from ...model.records import Asked, Lane
+from ...model.records import Answer, Lane
 from ...model.reviving import may_be_retried, retry
 from ...model.settling import Why
 from ...model.standing import Standing
@@ -23,22 +23,22 @@ from .settling import Settlement, fail, lock_open_steps, write
 from .standings import change, forget_steps, forgotten, lock_run, traces_of
 
 
-def cancel_run(run_id: str) -> Flow[Asked]:
+def cancel_run(run_id: str) -> Flow[Answer]:
     """End it, begin its undoing, or mark it."""
     run, now = yield from lock_run(run_id)
-    asked = _asked(run)
+    answer = _answer(run)
     if run is None:
-        return asked
+        return answer
     way = way_to_cancel(run)
     if way == "refused":
-        asked.done = False
+        answer.done = False
     elif way == "fail":
-        yield from _cancel_dag(run, asked, now)
+        yield from _cancel_dag(run, answer, now)
     else:
         done = yield from cancel_runs([run], now)
-        asked.done, asked.running, asked.ended = True, run.held, done.ended
-        asked.lane = run.lane if done.lanes else None
-    return asked
+        answer.done, answer.running, answer.ended = True, run.held, done.ended
+        answer.lane = run.lane if done.lanes else None
+    return answer
 
 
 class Cancelled(Struct):
@@ -65,14 +65,14 @@ def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Cancelled]:
     return Cancelled([after for _, after in moved], lanes, any(after.ended for _, after in over))
 
 
-def _cancel_dag(run: Standing, asked: Asked, now: int) -> Flow[None]:
+def _cancel_dag(run: Standing, answer: Answer, now: int) -> Flow[None]:
     """One that fails already goes on to do so."""
     if run.failing:
-        asked.done = run.reason == REASON_CANCELLED
+        answer.done = run.reason == REASON_CANCELLED
         return
     done = yield from cancel_dags({run.id: run}, now)
-    asked.done, asked.running, asked.lanes = True, bool(done.marked), done.lanes
-    asked.lane = run.lane if run.id in done.ready else None
+    answer.done, answer.running, answer.lanes = True, bool(done.marked), done.lanes
+    answer.lane = run.lane if run.id in done.ready else None
 
 
 def cancel_dags(dags: dict[str, Standing], now: int) -> Flow[Settlement]:
@@ -82,36 +82,36 @@ def cancel_dags(dags: dict[str, Standing], now: int) -> Flow[Settlement]:
     return done
 
 
-def pause_run(run_id: str) -> Flow[Asked]:
+def pause_run(run_id: str) -> Flow[Answer]:
     """Hold it, or mark it; a dag run with its steps."""
     run, now = yield from lock_run(run_id)
-    asked = _asked(run)
+    answer = _answer(run)
     if run is None or run.dag_id is not None or not may_be_paused(run):
-        return asked
+        return answer
     moved = [pause(each, now) for each in (yield from _with_steps(run))]
     yield from change([each for each in moved if each is not None])
-    asked.done, asked.running = True, any(each is not None and each.held for each in moved)
-    return asked
+    answer.done, answer.running = True, any(each is not None and each.held for each in moved)
+    return answer
 
 
-def resume_run(run_id: str) -> Flow[Asked]:
+def resume_run(run_id: str) -> Flow[Answer]:
     """Let it go on, make the next check due, or take a mark back; of a dag run, with its steps."""
     run, now = yield from lock_run(run_id)
-    asked = _asked(run)
+    answer = _answer(run)
     if run is None or run.dag_id is not None:
-        return asked
+        return answer
     moved = []
     for number, each in enumerate((yield from _with_steps(run)), 1):
         after = resume(each, now, number)
         if after is not None:
             moved.append(after)
             if after.ready and after.id == run_id:
-                asked.lane = after.lane
+                answer.lane = after.lane
             elif after.ready and not each.ready:
-                asked.lanes.add(after.lane)
+                answer.lanes.add(after.lane)
     yield from change(moved)
-    asked.done, asked.running = bool(moved), any(each.held for each in moved)
-    return asked
+    answer.done, answer.running = bool(moved), any(each.held for each in moved)
+    return answer
 
 
 def _with_steps(run: Standing) -> Flow[list[Standing]]:
@@ -133,5 +133,5 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
     return {run.lane}
 
 
-def _asked(run: Standing | None) -> Asked:
-    return Asked(None) if run is None else Asked(run.status, run.reason)
+def _answer(run: Standing | None) -> Answer:
+    return Answer(None) if run is None else Answer(run.status, run.reason)

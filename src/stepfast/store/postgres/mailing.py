@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...model.records import Asked, Look, Mail, Mailbox
+from ...model.records import Answer, Look, Mail, Mailbox
 from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
@@ -52,7 +52,7 @@ class Mailroom:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
-    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+    async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """Only insert it, in the sender's transaction."""
         async with self._callers.within(connection) as theirs:
             run = await theirs.fetchrow(self._sql["status_of"], mail.run_id)
@@ -60,13 +60,13 @@ class Mailroom:
             if refused is None and run["dag"]:
                 step = await theirs.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
                 if step is None or step["status"] in TERMINAL:
-                    return Asked(run["status"], NO_SUCH_STEP)
+                    return Answer(run["status"], NO_SUCH_STEP)
                 mail = replace(mail, run_id=str(step["id"]))
             if refused is not None:
                 return refused
             if await theirs.fetchval(self._sql["leave_mail"], *_values(mail), self._most) is None:
                 await self._refuse_if_full(theirs, mail)
-        return Asked(run["status"], run["reason"], done=True)
+        return Answer(run["status"], run["reason"], done=True)
 
     @property
     def _most(self) -> int:
@@ -80,11 +80,11 @@ class Mailroom:
     # -- delivering ------------------------------------------------------------------------------------------
 
 
-def _refusal(run: Any) -> Asked | None:
+def _refusal(run: Any) -> Answer | None:
     """A run that does not exist, or has ended, takes no mail."""
     if run is None:
-        return Asked(None)
-    return Asked(run["status"], run["reason"]) if run["status"] in TERMINAL else None
+        return Answer(None)
+    return Answer(run["status"], run["reason"]) if run["status"] in TERMINAL else None
 
 
 def _values(mail: Mail) -> tuple[Any, ...]:

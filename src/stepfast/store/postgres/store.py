@@ -12,7 +12,7 @@ from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
 from ...model.records import (
     NO_DOUBTS,
-    Asked,
+    Answer,
     Batch,
     Beat,
     Claimed,
@@ -198,7 +198,7 @@ class PostgresStore(BaseStore):
         """The same in the caller's transaction."""
         return await self._starts.start_within(connection, runs)
 
-    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+    async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal in the sender's transaction."""
         return await self._mailroom.send_within(connection, mail)
 

@@ -92,7 +92,7 @@ class Guard:
             ) from error
 
     def judge(self, action: int, first: str | None, second: str | None) -> int:
-        """Asked for every action of a statement that is prepared."""
+        """Answer for every action of a statement that is prepared."""
         if action in _CONTROL:
             self._misuse = f"committed or rolled back ({first})"
         elif action in _CONNECTION or (action == sqlite3.SQLITE_PRAGMA and second and not _is_harmless(first)):

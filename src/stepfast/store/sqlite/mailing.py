@@ -54,6 +54,6 @@ def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) 
 
 
 def refuse_if_full(database: Any, sql: dict[str, str], run_id: str, most: int) -> None:
-    """Asked once the signal is in the mailbox: it goes with whatever else is rolled back."""
+    """Answer once the signal is in the mailbox: it goes with whatever else is rolled back."""
     if database.execute(sql["count_signals"], (run_id, most + 1)).fetchone()[0] > most:
         raise mailbox_full(run_id, most)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.records import (
     NO_DOUBTS,
-    Asked,
+    Answer,
     Batch,
     Beat,
     Claimed,
@@ -185,7 +185,7 @@ class SqliteStore(BaseStore):
         """The same on the caller's connection, in the caller's thread."""
         return await within.start_within(connection, self._sql, runs, self._troubles)
 
-    async def send_within(self, connection: Any, mail: Mail) -> Asked:
+    async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """A signal on the caller's connection, to be delivered after the commit."""
         return await within.send_within(connection, self._sql, mail, self._troubles, self._settings.max_signals)
 

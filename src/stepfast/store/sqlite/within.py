@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
-from ...model.records import Asked, Mail, NewRun
+from ...model.records import Answer, Mail, NewRun
 from .connections import is_busy
 from .mailing import post, post_to_step, refuse_if_full
 from .starting import start
@@ -35,13 +35,13 @@ class Borrowed:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def execute(self, sql: str, values: Any = ()) -> Answer:
+    def execute(self, sql: str, values: Any = ()) -> Fetched:
         """Run a statement on the caller's connection."""
         with closing(self._connection.cursor()) as cursor:
             if isinstance(cursor, sqlite3.Cursor):
                 cursor.row_factory = None
             cursor.execute(sql, values)
-            return Answer(cursor.rowcount, cursor.fetchall() if cursor.description else [])
+            return Fetched(cursor.rowcount, cursor.fetchall() if cursor.description else [])
 
     def executemany(self, sql: str, rows: Sequence[Any]) -> None:
         """Run a statement for each row."""
@@ -49,7 +49,7 @@ class Borrowed:
             self.execute(sql, row)
 
 
-class Answer:
+class Fetched:
     """What a statement brought, read to its end."""
 
     def __init__(self, rowcount: int, rows: Sequence[Any]) -> None:
@@ -70,23 +70,23 @@ async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewR
     return await _within(connection, lambda database: start(database, sql, runs), sql, troubles)
 
 
-async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Asked:
+async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:
     """Post a signal, unless the run has ended."""
 
-    def send(database: Any) -> Asked:
+    def send(database: Any) -> Answer:
         posted = post(database, sql, mail)
         row = database.execute(sql["status"], (mail.run_id,)).fetchone()
         if row is None:
-            return Asked(None)
+            return Answer(None)
         state, reason, is_dag = row
         if is_dag and state not in status.TERMINAL:
             done = post_to_step(database, sql, mail)
             step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
             if step is not None:
                 refuse_if_full(database, sql, step[0], most)
-            return Asked(state, reason if done else status.NO_SUCH_STEP, done)
+            return Answer(state, reason if done else status.NO_SUCH_STEP, done)
         refuse_if_full(database, sql, mail.run_id, most)
-        return Asked(state, reason, done=posted or state not in status.TERMINAL)
+        return Answer(state, reason, done=posted or state not in status.TERMINAL)
 
     return await _within(connection, send, sql, troubles)
 
