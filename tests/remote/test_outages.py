@@ -46,7 +46,9 @@ async def test_broken_connections_end_neither_the_worker_nor_its_handlers(url: s
     assert await tables.tasks() == []
 
 
-async def test_a_network_that_is_cut_and_refuses_for_a_while(url: str, tables: Tables) -> None:
+async def test_a_network_that_is_cut_and_refuses_for_a_while(
+    url: str, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
     parts = url.rpartition("@")[2].partition("/")[0].partition(":")
     protocol = "raw" if tables.is_mysql else "postgres"
     async with Proxy(parts[0], int(parts[2]), protocol=protocol) as proxy:  # type: ignore[arg-type]
@@ -56,7 +58,7 @@ async def test_a_network_that_is_cut_and_refuses_for_a_while(url: str, tables: T
             proxy.refuse()
             proxy.cut()
             await tables.put_task("run:1")
-            await asyncio.sleep(0.2)
+            await eventually(lambda: "trying again" in caplog.text)
             proxy.refuse(False)
             await result_of(tables, "run:1")
 
@@ -103,28 +105,28 @@ async def test_a_record_whose_answer_is_lost_is_written_once(postgres_url: str) 
 
 
 @pytest.mark.thorough
-async def test_a_postgres_that_crashes_and_comes_back() -> None:
+async def test_a_postgres_that_crashes_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     with PrivatePostgres(fsync=True) as server:
-        await survive(server.create_database("remote"), server.kill9, server.restart)
+        await survive(server.create_database("remote"), server.kill9, server.restart, caplog)
 
 
 @pytest.mark.thorough
-async def test_a_mariadb_that_restarts() -> None:
+async def test_a_mariadb_that_restarts(caplog: pytest.LogCaptureFixture) -> None:
     server = PrivateMariaDb()
     try:
-        await survive(server.start().create_database(), server.stop, server.start)
+        await survive(server.start().create_database(), server.stop, server.start, caplog)
     finally:
         server.close()
 
 
-async def survive(url: str, down: Any, up: Any) -> None:
+async def survive(url: str, down: Any, up: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with worker_of(url) as worker:
         tables = await Tables(url).open()
         await tables.put_task("run:0")
         await result_of(tables, "run:0")
         await tables.close()
         await asyncio.to_thread(down)
-        await asyncio.sleep(0.3)
+        await eventually(lambda: "trying again" in caplog.text)
         await asyncio.to_thread(up)
         tables = await Tables(url).open()
         await tables.put_task("run:1")
