@@ -21,7 +21,7 @@ from stepfast.model.leaving import give_back, leave
 from stepfast.model.losing import lose
 from stepfast.model.records import Transition
 from stepfast.model.reviving import may_be_retried, reopen, retry, retry_dag
-from stepfast.model.settling import BY_A_STEP, Countdown, Why, fallen, release, settle_dag, settled_at
+from stepfast.model.settling import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
 from stepfast.model.standing import READ_COLUMNS, Standing, sooner, written
 from stepfast.model.status import UNDONE_BY_CANCEL
 from stepfast.model.waking import wake, wanted_mail
@@ -325,14 +325,14 @@ def count_down(graph: Graph, steps: dict[str, Standing], *ends: tuple[str, str])
         missing = countdown.missing
         countdown.learn(missing, [steps[name] for _, name in missing if name in steps])
         countdown.count()
-    dag = Standing("dag", status.RUNNING, graph="g", pending=len(graph.dag_steps), released_at=NOW)
-    return countdown.released({"dag": dag}, NOW), countdown.skipped["dag"]
+    dag = Standing("dag", status.RUNNING, graph="g", pending=len(graph.dag_steps), ready_at=NOW)
+    return countdown.moved({"dag": dag}, NOW), countdown.skipped["dag"]
 
 
 def test_the_end_of_a_step_releases_those_that_waited_for_it_alone() -> None:
     steps = {name: blocked(DIAMOND, name) for name in "bcd"}
     moved, skipped = count_down(DIAMOND, steps, ("a", "completed"))
-    assert {step.dag_step: (step.status, step.ready, step.released_at) for step in moved} == {
+    assert {step.dag_step: (step.status, step.ready, step.ready_at) for step in moved} == {
         "b": ("queued", True, NOW + 1), "c": ("queued", True, NOW + 1)
     }  # fmt: skip
     assert skipped == 0
@@ -359,7 +359,7 @@ def test_which_ends_let_the_dag_run_fail(outcome: str) -> None:
 def test_a_dag_run_is_finished_after_its_last_step(left: int, ends: int, fails: bool, held: bool, over: bool) -> None:
     dag = Standing(
         "dag", status.PAUSED if held else status.RUNNING, graph="g", pending=left + ends, failing=over,
-        paused_at=NOW if held else None, deadline_at=NOW + 9, visible_at=NOW + 9, released_at=NOW,
+        paused_at=NOW if held else None, deadline_at=NOW + 9, visible_at=NOW + 9, ready_at=NOW,
     )  # fmt: skip
     after = settle_dag(dag, ends, Why("deadline", ERROR) if fails else None, settled_at(dag, NOW))
     begins = fails and not over
@@ -371,7 +371,7 @@ def test_a_dag_run_is_finished_after_its_last_step(left: int, ends: int, fails: 
         assert (after.status, after.paused_at, after.error) == ("running", None, ERROR)
     else:
         assert (after.status, after.error) == (dag.status, UNSET)
-    assert after.released_at == NOW + 1
+    assert after.ready_at == NOW + 1
 
 
 def test_a_dag_run_that_fails_by_a_step_has_no_reason_of_its_own() -> None:
@@ -397,12 +397,12 @@ def test_the_open_steps_of_a_dag_run_that_fails_come_to_an_end(life: Life, undoa
 def test_a_step_that_is_opened_again_waits_or_is_ready(pending: int, met: int, ready: bool, begun: bool) -> None:
     step = Standing(
         "1", status.CANCELLED, claim=2, attempt=2, losses=1, completed_at=1, started_at=1 if begun else None,
-        released_at=7, dag_id="dag", dag_step="a", graph="g",
+        ready_at=7, dag_id="dag", dag_step="a", graph="g",
     )  # fmt: skip
     again = reopen(step, Reopened(ready, pending, met), NOW)
     assert (again.ready, again.blocked, again.pending, again.met) == (ready, not ready, pending, met)
     assert (again.claim, again.first_attempt, again.attempt, again.losses) == (2 + begun, 3, 2, 0)
-    assert again.released_at == ((7 if begun else NOW) if ready else None)
+    assert again.ready_at == ((7 if begun else NOW) if ready else None)
 
 
 @pytest.mark.parametrize("reopened", [0, 2])
@@ -414,8 +414,8 @@ def test_a_retried_dag_run_goes_on_with_its_open_steps_or_is_finished(reopened: 
 
 
 def test_a_step_released_in_a_held_run_is_held_with_it() -> None:
-    step = release(blocked(DIAMOND, "b"), "hold", NOW)
-    assert (step.status, step.paused_at, step.ready, step.released_at) == ("paused", NOW, False, NOW)
+    step = let_step(blocked(DIAMOND, "b"), "hold", NOW)
+    assert (step.status, step.paused_at, step.ready, step.ready_at) == ("paused", NOW, False, NOW)
 
 
 # -- as rows -------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ async def test_what_is_under_way_when_its_run_is_paused_finishes_and_releases_no
     assert (await scene.info(held.id)).asked == "pause"
     assert (await scene.flush(dag.end(held))).lanes == set()
     assert await dag.states() == {"a": "completed", "b": "paused", "c": "blocked"}
-    assert (await dag.dag_step("b")).released_at is not None
+    assert (await dag.dag_step("b")).ready_at is not None
     assert await dag.claim() == {}
     assert (await scene.store.resume(dag.id)).lanes == {lane("b")}
     assert set(await dag.claim()) == {"b"}
@@ -355,7 +355,7 @@ async def test_a_step_that_is_tried_again_keeps_its_records_and_has_a_new_budget
     assert [record.position for record in again.records] == [0]
     assert (again.attempt, again.first_attempt, again.losses) == (2, 2, 0)
     assert again.claim > first.claim + 1
-    assert again.released_at == first.released_at
+    assert again.ready_at == first.ready_at
 
 
 async def between_tries(dag: Dag, name: str) -> None:
@@ -426,8 +426,8 @@ async def test_a_step_that_never_began_begins_as_if_nothing_had_happened(scene: 
     await scene.store.retry(dag.id)
     other = (await dag.claim())["other"]
     assert (other.attempt, other.first_attempt, other.claim) == (1, 1, 1)
-    assert other.released_at is not None and held["bad"].released_at is not None
-    assert other.released_at > held["bad"].released_at
+    assert other.ready_at is not None and held["bad"].ready_at is not None
+    assert other.ready_at > held["bad"].ready_at
     assert (await scene.info(other.id)).expires_at is None
     await scene.flush(dag.end(other))
     assert (await dag.states())["after"] == "queued"

@@ -45,8 +45,8 @@ async def test_steps_that_wait_for_nothing_are_ready_and_the_others_blocked(scen
     dag = await started(scene, DIAMOND | {"aside": ""})
     assert await dag.states() == {"a": "queued", "b": "blocked", "c": "blocked", "d": "blocked", "aside": "queued"}
     dag_steps = await dag.dag_steps()
-    assert dag_steps["a"].released_at is not None
-    assert dag_steps["d"].released_at is None
+    assert dag_steps["a"].ready_at is not None
+    assert dag_steps["d"].ready_at is None
     assert dag_steps["d"].visible_at is None
     assert set(await dag.claim()) == {"a", "aside"}
 
@@ -63,13 +63,13 @@ async def test_a_claim_says_which_step_it_brings(scene: Scene) -> None:
     dag = await started(scene, CHAIN)
     step = (await dag.claim())["a"]
     assert (step.workflow, step.dag_id, step.dag_step, step.graph) == ("dag/a", dag.id, "a", dag.graph.version)
-    assert step.released_at == (await dag.dag_step("a")).released_at
+    assert step.ready_at == (await dag.dag_step("a")).ready_at
     assert (step.failing, step.reason) == (False, None)
 
 
 async def test_an_ordinary_run_is_no_step(scene: Scene) -> None:
     run = await scene.running()
-    assert (run.dag_id, run.dag_step, run.graph, run.released_at, run.failing) == (None, None, None, None, False)
+    assert (run.dag_id, run.dag_step, run.graph, run.ready_at, run.failing) == (None, None, None, None, False)
 
 
 async def test_no_sweep_releases_a_blocked_step(scene: Scene) -> None:
@@ -188,8 +188,8 @@ async def test_a_released_step_is_like_any_queued_run(scene: Scene) -> None:
     dag_step, row = await dag.dag_step("b"), await scene.info((await dag.dag_step("b")).id)
     assert (row.status, row.waiting_for, row.ready, row.visible_at) == ("queued", None, True, None)
     done_at = (await dag.dag_step("a")).completed_at
-    assert dag_step.released_at is not None and done_at is not None
-    assert dag_step.released_at >= done_at
+    assert dag_step.ready_at is not None and done_at is not None
+    assert dag_step.ready_at >= done_at
 
 
 async def test_what_completes_after_a_step_was_released_is_seen_to_be_later(scene: Scene) -> None:
@@ -198,7 +198,7 @@ async def test_what_completes_after_a_step_was_released_is_seen_to_be_later(scen
     await scene.flush(dag.end(held["a"]))
     await scene.flush(dag.end(held["b"]))
     dag_steps = await dag.dag_steps()
-    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].released_at
+    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].ready_at
     assert a is not None and b is not None and released is not None
     assert a <= released < b
 
@@ -207,11 +207,11 @@ async def test_ends_count_in_their_order_though_the_clock_goes_back(scene: Scene
     dag = await started(scene, {"a": "", "b": "", "join": "a b"})
     held = await dag.claim()
     await scene.flush(dag.end(held["a"]))
-    await scene.rows.shift(dag.id, "released_at", DAY)
+    await scene.rows.shift(dag.id, "ready_at", DAY)
     await scene.rows.shift(held["a"].id, "completed_at", DAY)
     await scene.flush(dag.end(held["b"]))
     dag_steps = await dag.dag_steps()
-    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].released_at
+    a, b, released = dag_steps["a"].completed_at, dag_steps["b"].completed_at, dag_steps["join"].ready_at
     assert a is not None and b is not None and released is not None
     assert a < b <= released
 

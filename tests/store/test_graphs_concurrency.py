@@ -132,7 +132,7 @@ async def test_what_completes_after_a_release_has_a_later_time(scene: Scene, oth
     await scene.flush(dag.end(held["a"]))
     await other.flush(dag.end(held["b"]), worker=scene.worker)
     dag_steps = await dag.dag_steps()
-    released, completed = dag_steps["c"].released_at, dag_steps["b"].completed_at
+    released, completed = dag_steps["c"].ready_at, dag_steps["b"].completed_at
     assert released is not None and completed is not None and released < completed
     assert dag_steps["a"].completed_at == released
 
@@ -140,11 +140,11 @@ async def test_what_completes_after_a_release_has_a_later_time(scene: Scene, oth
 async def test_a_clock_that_goes_back_does_not_mix_up_what_completed_when(scene: Scene) -> None:
     dag = await Dag(scene, graph_of(CHAIN)).start()
     await dag.finish("a")
-    await scene.rows.shift(dag.id, "released_at", MINUTE)
-    last = await dag.get("released_at")
+    await scene.rows.shift(dag.id, "ready_at", MINUTE)
+    last = await dag.get("ready_at")
     await dag.finish("b")
     dag_steps = await dag.dag_steps()
-    assert dag_steps["b"].completed_at == dag_steps["c"].released_at == last + 1
+    assert dag_steps["b"].completed_at == dag_steps["c"].ready_at == last + 1
 
 
 # -- locks --------------------------------------------------------------------------------------------------------

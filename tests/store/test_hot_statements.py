@@ -28,7 +28,7 @@ TIMES = (
     "expires_at",
     "held_due",
     "paused_at",
-    "released_at",
+    "ready_at",
     "started_at",
     "completed_at",
 )

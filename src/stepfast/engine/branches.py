@@ -407,7 +407,7 @@ async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine
     """Do all of them at once: their results or errors, in order."""
     party = Party(execution, len(works))
     tasks = [spawn(execution, work, party) for work in works]
-    execution.hold(cursor)
+    execution.wait_for_others(cursor)
     try:
         execution.stop_if_late()
         if tasks:
@@ -420,7 +420,7 @@ async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine
         # see it. The next call is stopped.
         execution.late_stops |= {asyncio.current_task()}
     finally:
-        execution.release(cursor)
+        execution.go_on(cursor)
         party.over()
     outcomes = [_outcome(task) for task in tasks]
     if execution.closed is not None:

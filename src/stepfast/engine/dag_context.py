@@ -89,7 +89,7 @@ class _DagFacts:
         claimed = execution.claimed
         self.input = view.input
         self.step_name = dag_step or ""
-        self.outputs = Outputs(view.graph, dag_step, view.known, claimed.released_at, execution.recorder.payloads)
+        self.outputs = Outputs(view.graph, dag_step, view.known, claimed.ready_at, execution.recorder.payloads)
 
     @property
     def run_id(self) -> str:

@@ -420,13 +420,13 @@ class Execution:
             elif self._waits is not None:
                 self._waits.look_soon()
 
-    def hold(self, cursor: Cursor) -> None:
+    def wait_for_others(self, cursor: Cursor) -> None:
         """A branch waits for others of the run, which are counted themselves."""
         if not cursor.calls:
             self.busy -= 1
         cursor.calls += 1
 
-    def release(self, cursor: Cursor) -> None:
+    def go_on(self, cursor: Cursor) -> None:
         """A branch goes on that had waited for others of the run."""
         cursor.calls -= 1
         if not cursor.calls:

@@ -1,7 +1,7 @@
 """Declared graphs: steps and edges as plain values, what is wrong with them, what the end of a step means to others.
 
-No I/O: a store asks here what to release and what to skip, and writes the answer in the transaction that settles a
-step.
+No I/O: a store asks here what becomes ready and what is skipped, and writes the answer in the transaction that settles
+a step.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def may_be_paused(run: Standing) -> bool:
 def pause(run: Standing, now: int) -> Standing | None:
     """A run is held until somebody resumes it. It remembers when it would have been due and what it waited for; its
     deadline goes on. One that a worker holds is marked, for its owner to see; that is no wake. None: nothing changes. A
-    step of a dag run that waits for others stays so: it is held when it is released."""
+    step of a dag run that waits for others stays so: it is held when it becomes ready."""
     if run.ended or run.undoing or run.blocked or run.status == status.PAUSED:
         return None
     if run.held:

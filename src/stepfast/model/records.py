@@ -139,7 +139,7 @@ class Claimed(Struct, gc=False):
     dag_step: str | None = None
     """For a step of a dag run: which."""
     graph: str | None = None
-    released_at: int | None = None
+    ready_at: int | None = None
     """When it became ready: outputs of later steps are not for it."""
     failing: bool = False
     """For a dag run: one of its steps failed, or it was cancelled."""

@@ -80,7 +80,7 @@ class DagStepRow(Struct):
     format: int
     attempt: int
     visible_at: int | None
-    released_at: int | None
+    ready_at: int | None
     started_at: int | None
     completed_at: int | None
     worker: str | None

@@ -37,9 +37,9 @@ def fallen(settled: Iterable[Settled]) -> set[str]:
 
 
 def settled_at(dag: Standing, now: int) -> int:
-    """The time at which the next steps of a dag run end: later than any before. Who was released by those does not see
+    """The time at which the next steps of a dag run end: later than any before. Who became ready by those does not see
     what comes of these."""
-    return now if dag.released_at is None else max(now, dag.released_at + 1)
+    return now if dag.ready_at is None else max(now, dag.ready_at + 1)
 
 
 class Countdown:
@@ -87,18 +87,18 @@ class Countdown:
                 skipped.append(Settled(dag_id, dag_step, status.SKIPPED, self._graphs[dag_id]))
         self._sums = summed(skipped)
 
-    def released(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
+    def moved(self, dags: Mapping[str, Standing], now: int) -> list[Standing]:
         """The standings of all that were counted."""
         found = []
         for number, ((dag_id, dag_step), goes) in enumerate(self._went.items(), 1):
             step, dag = self._known[dag_id, dag_step], dags[dag_id]
             assert step is not None
             held = goes == "ready" and dag.status == status.PAUSED
-            found.append(release(step, "hold" if held else goes, settled_at(dag, now), number))
+            found.append(let_step(step, "hold" if held else goes, settled_at(dag, now), number))
         return found
 
 
-def release(step: Standing, goes: Decision | Literal["hold"], now: int, number: int = 0) -> Standing:
+def let_step(step: Standing, goes: Decision | Literal["hold"], now: int, number: int = 0) -> Standing:
     """A step for which dependencies were settled waits on, is ready, is held with its run, or is not needed."""
     if goes == "wait":
         return step
@@ -111,7 +111,7 @@ def release(step: Standing, goes: Decision | Literal["hold"], now: int, number: 
         waiting_for=None,
         place=place_at(now, number) if goes == "ready" else None,
         visible_at=step.deadline_at,
-        released_at=now,
+        ready_at=now,
     )
 
 
@@ -125,7 +125,7 @@ def settle_dag(dag: Standing, settled: int, why: Why | None, now: int, number: i
     counted = replace(
         dag,
         pending=pending,
-        released_at=now if dag.released_at is None else max(dag.released_at, now),
+        ready_at=now if dag.ready_at is None else max(dag.ready_at, now),
         place=place_at(now, number) if finished and dag.place is None else dag.place,
     )
     if why is None or not fails:

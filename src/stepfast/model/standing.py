@@ -64,7 +64,7 @@ class Standing(Struct, gc=False):
     failing: bool = False
     pending: int = 0
     met: int = 0
-    released_at: int | None = None
+    ready_at: int | None = None
     started_at: int | None = None
     completed_at: int | None = None
     version: str = ""
@@ -152,7 +152,7 @@ def written(run: Standing) -> tuple[Any, ...]:
         run.id, run.status, run.reason, run.waiting_for, run.asked, run.worker is not None, run.claim, run.place,
         run.visible_at, run.deadline_at, run.expires_at, run.held_due, run.paused_at, run.wakes, run.ends, run.awaits,
         run.linger_ms, run.attempt, run.first_attempt, run.losses, run.undoing, run.failing, run.pending, run.met,
-        run.released_at, run.completed_at, run.version, run.forget,
+        run.ready_at, run.completed_at, run.version, run.forget,
         run.output is not UNSET, None if run.output is UNSET else run.output, run.output_format,
         run.error is not UNSET, None if run.error is UNSET else run.error,
     )  # fmt: skip

@@ -173,7 +173,7 @@ class Duties:
                 break
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
-        """Children were started, mail was left, steps of dags were released or are to end: all committed."""
+        """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
         ready, later = started_lanes(run for entry in entries for run in entry.starts)
         if ready or answer.lanes:
             self._switchboard.ready(ready | answer.lanes)

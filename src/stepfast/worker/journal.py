@@ -46,7 +46,7 @@ class FlushPort(Protocol):
         """These transitions are committed."""
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
-        """Children were started, mail was left, steps of dags were released or are to end: all committed."""
+        """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
 
     def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
         """Runs were refused (run id → claim), or something is asked of them."""

@@ -46,7 +46,7 @@ class Settlement(Struct):
 
 
 def settle(ends: Sequence[Settled], dags: Dags, now: int, moving: Collection[str]) -> Flow[Settlement]:
-    """Steps (``moving`` are their ids) come to their ends: release what waited for them, or let their runs fail."""
+    """Steps (``moving`` are their ids) come to their ends: make ready what waited for them, or let their runs fail."""
     ends = [end for end in ends if end.dag_id in dags]  # unless somebody has deleted the run
     done, failed = Settlement(), fallen(ends)
     ended = Counter(end.dag_id for end in ends)
@@ -56,7 +56,7 @@ def settle(ends: Sequence[Settled], dags: Dags, now: int, moving: Collection[str
             blocked = yield from read("lock_dependents", Rows(missing))
             countdown.learn(missing, blocked.runs.values())
         countdown.count()
-    for step in countdown.released(dags, now):
+    for step in countdown.moved(dags, now):
         done.add(step)
     ended.update(countdown.skipped)
     yield from _close(done, dict.fromkeys(failed, BY_A_STEP), ended, dags, now, moving)

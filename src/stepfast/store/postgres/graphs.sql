@@ -5,7 +5,7 @@
 -- Many dag runs of one shape: running from the start, in nobody's hands, and ready only when their steps are settled.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, visible_at, input, key, max_attempts,
                            timeout_ms, deadline_ms, deadline_at, tags, concurrency_key, format, created_at, started_at,
-                           released_at, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending,
+                           ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending,
                            seed)
 SELECT u.id, $4, $5, $6, 'running', $7::integer, t.now + $8::bigint, u.input, u.key, $9::integer,
        $10::bigint, $8::bigint, t.now + $8::bigint, $11, $12, $13::smallint, t.now, t.now,
@@ -22,14 +22,14 @@ ON CONFLICT DO NOTHING;
 -- not started, because another has its key, there are none. Those that wait for no others are ready.
 INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, concurrency_key, format,
-                           created_at, released_at, graph, dag_id, dag_step, pending, ordinal, seed)
+                           created_at, ready_at, graph, dag_id, dag_step, pending, ordinal, seed)
 SELECT u.id, u.workflow, u.version, u.queue, u.priority, CASE WHEN t.free THEN 'queued' ELSE 'waiting' END,
        CASE WHEN NOT t.free THEN 'steps' END,
        CASE WHEN t.free AND t.due <= t.now THEN t.place + $20::bigint + u.n END,
        CASE WHEN t.free THEN LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + u.expires, t.now + u.deadline) END,
        u.input, u.max_attempts, u.timeout, u.deadline, t.now + u.deadline,
        CASE WHEN t.free THEN t.due + u.expires END, u.concurrency_key, u.format, t.now,
-       CASE WHEN t.free THEN d.released_at END, u.graph, u.dag_id, u.dag_step, u.pending, u.ordinal, $21
+       CASE WHEN t.free THEN d.ready_at END, u.graph, u.dag_id, u.dag_step, u.pending, u.ordinal, $21
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::integer[], $11::bigint[], $12::text[], $13::smallint[], $14::text[], $15::text[],
             $16::uuid[], $17::text[], $18::integer[], $19::integer[]) WITH ORDINALITY
@@ -103,7 +103,7 @@ WHERE (SELECT true FROM {schema}.runs r WHERE r.dag_id = u.id AND r.started_at I
 -- name: dag_steps
 -- The steps of a dag run, in the order of their declaration.
 SELECT id::text, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt,
-       visible_at, released_at, started_at, completed_at, worker::text
+       visible_at, ready_at, started_at, completed_at, worker::text
 FROM {schema}.runs WHERE dag_id = $1 ORDER BY ordinal;
 
 -- name: dag_inputs

@@ -33,7 +33,7 @@ SET status = c.status, reason = c.reason, waiting_for = c.waiting_for, asked = c
     place = c.place, visible_at = c.visible_at, deadline_at = c.deadline_at, expires_at = c.expires_at,
     held_due = c.held_due, paused_at = c.paused_at, wakes = c.wakes, ends = c.ends, awaits = c.awaits,
     linger_ms = c.linger_ms, attempt = c.attempt, first_attempt = c.first_attempt, losses = c.losses,
-    undoing = c.undoing, failing = c.failing, pending = c.pending, met = c.met, released_at = c.released_at,
+    undoing = c.undoing, failing = c.failing, pending = c.pending, met = c.met, ready_at = c.ready_at,
     completed_at = c.completed_at, version = c.version, forget = c.forget,
     output = CASE WHEN c.has_output THEN c.output ELSE r.output END,
     output_format = CASE WHEN c.has_output THEN c.output_format ELSE r.output_format END,
@@ -45,7 +45,7 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool
             $29::boolean[], $30::text[], $31::smallint[], $32::boolean[], $33::text[])
      AS c(id, status, reason, waiting_for, asked, held, claim, place, visible_at, deadline_at, expires_at, held_due,
           paused_at, wakes, ends, awaits, linger_ms, attempt, first_attempt, losses, undoing, failing, pending, met,
-          released_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
+          ready_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
 WHERE r.id = c.id;
 
 -- name: traces

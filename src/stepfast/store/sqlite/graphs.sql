@@ -6,7 +6,7 @@
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
                           parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending, started_at,
-                          released_at)
+                          ready_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING;
 -- A step of a dag run.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
-                          graph, dag_id, dag_step, pending, status, waiting_for, released_at)
+                          graph, dag_id, dag_step, pending, status, waiting_for, ready_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
@@ -72,7 +72,7 @@ ON CONFLICT DO NOTHING;
 -- name: dag_steps
 -- The steps of a dag run, in the order they were started in.
 SELECT id, dag_step, status, reason, waiting_for, output, error, COALESCE(output_format, format), attempt, visible_at,
-       released_at, started_at, completed_at, worker
+       ready_at, started_at, completed_at, worker
 FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
 
 -- name: dag_inputs

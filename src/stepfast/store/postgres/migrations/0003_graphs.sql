@@ -7,7 +7,7 @@
 --                to be finished. Of a step: how many of its dependencies are not settled yet. While there are any that it
 --                needs it is `waiting` for `steps`, and has neither a place nor a time.
 --   met          of a step: how many of them completed.
---   released_at  of a step: when it became ready; what completes later is not for it. Of a dag run: the last time one of
+--   ready_at     of a step: when it became ready; what completes later is not for it. Of a dag run: the last time one of
 --                its steps was settled: the next one is settled later than that, even within a millisecond.
 --   graph        the version of the graph that a dag run and its steps go by.
 --   failing      of a dag run: a step failed, or it was cancelled or late. None of its steps begins any more.
@@ -19,7 +19,7 @@
 ALTER TABLE {schema}.runs
     ADD COLUMN pending     integer NOT NULL DEFAULT 0,
     ADD COLUMN met         integer NOT NULL DEFAULT 0,
-    ADD COLUMN released_at bigint,
+    ADD COLUMN ready_at    bigint,
     ADD COLUMN graph       text,
     ADD COLUMN failing     boolean NOT NULL DEFAULT false,
     ADD COLUMN ordinal     integer;

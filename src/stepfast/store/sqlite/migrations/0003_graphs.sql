@@ -2,18 +2,18 @@
 -- Dag runs: each step is a row of `runs` with `dag_id` and `dag_step`, beside the row of the dag run itself.
 --
 -- `pending` counts what a row waits for: of a dag run the steps that are not settled yet, of a step its dependencies; `met` those of
--- them that completed. A blocked step is 'waiting' for 'steps' and has neither place nor time; it is released, at
--- `released_at`, by the transaction that settles the dependency it waited for; what completes later is not for it. Of a dag
+-- them that completed. A blocked step is 'waiting' for 'steps' and has neither place nor time; it becomes ready, at
+-- `ready_at`, by the transaction that settles the dependency it waited for; what completes later is not for it. Of a dag
 -- run that is when a step of it was last settled: the next one is settled later than that, be it by a millisecond that has not
 -- passed yet, or though the clock went back. `graph` is the version of the graph that a
 -- dag run and its steps go by. `failing` is set once a step of a dag run has failed, or the run was cancelled or late:
--- nothing of it is released any more.
+-- nothing of it becomes ready any more.
 --
 -- A dag run is not ready while its steps are at work; whoever settles the last of them makes it ready, to be finished.
 
 ALTER TABLE {prefix}runs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE {prefix}runs ADD COLUMN met INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE {prefix}runs ADD COLUMN released_at INTEGER;
+ALTER TABLE {prefix}runs ADD COLUMN ready_at INTEGER;
 ALTER TABLE {prefix}runs ADD COLUMN graph TEXT;
 ALTER TABLE {prefix}runs ADD COLUMN failing INTEGER NOT NULL DEFAULT 0;
 
