@@ -300,7 +300,7 @@ class Run(Generic[O]):
         if answer.ended:
             connected.switchboard.ended()
         if answer.done:
-            connected.switchboard.look_everywhere()
+            connected.switchboard.tick_everywhere()
         return answer
 
     async def retry(self, *, from_start: bool = False) -> Run[O]:

@@ -133,7 +133,7 @@ class Starter:
         if ready:
             self._switchboard.ready(ready)
         if later and any(0 < run.shape.delay_ms < self._settings.poll * 1000 for run in runs):
-            self._switchboard.look()
+            self._switchboard.tick_soon()
 
 
 def _keyed(run: NewRun) -> tuple[str, str]:

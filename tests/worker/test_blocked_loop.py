@@ -107,14 +107,14 @@ async def test_it_is_not_said_again_and_again(lines: Lines) -> None:
     def block() -> None:
         for _ in range(5):
             clock.time += 2
-            looking = threading.Thread(target=watch.look)
+            looking = threading.Thread(target=watch.examine)
             looking.start()
             looking.join()
 
-    watch.look()
+    watch.examine()
     block()
     await eventually(lambda: len(lines.said) == 2)
-    watch.look()
+    watch.examine()
     block()
     await asyncio.sleep(0)
     assert len(lines.said) == 2

@@ -129,7 +129,7 @@ async def test_behind_a_pooler_another_server_is_known_by_its_start(
         sweeper = asyncio.create_task(worker.duties.sweeper.run())
         assert await run.result(timeout=PATIENCE) == [1, 2, 2]
         worker.duties.sweeper.stopped = True
-        worker.duties.sweeper.look_now()
+        worker.duties.sweeper.tick_now()
         await sweeper
 
 

@@ -353,7 +353,7 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
             execution.trail.branch_ended(cursor.branch, failed)
         cursor.owner = None
         execution.busy -= 1
-        execution.look_soon()
+        execution.check_rest_soon()
 
 
 class Party:
@@ -377,7 +377,7 @@ class Party:
         self._left = 0
         if self._handed_over:
             self._execution.busy -= 1
-            self._execution.look_soon()
+            self._execution.check_rest_soon()
 
 
 def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> asyncio.Task[T]:
@@ -400,7 +400,7 @@ def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> a
 
 def _has_begun(execution: Execution) -> None:
     execution.busy -= 1
-    execution.look_soon()
+    execution.check_rest_soon()
 
 
 async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine[Any, Any, Any]]) -> list[Any]:

@@ -410,15 +410,15 @@ class Execution:
         cursor.calls -= 1
         if cursor.calls:
             self.busy -= 1
-            self.look_soon()
+            self.check_rest_soon()
 
-    def look_soon(self) -> None:
+    def check_rest_soon(self) -> None:
         """Something ended; perhaps all the rest is waiting."""
         if not self.busy and self.closed is None:
             if self._holds:
-                self._holds.look_soon()
+                self._holds.check_rest_soon()
             elif self._waits is not None:
-                self._waits.look_soon()
+                self._waits.release_soon()
 
     def wait_for_others(self, cursor: Cursor) -> None:
         """A branch waits for others of the run, which are counted themselves."""

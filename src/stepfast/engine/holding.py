@@ -60,7 +60,7 @@ class Holds:
             self._elsewhere |= not execution.knows_task(cursor)
             self._moves += 1
             execution.busy -= 1
-            self.look_soon()
+            self.check_rest_soon()
             try:
                 await future
             finally:
@@ -81,16 +81,16 @@ class Holds:
             return self._execution.history.left == 0
         return behind(self._execution, call.cursor) is None
 
-    def look_soon(self) -> None:
+    def check_rest_soon(self) -> None:
         """See whether the code is at rest, when it has had a chance to go on."""
         if self._held and not self._execution.busy:
-            self._execution.clock.after(_CHANCE, self._look, _TURNS, self._moves)
+            self._execution.clock.after(_CHANCE, self._check_rest, _TURNS, self._moves)
 
-    def _look(self, turns: int, moves: int) -> None:
+    def _check_rest(self, turns: int, moves: int) -> None:
         if moves != self._moves or self._execution.busy or self._execution.closed is not None or not self._held:
             return
         if turns:
-            asyncio.get_running_loop().call_soon(self._look, turns - 1, moves)
+            asyncio.get_running_loop().call_soon(self._check_rest, turns - 1, moves)
         else:
             self._rest(moves)
 

@@ -117,9 +117,9 @@ class Waits:
         self._open[future] = wait
         self._execution.busy -= 1
         if self._execution.unawaited:
-            self.look_soon()  # a call that was made may be awaited in this very turn
+            self.release_soon()  # a call that was made may be awaited in this very turn
         else:
-            self.look()
+            self.release_if_at_rest()
         try:
             return await future
         finally:
@@ -139,19 +139,20 @@ class Waits:
             waited, self._since = waited + now - self._since, now
         return waited
 
-    def look_soon(self) -> None:
-        """Look when the code has had a chance to go on: a step that just ended may be followed by another."""
+    def release_soon(self) -> None:
+        """Release the run if it is still at rest when its code has had a chance to go on: a step that just ended may be
+        followed by another."""
         if self._open:
-            self._clock.after(_CHANCE, self._look_after, _TURNS)
+            self._clock.after(_CHANCE, self._release_after, _TURNS)
 
-    def _look_after(self, turns: int) -> None:
+    def _release_after(self, turns: int) -> None:
         """The time may have passed in a loop that was held up: the code needs turns of the loop, not only time."""
         if turns:
-            asyncio.get_running_loop().call_soon(self._look_after, turns - 1)
+            asyncio.get_running_loop().call_soon(self._release_after, turns - 1)
         else:
-            self.look()
+            self.release_if_at_rest()
 
-    def look(self) -> None:
+    def release_if_at_rest(self) -> None:
         """Release the run if all that is under way is waiting, unless it is for a moment only and slots are free."""
         execution = self._execution
         if execution.busy or execution.holding or not self._open or execution.closed is not None:
@@ -172,7 +173,7 @@ class Waits:
             return False
         if not recorder.may_linger(self._execution):
             return False
-        self._clock.after(left + 0.001, self.look)
+        self._clock.after(left + 0.001, self.release_if_at_rest)
         return True
 
     def release(self) -> None:

@@ -256,7 +256,7 @@ class Store(Protocol):
         ...
 
     async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
-        """A page of the calls of one run, by place and try; ``after`` is the last of the page before."""
+        """A page of the calls of one run, by address and try; ``after`` is the last of the page before."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:
@@ -354,7 +354,7 @@ class Store(Protocol):
         ...
 
     async def transact(
-        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function with a connection inside a transaction, and commit what it did together with the record of

@@ -24,7 +24,7 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PYTHONS = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """Which code a thread executes: whose, and at which line."""
 
     run: str | None
@@ -52,7 +52,7 @@ class LoopWatch:
         """Seconds between two looks; 0: nobody wants to know."""
         return min(1.0, self._after / 3)
 
-    def look(self) -> None:
+    def examine(self) -> None:
         """In the thread: send a word, or see how long the last one has been lying there."""
         now, sent = self._clock.now(), self._sent  # read once: the loop may take the word meanwhile
         if sent is None:
@@ -77,23 +77,23 @@ class LoopWatch:
 
     def _say(self, seconds: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
-        place = Place(None, None, None, "unknown code") if frame is None else find_place(frame)
-        who = "" if place.run is None else f" by run {place.run} ({place.workflow})"
-        step = "" if place.step is None else f", step {place.step!r}"
+        site = Site(None, None, None, "unknown code") if frame is None else find_site(frame)
+        who = "" if site.run is None else f" by run {site.run} ({site.workflow})"
+        step = "" if site.step is None else f", step {site.step!r}"
         self._logger.warning(
             "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves meanwhile: "
             "await something that does not block, or block in a plain def step, which runs in a thread",
-            seconds, who, step, place.line, extra=_ids(place),
+            seconds, who, step, site.line, extra=_ids(site),
         )  # fmt: skip
 
 
-def _ids(place: Place) -> dict[str, str]:
+def _ids(site: Site) -> dict[str, str]:
     """The ids that every record of the log about a run carries, as far as they are known here."""
-    known = {"run_id": place.run, "workflow": place.workflow, "step": place.step}
+    known = {"run_id": site.run, "workflow": site.workflow, "step": site.step}
     return {name: value for name, value in known.items() if value is not None}
 
 
-def find_place(innermost: FrameType) -> Place:
+def find_site(innermost: FrameType) -> Site:
     """The run and the step whose code a thread executes, and the line of the user's own code in it."""
     run = workflow = step = line = None
     frame: FrameType | None = innermost
@@ -108,7 +108,7 @@ def find_place(innermost: FrameType) -> Place:
                 run, workflow = execution.run_id, execution.workflow.name
                 break
         frame = frame.f_back
-    return Place(run, workflow, step, line or _line(innermost))
+    return Site(run, workflow, step, line or _line(innermost))
 
 
 def _known(frame: FrameType) -> tuple[StepCall[object] | None, Execution | None]:

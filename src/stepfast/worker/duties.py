@@ -78,7 +78,7 @@ class Duties:
         if wakeups.lanes:
             self.claimer.woken(wakeups.lanes)
         if wakeups.look:
-            self.sweeper.look_now()
+            self.sweeper.tick_now()
             self.mailman.told()
             self.heartbeat.hurry()
 
@@ -147,7 +147,7 @@ class Duties:
 
     def steps_asked(self) -> None:
         """Something is asked of runs that workers hold."""
-        self._switchboard.look_everywhere()
+        self._switchboard.tick_everywhere()
 
     def each_tick(self) -> None:
         """What is looked at once a tick."""
@@ -166,10 +166,10 @@ class Duties:
         if ended:
             self._switchboard.ended(ended)
         if len(ended) < len(moves):
-            self.sweeper.look_now()  # something has a time now; it may come before the next tick
+            self.sweeper.tick_now()  # something has a time now; it may come before the next tick
         for move in moves:
             if move.status == COMPENSATING or move.successor is not None:
-                self.sweeper.look_for_lanes()
+                self.sweeper.ask_for_lanes()
                 break
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
@@ -178,9 +178,9 @@ class Duties:
         if ready or answer.lanes:
             self._switchboard.ready(ready | answer.lanes)
         if answer.undelivered or later:
-            self.sweeper.look_now()
+            self.sweeper.tick_now()
         if answer.asked_elsewhere:
-            self._switchboard.look_everywhere()
+            self._switchboard.tick_everywhere()
 
     def flush_answered(self, lost: dict[str, int], answer: FlushAnswer) -> None:
         """Runs were refused, or something is asked of them."""
@@ -194,7 +194,7 @@ class Duties:
             # Perhaps not lost at all: their end was written before, and only the reply was lost. Then somebody may be
             # waiting for it, or a retry may be due sooner than the next tick.
             self._switchboard.ended()
-            self.sweeper.look_now()
+            self.sweeper.tick_now()
 
     def vanished(self, held: Iterable[tuple[str, int]]) -> None:
         """Less is stored of these runs than we were told. They still name us: they are made ready again, to go on from
@@ -238,7 +238,7 @@ class Duties:
     async def _give_back(self, held: Iterable[tuple[str, int]]) -> None:
         try:
             await self._kit.store.give_back(self._me.id, list(held))
-            self.sweeper.look_for_lanes()
+            self.sweeper.ask_for_lanes()
         except StepfastError:
             pass  # the next two beats find them again
 
@@ -269,4 +269,4 @@ class Duties:
         store, settings = self._kit.store, self._kit.settings
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
         self.claimer.paused = False
-        self.sweeper.look_now()
+        self.sweeper.tick_now()

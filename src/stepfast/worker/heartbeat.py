@@ -113,7 +113,7 @@ class Heartbeat:
         if watch is None:
             return self._hurried.wait(seconds)
         while (left := until - self._clock.now()) > 0:
-            watch.look()
+            watch.examine()
             began = self._clock.now()
             if self._hurried.wait(min(left, watch.every)):
                 return True

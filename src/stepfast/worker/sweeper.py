@@ -58,11 +58,11 @@ class Sweeper:
         self._names = list(kit.me.workflows)
         self._claimer = claimer
         self._port = port
-        self._look = asyncio.Event()
+        self._bell = asyncio.Event()
         self._vigil = Vigil(kit.settings.sweep)
         self._next_watch = 0.0
         self._next_sweep = 0.0
-        self._next_look = 0.0
+        self._ask_lanes_at = 0.0
         self._slow_before = False
         self._wait = kit.settings.busy_poll
         self._stuck = False
@@ -71,26 +71,26 @@ class Sweeper:
         self.stopped = False
         """The worker stops: no further tick."""
 
-    def look_now(self) -> None:
+    def tick_now(self) -> None:
         """Something changed: do not wait for the tick."""
-        self._look.set()
+        self._bell.set()
 
-    def look_for_lanes(self) -> None:
+    def ask_for_lanes(self) -> None:
         """Something was made ready again, and no wake-up tells of it."""
-        self._next_look = 0.0
-        self._look.set()
+        self._ask_lanes_at = 0.0
+        self._bell.set()
 
     async def run(self) -> None:
         """Tick until the worker stops."""
         while not self.stopped:
-            self._look.clear()
+            self._bell.clear()
             tick = await self.tick()
             self._port.each_tick()
             await self._pause(tick)
 
-    async def tick(self, look_for_lanes: bool = False) -> Tick:
+    async def tick(self, ask_for_lanes: bool = False) -> Tick:
         """Ask once and act on the answer."""
-        lanes = look_for_lanes or self._clock.now() >= self._next_look
+        lanes = ask_for_lanes or self._clock.now() >= self._ask_lanes_at
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
         self._stuck = tick.due and not await self._promote()
@@ -112,7 +112,7 @@ class Sweeper:
         if lanes:
             slow = took > _SLOW_LOOK
             if slow and self._slow_before:  # twice in a row: not a network that held its breath
-                self._next_look = began + min(took * 20, _LONGEST_UNLOOKED)
+                self._ask_lanes_at = began + min(took * 20, _LONGEST_UNLOOKED)
             self._slow_before = slow
         return tick
 
@@ -185,7 +185,7 @@ class Sweeper:
             if done.asked:
                 self._port.steps_asked()
             if done.moved:
-                self.look_now()  # suspects among them stand in no lane: the next tick tells of these
+                self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
             if done.moved < _BATCH:
                 return
 
@@ -204,7 +204,7 @@ class Sweeper:
             longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)
         try:
             async with self._clock.timeout(longest):
-                await self._look.wait()
+                await self._bell.wait()
         except TimeoutError:
             pass
 

@@ -62,17 +62,17 @@ class Switchboard:
         self._heard(Wakeups(new, False))
         self._send_soon()
 
-    def look(self) -> None:
+    def tick_soon(self) -> None:
         """Something has a time that may come before the next tick."""
         self._heard(Wakeups(frozenset(), False, True))
 
-    def look_everywhere(self) -> None:
+    def tick_everywhere(self) -> None:
         """Something is asked of, or sent to, a run that a worker holds, here or elsewhere."""
-        self.look()
+        self.tick_soon()
         self.tell_others()
 
     def tell_others(self) -> None:
-        """Make workers of other processes look; those here are not told."""
+        """Make workers of other processes tick; those here are not told."""
         self._look = True
         self._send_soon()
 

@@ -218,7 +218,7 @@ class Worker:
                 self.duties.journal.flush_all()
             )  # what has just left its slot is neither due nor ready before its commit
             before = claimer.last_found
-            tick = await self.duties.sweeper.tick(look_for_lanes=True)
+            tick = await self.duties.sweeper.tick(ask_for_lanes=True)
             soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
             served = any(self._kit.me.serves(lane) for lane in tick.lanes)
             quiet = executor.idle.is_set() and claimer.idle and claimer.last_found == before

@@ -64,7 +64,7 @@ class Transactions:
             pool.terminate()
 
     async def transact(
-        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer],
     ) -> Transacted:  # fmt: skip
         """The record, made now or found."""
@@ -73,7 +73,7 @@ class Transactions:
             try:
                 async with self._ours():
                     await transaction.start()
-                txid, found = await self._look(connection, run_id, claim, place)
+                txid, found = await self._recorded(connection, run_id, claim, address)
                 if found is None:
                     with _theirs(connection):
                         done = record(await _called(call, connection, timeout))
@@ -84,7 +84,7 @@ class Transactions:
                 await roll_back(connection, transaction, PATIENCE)
                 if found is None:
                     # Made while we worked: by an earlier commit of ours that was thought lost, or by a stranger.
-                    _, found = await self._look(connection, run_id, claim, place)
+                    _, found = await self._recorded(connection, run_id, claim, address)
                 if found is None:
                     raise _lost(run_id)
                 return found
@@ -94,12 +94,12 @@ class Transactions:
                 await give_up(connection, transaction, error)
                 raise
 
-    async def _look(
-        self, connection: Any, run_id: str, claim: int, place: tuple[str, int]
+    async def _recorded(
+        self, connection: Any, run_id: str, claim: int, address: tuple[str, int]
     ) -> tuple[int, Transacted | None]:
-        """The number of the transaction, and the outcome at this place, if this very claim has recorded one."""
+        """The number of the transaction, and the outcome at this address, if this very claim has recorded one."""
         async with self._ours():
-            row = await connection.fetchrow(self._sql["recorded_step"], run_id, *place, claim)
+            row = await connection.fetchrow(self._sql["recorded_step"], run_id, *address, claim)
         self._continuity.met(row["server"])
         return row["txid"], None if row["position"] is None else Transacted(StepRecord(*row[3:]), row["asked"])
 

@@ -247,11 +247,11 @@ class PostgresStore(BaseStore):
         return await self._flusher.flush(worker, batch)
 
     async def transact(
-        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """A function's own statements and the record of its result, in one transaction."""
-        return await self._transactions.transact(worker, run_id, claim, place, call, record, timeout, doubts)
+        return await self._transactions.transact(worker, run_id, claim, address, call, record, timeout, doubts)
 
     async def mail(self, looks: Sequence[Look]) -> dict[str, Mailbox]:
         """A look into the boxes of these runs."""

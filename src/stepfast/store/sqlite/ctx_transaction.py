@@ -32,11 +32,11 @@ class Undone(Exception):
 
 
 def transact(
-    database: sqlite3.Connection, sql: dict[str, str], worker: str, run_id: str, claim: int, place: tuple[str, int],
+    database: sqlite3.Connection, sql: dict[str, str], worker: str, run_id: str, claim: int, address: tuple[str, int],
     call: Callable[[Any], Any], record: Callable[[Any], StepDone], timeout: float | None,
 ) -> Transacted:  # fmt: skip
     """Call it and record what it returns, unless that is recorded already."""
-    where = (run_id, *place, claim)
+    where = (run_id, *address, claim)
     found = database.execute(sql["step_at"], where).fetchone()
     if found is None:
         _fence(database, sql, worker, run_id, claim)

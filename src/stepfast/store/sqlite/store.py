@@ -232,14 +232,14 @@ class SqliteStore(BaseStore):
         return await self._write(lambda database: flush(database, self._sql, worker, batch))
 
     async def transact(
-        self, worker: str, run_id: str, claim: int, place: tuple[str, int], call: Callable[[Any], Any],
+        self, worker: str, run_id: str, claim: int, address: tuple[str, int], call: Callable[[Any], Any],
         record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer] = NO_DOUBTS,
     ) -> Transacted:  # fmt: skip
         """Call a function in the writer's transaction. What it raises is raised here as it is, and outside of any
         ``except``, so that nothing is added to it. There are no doubts: a file loses no commits."""
         try:
             return await self._write(
-                lambda db: transact(db, self._sql, worker, run_id, claim, place, call, record, timeout)
+                lambda db: transact(db, self._sql, worker, run_id, claim, address, call, record, timeout)
             )
         except Undone as undone:
             cause = undone.cause
