@@ -153,23 +153,23 @@ async def plan_of(connection: Any, sql: str) -> dict[str, Any]:
         await connection.execute("DEALLOCATE hot")
 
 
-def dag_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", ()):
-        yield from dag_steps(child)
+        yield from nodes(child)
 
 
 def problems(plan: dict[str, Any]) -> Iterator[str]:
-    for dag_step in dag_steps(plan):
-        if dag_step["DagStep Type"] == "Seq Scan" and dag_step["Relation Name"] not in SMALL:
-            yield f"reads all of {dag_step['Relation Name']}"
-        if dag_step["DagStep Type"] == "Nested Loop":
-            outer, inner = dag_step["Plans"][:2]
-            inner = inner["Plans"][0] if inner["DagStep Type"] == "Materialize" else inner
+    for node in nodes(plan):
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL:
+            yield f"reads all of {node['Relation Name']}"
+        if node["Node Type"] == "Nested Loop":
+            outer, inner = node["Plans"][:2]
+            inner = inner["Plans"][0] if inner["Node Type"] == "Materialize" else inner
             if (
                 outer["Plan Rows"] > 1
                 and inner["Plan Rows"] > 1
-                and inner["DagStep Type"] in ("CTE Scan", "Function Scan")
+                and inner["Node Type"] in ("CTE Scan", "Function Scan")
             ):
                 yield f"walks {inner.get('CTE Name', 'an array')} again for each row"
 
@@ -193,8 +193,8 @@ async def test_the_flush_looks_the_fence_up_in_a_hash(connection: Any, statement
 async def test_a_claim_stops_when_it_has_enough(connection: Any, statements: dict[str, str]) -> None:
     """Rule 31: it reads the index in order; nothing is sorted that a limit then throws away."""
     plan = await plan_of(connection, statements["claim_lane"])
-    assert not [dag_step for dag_step in dag_steps(plan) if dag_step["DagStep Type"] == "Sort"]
-    assert "runs_ready" in [dag_step.get("Index Name") for dag_step in dag_steps(plan)]
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
+    assert "runs_ready" in [node.get("Index Name") for node in nodes(plan)]
 
 
 # -- how much is looked at -------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ async def looked_at(connection: Any, sql: str, *arguments: Any) -> tuple[int, in
         await transaction.rollback()
     plan = json.loads(text)[0]["Plan"]
     rows = sum(
-        (dag_step["Actual Rows"] + dag_step.get("Rows Removed by Filter", 0)) * dag_step["Actual Loops"]
-        for dag_step in dag_steps(plan)
-        if dag_step.get("Relation Name") == "runs" and "Scan" in dag_step["DagStep Type"]
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes(plan)
+        if node.get("Relation Name") == "runs" and "Scan" in node["Node Type"]
     )
     return int(rows), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
@@ -302,8 +302,8 @@ async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(
 ) -> None:
     """Neither the delivered nor the rest of the undelivered is looked at, and nothing is sorted."""
     plan = await plan_of(connection, statements["undelivered"])
-    assert not [dag_step for dag_step in dag_steps(plan) if dag_step["DagStep Type"] == "Sort"]
-    assert "mailbox_undelivered" in [dag_step.get("Index Name") for dag_step in dag_steps(plan)]
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
+    assert "mailbox_undelivered" in [node.get("Index Name") for node in nodes(plan)]
     rows, _ = await looked_at(connection, statements["undelivered"], 100)
     assert rows <= 100
 
@@ -378,7 +378,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             assert not sorted(set(problems(plan))), statement
         for statement in BY_ID:
             plan = await plan_of(connection, statements[statement])
-            scans = {n["Index Name"] for n in dag_steps(plan) if "Index Name" in n} - {
+            scans = {n["Index Name"] for n in nodes(plan) if "Index Name" in n} - {
                 "steps_pkey",
                 "tries_pkey",
                 "progress_pkey",
@@ -386,10 +386,10 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             assert scans and scans <= {"runs_pkey", "mailbox_pkey"}, statement
         for statement, index in BY_DAG.items():
             plan = await plan_of(connection, statements[statement])
-            conditions = [n.get("Index Cond", "") for n in dag_steps(plan) if n.get("Index Name") == index]
+            conditions = [n.get("Index Cond", "") for n in nodes(plan) if n.get("Index Name") == index]
             assert conditions and "dag_id = " in conditions[0], statement
         plan = await plan_of(connection, statements["tell_children"])
-        assert [n["Index Cond"] for n in dag_steps(plan) if n.get("Index Name") == "runs_parent"], "walks all children"
+        assert [n["Index Cond"] for n in nodes(plan) if n.get("Index Name") == "runs_parent"], "walks all children"
     finally:
         await connection.close()
         server.drop_database(name)
