@@ -184,14 +184,14 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
 
 def die_while_taking(_: Arguments) -> None:
     """The process dies between taking a signal and the commit of its record."""
-    join = flushing.Flusher._write_joint
+    write = flushing.Flusher._write
 
-    async def joined(self: Any, connection: Any, entries: Any) -> None:
-        await join(self, connection, entries)
-        if any(entry.takes for entry in entries):
+    async def written(self: Any, connection: Any, batch: Any, answer: Any) -> None:
+        await write(self, connection, batch, answer)
+        if any(entry.takes for entry in batch.joint):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    flushing.Flusher._write_joint = joined  # type: ignore[method-assign]
+    flushing.Flusher._write = written  # type: ignore[method-assign]
 
 
 def die_before_recording(_: Arguments) -> None:
@@ -269,16 +269,17 @@ def without_joint_ends(_: Arguments) -> None:
 
 def without_joint_take(arguments: Arguments) -> None:
     """Signals are taken in a transaction of its own, before the one that records them."""
-    join = flushing.Flusher._write_joint
+    write = flushing.Flusher._write
 
-    async def take_first(self: Any, connection: Any, entries: Any) -> None:
-        apart = await asyncpg.connect(arguments["url"])
-        taken = [(entry.run_id, mail) for entry in entries for mail in entry.takes]
-        await apart.execute(self._sql["take_mail"], [run_id for run_id, _ in taken], [mail for _, mail in taken])
-        await apart.close()
-        await join(self, connection, entries)
+    async def take_first(self: Any, connection: Any, batch: Any, answer: Any) -> None:
+        taken = [(entry.run_id, mail) for entry in batch.joint for mail in entry.takes]
+        if taken:
+            apart = await asyncpg.connect(arguments["url"])
+            await apart.execute(self._sql["take_mail"], [run_id for run_id, _ in taken], [mail for _, mail in taken])
+            await apart.close()
+        await write(self, connection, batch, answer)
 
-    flushing.Flusher._write_joint = take_first  # type: ignore[method-assign]
+    flushing.Flusher._write = take_first  # type: ignore[method-assign]
 
 
 def without_transaction_fence(_: Arguments) -> None:
@@ -303,11 +304,11 @@ def without_joint_row(arguments: Arguments) -> None:
 def without_bar(_: Arguments) -> None:
     """A run that is to be cancelled starts children all the same."""
 
-    async def bar(*_: Any) -> set[str]:
-        return set()
+    def bar(*_: Any) -> Any:
+        yield from ()
 
-    flushing.Flusher._bar = bar  # type: ignore[assignment, method-assign]
-    sqlite_flushing._bar = lambda *_: None
+    flushing.bar = bar  # type: ignore[assignment, attr-defined]
+    sqlite_flushing.bar = bar  # type: ignore[assignment, attr-defined]
 
 
 def without_reverse(_: Arguments) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import asyncpg
-from msgspec.structs import astuple
 
 from ...model import status
 from ...model.graph import is_failure
@@ -23,12 +22,12 @@ from ...model.records import (
 )
 from ...model.standing import Standing
 from ..flows.leaving import let_go, tell
+from ..flows.recording import bar, record_beside
 from ..flows.standings import found, lock_free
 from .columns import ids, numbers, texts
 from .connections import KeptConnection
 from .continuity import Continuity
 from .driving import Driver
-from .starting import Starts
 from .transactions import transaction
 
 Standings = dict[str, Standing]
@@ -45,11 +44,10 @@ class Flusher:
     """Writes batches over one connection of its own."""
 
     def __init__(
-        self, kept: KeptConnection, statements: dict[str, str], starts: Starts, driver: Driver, continuity: Continuity
+        self, kept: KeptConnection, statements: dict[str, str], driver: Driver, continuity: Continuity
     ) -> None:
         self._kept = kept
         self._sql = statements
-        self._starts = starts
         self._driver = driver
         self._continuity = continuity
 
@@ -124,7 +122,7 @@ class Flusher:
                 foreign |= answer.vanished
                 if passed:
                     kept = _part(batch, lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
-                    answer.barred = await self._bar(connection, kept, answer.asked)
+                    await self._driver.join(connection, bar(kept, answer))
                     await self._write(connection, kept, answer)
                     await self._let_go(connection, worker, kept.transitions, (runs, dags), answer)
             answer.lost = foreign
@@ -138,40 +136,7 @@ class Flusher:
         if steps:
             mail = [None] * len(batch.steps) + [entry.takes[0] if entry.takes else None for entry in batch.joint]
             await connection.execute(self._sql["record_steps"], *zip(*steps, strict=True), mail, now)
-        if batch.joint:
-            await self._write_joint(connection, batch.joint)
-        if batch.tries:
-            columns = [list(column) for column in zip(*map(astuple, batch.tries), strict=True)]
-            await connection.execute(self._sql["record_tries"], *columns, now)
-        if batch.running:
-            columns = [list(column) for column in zip(*map(astuple, batch.running), strict=True)]
-            await connection.execute(self._sql["record_progress"], columns[0], *columns[2:], now)
-        if batch.values:
-            columns = [list(column) for column in zip(*map(astuple, batch.values), strict=True)]
-            await connection.execute(self._sql["set_values"], columns[0], *columns[2:], now)
-
-    # -- steps with something beside them --------------------------------------------------------------------
-
-    async def _bar(self, connection: Any, batch: Batch, asked: dict[str, str]) -> set[str]:
-        """Take out what would start children of runs that are being cancelled; whose entries these were. What an
-        earlier flush has written, whose reply was lost, is there already, and stays in."""
-        doomed = [e for e in batch.joint if e.starts and asked.get(e.run_id) == status.ASK_CANCEL]
-        if not doomed:
-            return set()
-        rows = await connection.fetch(self._sql["own_steps"], *_places([e.step for e in doomed]))
-        written = {(str(row["run_id"]), row["branch"], row["position"]) for row in rows}
-        barred = [e for e in doomed if (e.run_id, e.step.branch, e.step.position) not in written]
-        out = {id(e) for e in barred}
-        batch.joint = [e for e in batch.joint if id(e) not in out]
-        return {e.run_id for e in barred}
-
-    async def _write_joint(self, connection: Any, entries: list[StepWith]) -> None:
-        taken = [(entry.run_id, mail) for entry in entries for mail in entry.takes]
-        if taken:
-            await connection.execute(self._sql["take_mail"], *map(list, zip(*taken, strict=True)))
-        starts = [run for entry in entries for run in entry.starts]
-        if starts:
-            await self._starts.insert(connection, starts)
+        await self._driver.join(connection, record_beside(batch, now))
 
     # -- runs that leave this worker -------------------------------------------------------------------------
 

@@ -93,8 +93,8 @@ JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.posit
 WHERE s.claim <> u.claim AND s.status <> 'waiting';
 
 -- name: own_steps
--- Which of these positions were recorded under their very claim: written before, by a flush whose reply was lost.
-SELECT s.run_id, s.branch, s.position
+-- Which of these places were recorded under their very claim: written before, by a flush whose reply was lost.
+SELECT s.run_id::text, s.branch, s.position
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
 JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
 WHERE s.claim = u.claim;
@@ -102,8 +102,9 @@ WHERE s.claim = u.claim;
 -- name: set_values
 -- Values that runs let others read; the latest wins.
 INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
-SELECT DISTINCT ON (v.run_id, v.key) v.run_id, v.key, v.value, v.format, $5::bigint
-FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY AS v(run_id, key, value, format, n)
+SELECT DISTINCT ON (v.run_id, v.key) v.run_id, v.key, v.value, v.format, v.updated_at
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[]) WITH ORDINALITY
+     AS v(run_id, key, value, format, updated_at, n)
 ORDER BY v.run_id, v.key, v.n DESC
 ON CONFLICT (run_id, key) DO UPDATE
 SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
@@ -112,20 +113,19 @@ SET value = excluded.value, format = excluded.format, updated_at = excluded.upda
 -- Failed tries, before the next one begins, and when that is due.
 INSERT INTO {schema}.tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
                             started_at, completed_at, due_at)
-SELECT t.run_id, t.claim, t.branch, t.position, t.attempt, t.number, t.name, t.error, t.arguments, t.format,
-       $13::bigint - t.duration, $13::bigint, CASE WHEN t.retry > 0 THEN $13::bigint + t.retry END
+SELECT t.*
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::text[],
-            $9::text[], $10::bigint[], $11::smallint[], $12::bigint[])
-     AS t(run_id, claim, branch, position, attempt, number, name, error, arguments, duration, format, retry)
+            $9::text[], $10::smallint[], $11::bigint[], $12::bigint[], $13::bigint[]) AS t
 ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
 
 -- name: record_progress
 -- What long steps are doing; the latest word wins, and a later one without details keeps those of an earlier.
 INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
 SELECT DISTINCT ON (p.run_id, p.branch, p.position)
-       p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, $9::bigint - p.since, $9::bigint
-FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::smallint[]) WITH ORDINALITY
-     AS p(run_id, branch, position, name, detail, data, since, format, n)
+       p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, p.started_at, p.updated_at
+FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::bigint[],
+            $9::bigint[]) WITH ORDINALITY
+     AS p(run_id, branch, position, name, detail, data, format, started_at, updated_at, n)
 ORDER BY p.run_id, p.branch, p.position, (p.detail IS NULL AND p.data IS NULL), p.n DESC
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET name = excluded.name, updated_at = excluded.updated_at,

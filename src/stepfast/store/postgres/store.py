@@ -93,7 +93,7 @@ class PostgresStore(BaseStore):
         held = HeldKeys(self._with_connection, settings)
         self._starts = Starts(kept, held, self._sql, settings.start_batch, callers)
         driver = self._driver = Driver(self._sql, self._starts)
-        self._flusher = Flusher(kept["flush"], self._sql, self._starts, driver, continuity)
+        self._flusher = Flusher(kept["flush"], self._sql, driver, continuity)
         self._claims = Claims(kept["claim"], self._sql, settings)
         self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)
         self._mailroom = Mailroom(kept["mail"], self._sql, callers, settings)

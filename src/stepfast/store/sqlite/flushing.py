@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from ...model import status
 from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
 from ..flows.leaving import let_go, tell
+from ..flows.recording import bar, record_beside
 from ..flows.requests import Flow
 from ..flows.standings import lock_free
 from .driving import drive
-from .starting import start
 from .wide import execute_wide, fetch_wide
 
 _FEW = 32
@@ -29,17 +29,11 @@ def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch:
     claims = _fence(database, sql, worker, batch, answer)
     batch = _passing(batch, claims, answer)
     if batch.joint:
-        _bar(database, sql, batch, answer)
+        drive(database, sql, bar(batch, answer))
     if batch.steps or batch.joint:
         _record_steps(database, sql, batch, now, answer)
-    if batch.joint:
-        _join(database, sql, batch.joint)
-    if batch.tries:
-        database.executemany(sql["record_try"], [_try_row(entry, now) for entry in batch.tries])
-    if batch.running:
-        database.executemany(sql["record_progress"], [_running_row(entry, now) for entry in batch.running])
-    if batch.values:
-        execute_wide(database, sql["set_value"], [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
+    if batch.joint or batch.tries or batch.running or batch.values:
+        drive(database, sql, record_beside(batch, now))
     if batch.transitions:
         _move(database, sql, worker, batch.transitions, answer)
     return answer
@@ -106,6 +100,9 @@ def _record_steps(
             _leave_out(batch, foreign)
             execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in _steps(batch)])
     database.execute("RELEASE stepfast_steps")
+    if batch.joint:
+        taken = [(e.takes[0], e.run_id, e.step.branch, e.step.position) for e in batch.joint if e.takes]
+        database.executemany(sql["name_mail"], taken)
 
 
 def _steps(batch: Batch) -> list[StepDone]:
@@ -124,30 +121,6 @@ def _leave_out(batch: Batch, runs: set[str]) -> None:
     batch.transitions = [entry for entry in batch.transitions if entry.run_id not in runs]
     batch.joint = [entry for entry in batch.joint if entry.run_id not in runs]
     batch.values = [entry for entry in batch.values if entry.run_id not in runs]
-
-
-# -- what goes with a step ---------------------------------------------------------------------------------
-
-
-def _bar(database: sqlite3.Connection, sql: dict[str, str], batch: Batch, answer: FlushAnswer) -> None:
-    """A run that is being cancelled starts no more children: they would not be cancelled with it. What an earlier flush
-    has written, whose reply was lost, is there already, and stays in."""
-    doomed = [e for e in batch.joint if e.starts and answer.asked.get(e.run_id) == status.ASK_CANCEL]
-    barred = [e for e in doomed if not database.execute(sql["made_before"], e.step[:4]).fetchone()]
-    answer.barred = {e.run_id for e in barred}
-    if barred:
-        batch.joint = [e for e in batch.joint if e not in barred]
-
-
-def _join(database: sqlite3.Connection, sql: dict[str, str], entries: list[StepWith]) -> None:
-    """The mail that records take, and the children that they start."""
-    taken = [(e.takes[0], e.run_id, e.step.branch, e.step.position) for e in entries if e.takes]
-    if taken:
-        database.executemany(sql["name_mail"], taken)
-        execute_wide(database, sql["take_mail"], [(e.run_id, mail_id) for e in entries for mail_id in e.takes])
-    children = [run for e in entries for run in e.starts]
-    if children:
-        start(database, sql, children)
 
 
 # -- transitions -------------------------------------------------------------------------------------------
@@ -179,25 +152,3 @@ def _let_go(worker: str, moves: list[Transition], answer: FlushAnswer) -> Flow[N
 def step_row(e: StepDone, now: int) -> tuple[Any, ...]:
     """A record, as made at this time: the columns are in the order of the fields, the duration taken out."""
     return (*e[:_DURATION], *e[_DURATION + 1 :], now - e.duration_ms, now)
-
-
-def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
-    return (
-        e.run_id,
-        e.claim,
-        e.branch,
-        e.position,
-        e.attempt,
-        e.number,
-        e.name,
-        e.error,
-        e.arguments,
-        e.format,
-        now - e.duration_ms,
-        now,
-        now + e.retry_ms if e.retry_ms else None,
-    )
-
-
-def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
-    return e.run_id, e.branch, e.position, e.name, e.detail, e.data, e.format, now - e.since_ms, now

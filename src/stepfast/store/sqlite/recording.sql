@@ -26,18 +26,23 @@ WHERE s.status = 'waiting' AND excluded.status <> 'waiting';
 -- to whoever holds the run.
 SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim <> ? AND status <> 'waiting';
 
--- name: made_before
--- Whether this very record was made before: (run, claim, branch, position).
-SELECT 1 FROM {prefix}steps WHERE run_id = ? AND claim = ? AND branch = ? AND position = ?;
+-- name: own_steps
+-- Which of these places ([run, claim, branch, position] of each) were recorded under their very claim: written before, by
+-- a flush whose reply was lost.
+SELECT s.run_id, s.branch, s.position
+FROM json_each(?) AS u CROSS JOIN {prefix}steps AS s
+    ON s.run_id = json_extract(u.value, '$[0]') AND s.branch = json_extract(u.value, '$[2]')
+    AND s.position = json_extract(u.value, '$[3]')
+WHERE s.claim = json_extract(u.value, '$[1]');
 
--- name: set_value
+-- name: set_values
 -- A value that the run lets others read; the latest wins.
 INSERT INTO {prefix}run_values (run_id, key, value, format, updated_at)
 VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (run_id, key) DO UPDATE
 SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
 
--- name: record_try
+-- name: record_tries
 -- A failed try, before the next one begins.
 INSERT INTO {prefix}tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
                            started_at, completed_at, due_at)

@@ -1,0 +1,53 @@
+"""What goes with the steps that a flush records: mail that they take, children that they start, tries and values.
+
+The steps themselves, and the usual end of a run, are written by each database in its own way, because they are hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...model import status
+from ...model.records import Batch, FlushAnswer, StepRunning, StepWith, TryFailed
+from .requests import Flow, Rows, Start, ask, put
+
+
+def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
+    """A run that is being cancelled starts no more children: they would not be cancelled with it. Its entries are taken
+    out. What an earlier flush has written, whose reply was lost, is there already, and stays in."""
+    doomed = [e for e in batch.joint if e.starts and answer.asked.get(e.run_id) == status.ASK_CANCEL]
+    if not doomed:
+        return
+    rows = yield from ask("own_steps", Rows(e.step[:4] for e in doomed))
+    written = {(row[0], row[1], row[2]) for row in rows}
+    barred = {id(e): e.run_id for e in doomed if (e.run_id, e.step.branch, e.step.position) not in written}
+    batch.joint = [e for e in batch.joint if id(e) not in barred]
+    answer.barred = set(barred.values())
+
+
+def record_beside(batch: Batch, now: int) -> Flow[None]:
+    """Everything in a batch that passed the fence but steps and transitions, in the order in which it belongs."""
+    yield from _join(batch.joint)
+    yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
+    yield from put("record_progress", [_running_row(entry, now) for entry in batch.running])
+    yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
+
+
+def _join(entries: Sequence[StepWith]) -> Flow[None]:
+    """The mail that records take, and the children that they start."""
+    yield from put("take_mail", [(entry.run_id, mail) for entry in entries for mail in entry.takes])
+    children = [run for entry in entries for run in entry.starts]
+    if children:
+        yield Start(children)
+
+
+def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
+    return (
+        e.run_id, e.claim, e.branch, e.position, e.attempt, e.number, e.name, e.error, e.arguments, e.format,
+        now - e.duration_ms, now, now + e.retry_ms if e.retry_ms else None,
+    )  # fmt: skip
+
+
+def _running_row(e: StepRunning, now: int) -> tuple[Any, ...]:
+    return e.run_id, e.branch, e.position, e.name, e.detail, e.data, e.format, now - e.since_ms, now
