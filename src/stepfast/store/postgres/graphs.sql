@@ -90,10 +90,11 @@ DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
 SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND dag_step = $2;
 
 -- name: lock_step_named
--- The same, locked, and waited for.
-SELECT {now} AS now_ms, {standing}
-FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_step = $2
-FOR NO KEY UPDATE;
+-- The same, locked, and waited for; then the clock is read.
+WITH locked AS MATERIALIZED (
+    SELECT r.* FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_step = $2 FOR NO KEY UPDATE
+)
+SELECT {now} AS now_ms, {standing} FROM locked r;
 
 -- name: begun_dags
 -- Those of these dag runs of which a step was picked up.

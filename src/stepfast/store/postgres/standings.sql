@@ -2,11 +2,14 @@
 -- a standing, in its order (model/standing.py).
 
 -- name: lock_runs
--- Runs by their ids, waited for.
-SELECT {now} AS now_ms, {standing}
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-ORDER BY r.id
-FOR NO KEY UPDATE OF r;
+-- Runs by their ids, waited for. The clock is read outside, when the lock is there: who becomes ready by a time from before
+-- a long wait would stand where claims have looked already.
+WITH locked AS MATERIALIZED (
+    SELECT r.* FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
+    ORDER BY r.id
+    FOR NO KEY UPDATE OF r
+)
+SELECT {now} AS now_ms, {standing} FROM locked r;
 
 -- name: lock_free
 -- The same, but those that somebody else holds are stepped over.
