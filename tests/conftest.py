@@ -53,10 +53,16 @@ def _database(item: pytest.Item) -> str:
     return next((str(names[name]) for name in DATABASES if name in names), "")
 
 
-def pytest_collection_finish() -> None:
-    """What lives now lives until the end: the garbage collector need not look at ten thousand tests again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """What is made now lives until the end: the garbage collector need not look at ten thousand tests now and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
