@@ -206,7 +206,7 @@ async def test_a_missing_right_is_told_and_costs_no_run(
         await operator.execute(f"REVOKE INSERT ON stepfast.steps FROM {name}")
         with caplog.at_level(logging.ERROR, "stepfast"):
             async with app.worker():
-                await told(caplog, "lacks a right", "permission denied for table steps", "mend")
+                await told(caplog, "lacks a right", "permission denied for table steps", "does not end by itself")
                 await asyncio.sleep(0)
                 await operator.execute(f"GRANT INSERT ON stepfast.steps TO {name}")
                 await nobody_paid(app, runs, calls, operator)
@@ -236,7 +236,7 @@ async def test_missing_tables_of_sqlite_cost_no_run(
             operator.execute("ALTER TABLE stepfast_steps RENAME TO elsewhere")
             operator.commit()
             async with app.worker() as worker:
-                await told(caplog, "run `stepfast migrate`", "mend")
+                await told(caplog, "run `stepfast migrate`", "does not end by itself")
                 operator.execute("ALTER TABLE elsewhere RENAME TO stepfast_steps")
                 operator.commit()
                 assert [await run.result(timeout=PATIENCE) for run in runs] == [1, 2, 3]
