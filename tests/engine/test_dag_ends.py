@@ -374,9 +374,7 @@ async def test_where_an_error_leads_is_said_by_the_graph_that_the_run_was_starte
     assert await run.result(timeout=20) == {"old": "old-1", "new": "new-1"}
 
 
-async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
-    app: Stepfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_internal_error_ends_the_run_and_says_so(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for ever."""
 
     def broken(*_: Any) -> None:
@@ -389,7 +387,7 @@ async def test_an_error_of_the_engine_s_own_ends_the_run_and_says_so(
     monkeypatch.setattr("stepfast.engine.endings.retry_delay", broken)
     run = await app.start(task)
     await app.drain()
-    with pytest.raises(RunFailed, match=r"engine.s own ended the run: TypeError: a bug$"):
+    with pytest.raises(RunFailed, match=r"internal error of Stepfast ended the run .*: TypeError: a bug$"):
         await run.result(timeout=20)
 
 
