@@ -51,6 +51,24 @@ async def asleep(scene: Scene, **changes: Any) -> Claimed:
     return run
 
 
+async def test_a_worker_that_leaves_waits_for_rows_that_somebody_holds(scene: Scene, stores: Stores) -> None:
+    """One of its own transactions may be rolling back at that moment. Nothing names the worker when it has left; the
+    rows that are free do not wait for those that are not."""
+    leaver = await scene.add_worker()
+    held, free = [await scene.running(worker=leaver) for _ in range(2)]
+    async with somebody(stores) as watcher:
+        async with locked(stores, held.id):
+            leaving = asyncio.create_task(scene.store.unregister(leaver))
+            async with asyncio.timeout(20):
+                while not await watcher.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+                    await asyncio.sleep(0.01)
+            assert (await scene.info(free.id)).ready
+        await leaving
+    info = await scene.info(held.id)
+    assert (info.status, info.ready, info.losses, info.worker) == ("queued", True, 0, None)
+    assert [row.id for row in await scene.store.workers()] == [scene.worker]
+
+
 # -- delivering -----------------------------------------------------------------------------------------------
 
 

@@ -159,26 +159,31 @@ def _both(one: Promotion, other: Promotion) -> Promotion:
 
 
 def give_back_held(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
-    """Make runs ready again at once; those whose rows somebody holds one by one: to wait for one with others in hand
-    could end in a circle."""
+    """Make runs ready again at once."""
     if not held:
         return
     runs, now = yield from read("lock_own", worker, Rows(held))
     yield from _give_back(runs, now)
-    claims = {run_id: claim for run_id, claim in held if run_id not in runs}
-    for run_id, claim in claims.items():
+    yield from _give_back_late(worker, [(run_id, claim) for run_id, claim in held if run_id not in runs])
+
+
+def unregister(worker: str) -> Flow[None]:
+    """A worker leaves in good order. What still names it is ready again: a claim that was under way when it stopped, or
+    what it was giving back at that moment."""
+    runs, now = yield from read("lock_held", worker)
+    yield from _give_back(runs, now)
+    rest = [(str(row[0]), row[1]) for row in (yield from ask("held", worker))]
+    yield from _give_back_late(worker, rest)
+    yield from put("unregister", [(worker,)])
+
+
+def _give_back_late(worker: str, held: Sequence[tuple[str, int]]) -> Flow[None]:
+    """Runs whose rows somebody holds, one by one: to wait for one with others in hand could end in a circle."""
+    for run_id, claim in held:
         yield COMMIT
         run, now = yield from lock_run(run_id)
         if run is not None and (run.worker, run.claim) == (worker, claim):
             yield from _give_back({run_id: run}, now)
-
-
-def unregister(worker: str) -> Flow[None]:
-    """A worker leaves in good order. What still names it is ready again: a claim that was under way when it
-    stopped."""
-    runs, now = yield from read("lock_held", worker)
-    yield from _give_back(runs, now)
-    yield from put("unregister", [(worker,)])
 
 
 def _give_back(runs: dict[str, Standing], now: int) -> Flow[None]:
