@@ -254,7 +254,7 @@ class Run(Generic[O]):
         answer, run_id = await self._wish("paused", (await self._connect()).store.pause)
         if not answer.done:
             raise InvalidState(
-                f"run {run_id} is {answer.status}; only one that has not ended, and is not being undone, can be paused"
+                f"run {run_id} is {answer.status}; only a run that has neither ended nor is being undone can be paused"
             )
 
     async def resume(self) -> None:
