@@ -383,7 +383,7 @@ async def test_a_run_that_is_undone_is_not_paused(app: Stepfast) -> None:
     async with app.worker():
         await gate.reached()
         with pytest.raises(
-            InvalidState, match="is compensating; only one that has not ended, and is not being undone, can be paused"
+            InvalidState, match="is compensating; only a run that has neither ended nor is being undone can be paused"
         ):
             await run.pause()
         gate.open()
