@@ -1,6 +1,6 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-app, cli  →  worker, remote  →  engine  →  store  →  model  →  errors, settings, cancellation
+app, cli  →  worker, remote, telemetry  →  engine  →  store  →  model  →  errors, settings, cancellation
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
 except that the command line is a client of the app. Imports for type checkers only (`if TYPE_CHECKING:`) are
@@ -27,6 +27,7 @@ HEIGHT = {
     "cli": 5,
     "worker": 4,
     "remote": 4,
+    "telemetry": 4,
     "engine": 3,
     "store": 2,
     "model": 1,

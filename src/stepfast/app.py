@@ -14,6 +14,7 @@ from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
 from .engine.dag import Dag, dag_from_spec, dag_options
+from .engine.observing import Observer, check_observer, observers_of
 from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
 from .engine.scope import refuse_in_workflow
 from .engine.workflow import TASK, WORKFLOW, Workflow
@@ -65,6 +66,7 @@ class Stepfast:
         pool: Any = None,
         record_arguments: bool | None = None,
         settings: Settings | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         named = os.environ.get("STEPFAST_URL") if url is None else url
         self.url: DatabaseUrl = parse_url(named or DEFAULT_URL if url is None else url)
@@ -79,6 +81,8 @@ class Stepfast:
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
+        self.observers: list[Observer] = [check_observer(observer) for observer in observers]
+        """Who is told what happens to runs. Others can be added before the first use."""
         self._registry = Registry(self.settings)
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
@@ -86,8 +90,9 @@ class Stepfast:
         self._auto_migrate = auto_migrate
         self._pool = pool
         self._connections = Connections(
-            lambda: open_store(self.url, self.namespace, self.settings, self._pool), self.settings, self.logger
-        )
+            lambda: open_store(self.url, self.namespace, self.settings, self._pool), self.settings, self.logger,
+            lambda: observers_of(self.observers, self.logger),
+        )  # fmt: skip
         self._sync: SyncApp | None = None
         self._sync_lock = threading.Lock()
 
@@ -146,7 +151,7 @@ class Stepfast:
             check_name(key, "the key", self.settings.max_name)
         runs = plan.runs(new_id(), input, key)
         if connection is not None:
-            run_id = (await connected.store.start_within(connection, runs))[0]
+            run_id = (await connected.start_within(connection, runs))[0]
         elif len(runs) == 1:
             run_id = await connected.starter.start(runs[0])
         else:
@@ -185,7 +190,7 @@ class Stepfast:
         if connection is None:
             ids = await connected.starter.start_many(runs)
         else:
-            ids = await connected.store.start_within(connection, runs)
+            ids = await connected.start_within(connection, runs)
         if keys is not None:
             self._tell_of_used_keys(runs, plan)
         own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]
@@ -289,7 +294,7 @@ class Stepfast:
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         clock = Clockwork()
         me = Identity(self._registry.with_steps(), queues, clock)
-        kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock)
+        kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
         worker = Worker(kit, connected.switchboard, self._new_child)
         connected.workers.add(worker)
         return worker

@@ -6,9 +6,13 @@ import asyncio
 import logging
 import time
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
+from .engine.observing import Observers
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
+from .model.records import NewRun
 from .model.rows import Definition
 from .nobody_serves import Lookout
 from .settings import Settings
@@ -27,14 +31,23 @@ _FRESH = 5.0
 class Connected:
     """Made on first use in a loop; closed with the application."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, user: object = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        user: object = None,
+        observers: Observers | None = None,
+    ) -> None:
         self.store = store
+        self.observers = observers
+        """Who is told what happens to runs, if anybody is."""
         self.user = user
         """Who this is to a store that several event loops share."""
         self.logger = logger
         self.loop = asyncio.get_running_loop()
         self.switchboard = Switchboard(store, logger)
-        self.starter = Starter(store, settings, logger, self.switchboard)
+        self.starter = Starter(store, settings, logger, self.switchboard, observers)
         self.watcher = Watcher(store, settings, logger, self.switchboard)
         self.lookout = Lookout(store, logger)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -43,6 +56,13 @@ class Connected:
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
+
+    async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+        """Start runs in a transaction of the caller's."""
+        ids = await self.store.start_within(connection, runs)
+        if self.observers is not None:
+            self.observers.starts(runs, ids, joined=True)
+        return ids
 
     async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
         """Tell the database of these workflows, once per process and version."""

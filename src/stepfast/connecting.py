@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from .connected import Connected
+from .engine.observing import Observers
 from .errors import ConfigurationError
 from .settings import Settings
 from .store import Store
@@ -26,8 +27,15 @@ _inherited: list[object] = []
 class Connections:
     """What the event loops of one application work with. May be used from any thread."""
 
-    def __init__(self, make: Callable[[], Store], settings: Settings, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Store],
+        settings: Settings,
+        logger: logging.Logger,
+        observers: Callable[[], Observers | None],
+    ) -> None:
         self._make = make
+        self._observers = observers
         self._settings = settings
         self._logger = logger
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected | None]] = {}
@@ -108,7 +116,7 @@ class Connections:
         try:
             await store.open()
             await prepare(store)
-            return Connected(store, self._settings, self._logger, user)
+            return Connected(store, self._settings, self._logger, user, self._observers())
         except BaseException as error:
             if self._leave(user, store):
                 if isinstance(error, Exception):

@@ -19,6 +19,7 @@ from .engine.signals import misfit
 from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .model import status
 from .model.backoff import seconds
+from .model.events import SignalSent
 from .model.graph import Graph
 from .model.ids import new_id
 from .model.names import OWN_KEYS, check_signal
@@ -234,6 +235,10 @@ class Run(Generic[O]):
         if answer.status is None:
             raise RunNotFound(self.id)
         if answer.done:
+            if connected.observers is not None:
+                connected.observers.tell(
+                    connected.observers.signalled, SignalSent(mail.run_id, name, connection is not None)
+                )
             return
         if answer.reason == status.NO_SUCH_STEP:
             raise InvalidState(f"run {self.id} has no unfinished step {name!r}; a signal to a dag run names its step")

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from .engine.observing import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.records import NewRun
 from .settings import Settings
@@ -24,8 +25,16 @@ Item = tuple[NewRun, "asyncio.Future[str]"]
 class Starter:
     """Collects starts and inserts them together."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        logger: logging.Logger,
+        switchboard: Switchboard,
+        observers: Observers | None = None,
+    ) -> None:
         self._store = store
+        self._observers = observers
         self._settings = settings
         self._logger = logger
         self._switchboard = switchboard
@@ -57,7 +66,7 @@ class Starter:
             ids = await self._insert(runs, at_once=True)
         except KeysHeld:
             ids = await self._insert(runs, at_once=False)
-        self._wake(runs)
+        self._started(runs, ids)
         return ids
 
     def drop(self) -> list[asyncio.Task[None]]:
@@ -120,13 +129,19 @@ class Starter:
             for (_, future), run_id in zip(items, ids, strict=True):
                 if not future.done():
                     future.set_result(run_id)
-            self._wake(runs)
+            self._started(runs, ids)
 
     async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
         until = time.monotonic() + _PATIENCE
         return await patiently(
             lambda: self._store.start(runs, at_once), "start", self._logger, 1.0, lambda: time.monotonic() > until
         )
+
+    def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
+        """They are committed: wake workers, and tell whoever wants to know."""
+        self._wake(runs)
+        if self._observers is not None:
+            self._observers.starts(runs, ids)
 
     def _wake(self, runs: Sequence[NewRun]) -> None:
         ready, later = started_lanes(runs)

@@ -9,14 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import (
-    AttemptEnded,
-    ContextMisuse,
-    LeaseLost,
-    NonDeterminismError,
-    RecordedError,
-    RunSuspended,
-)
+from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
 from ..model import status
 from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
@@ -90,6 +83,10 @@ class Execution:
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
     """Tasks that were cancelled when it was too late for the call they were in."""
+    error_type: str | None = None
+    """What the attempt has failed with, if it has: the class of the error."""
+    left_told = False
+    """Whether observers have heard how this claim ended."""
     _trail: Trail | None = None
     _inbox: Inbox | None = None
     _waits: Waits | None = None
@@ -492,8 +489,10 @@ class Execution:
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
         endings.settle(self, transition, self.graph)
-        self.parting = self.recorder.record(transition)
-        return self.parting
+        self.parting = parting = self.recorder.record(transition)
+        if self.recorder.observers is not None:
+            self.recorder.observers.leaves(self, transition)
+        return parting
 
     def lose(self) -> None:
         """The fence refused us, or our lease is over."""

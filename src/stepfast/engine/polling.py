@@ -142,10 +142,10 @@ class UntilCall(StepCall[T]):
         if self._execution.closed is not None:
             raise self._execution.closed
         self.draws = 0
-        token = current_call.set(self)
+        token, observers = current_call.set(self), self._execution.recorder.observers
         self._execution.at_work += 1
         try:
-            return await self._call()
+            return await (self._call() if observers is None else observers.call(self))
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except Exception as error:

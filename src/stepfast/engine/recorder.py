@@ -20,6 +20,7 @@ from .clock import Clock
 if TYPE_CHECKING:
     from .execution import Execution
     from .mail_reader import Letter, MailReader
+    from .observing import Observers
 
 
 class Errands:
@@ -67,6 +68,8 @@ class Recorder:
     """Where an execution runs. Made within the event loop that its code runs in."""
 
     errands = Errands()
+    observers: Observers | None = None
+    """Who is told what happens to runs, if anybody is."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, clock: Clock) -> None:
         self.settings = settings

@@ -131,6 +131,7 @@ class StepCall(DurableCall[T]):
 
     async def _try_until_done(self) -> T:
         execution = self._execution
+        observers = execution.recorder.observers
         failures = await self._earlier_failures() if execution.claimed.tries else 0
         while True:
             if execution.closed is not None:
@@ -143,7 +144,7 @@ class StepCall(DurableCall[T]):
             theirs: Exception | None = None
             try:
                 try:
-                    result = await self._call()
+                    result = await (self._call() if observers is None else observers.call(self))
                 except Exception as error:
                     theirs = error
                     raise
@@ -180,6 +181,8 @@ class StepCall(DurableCall[T]):
         settings = execution.recorder.settings
         if isinstance(error, DatabaseRefused) and error is not theirs and error is not self._raised:
             error = PayloadError(f"the database refused {self}: {error}")
+        if execution.recorder.observers is not None and error is not theirs and error is not self._raised:
+            execution.recorder.observers.refused(self, failures, error)
         allowed = 1 + (settings.retries if options.retries is None else options.retries)
         backoff = options.backoff or default_backoff(settings)
         delay = retry_delay(error, failures - self._forgiven, allowed, backoff, execution.clock.random)

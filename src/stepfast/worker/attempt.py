@@ -17,7 +17,7 @@ from ..engine import endings
 from ..engine.dag import SKIP
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
-from ..engine.failure import decode_error, encode_error, ending_record, explain
+from ..engine.failure import decode_error, encode_error, ending_record, explain, type_name
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
@@ -47,6 +47,7 @@ class Attempts:
         divergence: Divergence,
     ) -> None:
         self._settings, self._payloads, self._logger = kit.settings, kit.payloads, kit.logger
+        self._observers = kit.observers
         self._leaving = leaving
         self._errands = errands
         self._graphs = graphs
@@ -56,6 +57,8 @@ class Attempts:
     async def drive(self, execution: Execution) -> None:
         """The whole of an attempt; what a task does that is made for it."""
         current_execution.set(execution)
+        if self._observers is not None:
+            self._observers.takes(execution)
         try:
             try:
                 result = await self._perform(execution)
@@ -165,6 +168,7 @@ class Attempts:
     async def retry(self, execution: Execution, error: Exception, reason: str) -> None:
         """An attempt has failed: another one, if that can help; unless the run is to be cancelled anyhow."""
         explain(error)
+        execution.error_type = type_name(error)
         claimed, options = execution.claimed, execution.workflow.options
         if execution.asked == status.ASK_CANCEL and not claimed.undoing:
             self._leaving.note_attempt(execution, encode_error(error, self._payloads))
@@ -184,6 +188,7 @@ class Attempts:
 
     async def fail(self, execution: Execution, error: Exception, reason: str) -> None:
         """There is no further attempt."""
+        execution.error_type = type_name(error)
         text = encode_error(error, self._payloads)
         self._leaving.note_attempt(execution, text)
         tell_end(execution, error, reason)

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane
 from .kit import Kit
 
@@ -179,6 +180,9 @@ class Claimer:
 
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await self._kit.ask(ask, "claim", lambda: self.stopped)
+        if (observers := self._kit.observers) is not None and observers.claim_answered:
+            took = self._kit.clock.now() - self.asked_at
+            observers.tell(observers.claim_answered, ClaimAnswered(took, len(runs)))
         if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:

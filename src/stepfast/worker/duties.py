@@ -174,6 +174,8 @@ class Duties:
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
         """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
+        if self._kit.observers is not None:
+            self._kit.observers.starts(run for entry in entries for run in entry.starts)
         ready, later = started_lanes(run for entry in entries for run in entry.starts)
         if ready or answer.lanes:
             self._switchboard.ready(ready | answer.lanes)

@@ -22,6 +22,7 @@ class WorkerHost(Recorder):
         self.loop = asyncio.get_running_loop()
         self.loop_thread = threading.get_ident()
         self.errands = errands
+        self.observers = kit.observers
         self._journal = journal
         self._steps = kit.clock.pool("step")
         # Not methods, so that what is called at each step is called without another call around it.

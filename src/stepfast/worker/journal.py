@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
+from ..model.events import JournalFlushed
 from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..model.tally import Believer
 from .doubts import Doubts
@@ -172,6 +173,7 @@ class Journal:
         items = self._sort(items, batch)
         if not items:
             return
+        began = self._kit.clock.now()
         try:
             answer = await self._write(worker, batch)
         except DatabaseRefused as error:
@@ -180,6 +182,9 @@ class Journal:
         except BaseException:
             self._waiting = items + self._waiting
             raise
+        if (observers := self._kit.observers) is not None and observers.flushed:
+            took = self._kit.clock.now() - began
+            observers.tell(observers.flushed, JournalFlushed(took, len(items), len(answer.lost)))
         await self._deliver(items, batch, answer)
 
     def _sort(self, items: list[Item], batch: Batch) -> list[Item]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..engine.observing import Observers
 from ..model.payload import Payloads
 from ..settings import Settings
 from ..store import Store
@@ -28,6 +29,8 @@ class Kit:
     logger: logging.Logger
     me: Identity
     clock: Clockwork
+    observers: Observers | None = None
+    """Who is told what happens to runs, if anybody is."""
 
     def ask(
         self,

@@ -23,6 +23,7 @@ class Slots:
         self._concurrency = kit.settings.concurrency
         self._max_losses = kit.settings.max_losses
         self._threads = threads
+        self._observers = kit.observers
         self._freed = freed
         """Told when there is room for more."""
         self.running: dict[str, Execution] = {}
@@ -101,6 +102,8 @@ class Slots:
         if execution.timer is not None:
             execution.timer.cancel()
             execution.timer = None
+        if self._observers is not None:
+            self._observers.forgets(execution)
         if not self.running:
             self.idle.set()
         self._freed()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
+from ..model.events import RunsSwept
 from ..model.records import Lane, Tick
 from .claimer import Claimer
 from .kit import Kit
@@ -126,6 +127,7 @@ class Sweeper:
             if done.ended:
                 self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
                 self._port.ended()
+                self._tell(RunsSwept(expired=len(done.ended)))
             if done.asked:
                 self._port.steps_asked()
             moved += done.moved
@@ -185,9 +187,17 @@ class Sweeper:
             if done.asked:
                 self._port.steps_asked()
             if done.moved:
+                self._tell(
+                    RunsSwept(recovered=done.moved - len(done.dead_letters), dead_letters=len(done.dead_letters))
+                )
                 self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
             if done.moved < _BATCH:
                 return
+
+    def _tell(self, swept: RunsSwept) -> None:
+        observers = self._kit.observers
+        if observers is not None:
+            observers.tell(observers.swept, swept)
 
     async def _pause(self, tick: Tick) -> None:
         """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper is due sooner, or

@@ -1,0 +1,298 @@
+"""Observers: whoever wants to know what happens to runs is told here, and cannot hurt them.
+
+The engine and the worker hold one ``Observers``, or None if nobody wants to know: then nothing is made and nothing
+called. Metrics hang on this seam.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import ConfigurationError, LeaseLost
+from ..model import status
+from ..model.events import (
+    ABANDONED,
+    ClaimAnswered,
+    JournalFlushed,
+    RunClaimed,
+    RunEnded,
+    RunLost,
+    RunReleased,
+    RunsSwept,
+    RunStarted,
+    SignalSent,
+    StepCalled,
+    StepEnded,
+    StepRefused,
+)
+from ..model.ids import made_at
+from ..model.records import NewRun, Transition
+from .clock import Clock
+from .failure import type_name
+
+if TYPE_CHECKING:
+    from .execution import Execution
+    from .step_call import StepCall
+
+E = TypeVar("E")
+Listeners = tuple[Callable[[E], None], ...]
+
+_SAY_AGAIN = 60.0
+"""Seconds between two words in the log about the errors of one observer."""
+
+
+class Observer:
+    """The base of all observers: it wants to know nothing. Override what you want to hear of.
+
+    All methods are called in an event loop of the application, in the midst of its work: be quick, wait for nothing.
+    An application that is used in several threads calls from each of them. An error is logged, and changes nothing.
+    """
+
+    def started(self, event: RunStarted) -> None:
+        """A run was started in this process: by ``app.start``, or as a child."""
+
+    def claimed(self, event: RunClaimed) -> None:
+        """A worker of this process took a run. ``suspended``, ``ended`` or ``lost`` follows, once."""
+
+    def step_called(self, event: StepCalled) -> None:
+        """The function of a step is about to be called."""
+
+    def step_ended(self, event: StepEnded) -> None:
+        """That call has come to its end."""
+
+    def step_refused(self, event: StepRefused) -> None:
+        """A result could not be recorded: the try has failed after all."""
+
+    def suspended(self, event: RunReleased) -> None:
+        """A run gave its slot back, and will come again."""
+
+    def ended(self, event: RunEnded) -> None:
+        """A run has come to its end."""
+
+    def lost(self, event: RunLost) -> None:
+        """A run that was claimed here is not this worker's any more."""
+
+    def signalled(self, event: SignalSent) -> None:
+        """A signal was sent."""
+
+    def claim_answered(self, event: ClaimAnswered) -> None:
+        """A worker asked for runs, and was answered."""
+
+    def flushed(self, event: JournalFlushed) -> None:
+        """A worker's journal was written."""
+
+    def swept(self, event: RunsSwept) -> None:
+        """A worker cleared up behind others."""
+
+
+HOOKS = tuple(name for name, value in vars(Observer).items() if inspect.isfunction(value))
+
+
+def check_observer(observer: object) -> Observer:
+    """Refuse what could not be told anything."""
+    if not isinstance(observer, Observer):
+        what = f"the class {observer.__name__}" if isinstance(observer, type) else type(observer).__name__
+        raise ConfigurationError(
+            f"observers= takes objects of classes derived from stepfast.telemetry.Observer, not {what}"
+        )
+    for hook in HOOKS:
+        if inspect.iscoroutinefunction(getattr(observer, hook)):
+            raise ConfigurationError(
+                f"{type(observer).__name__}.{hook} is an async def; nobody would await it. Make it a plain def that "
+                "hands what takes time to a task or a thread"
+            )
+    return observer
+
+
+def observers_of(given: Sequence[Observer], logger: logging.Logger) -> Observers | None:
+    """Those to be told; None if there are none, so that whoever tells has one thing to look at."""
+    return Observers(given, logger) if given else None
+
+
+class Observers:
+    """All observers of an application. Each attribute named after a hook holds those who want to hear of it."""
+
+    def __init__(self, given: Sequence[Observer], logger: logging.Logger) -> None:
+        self._logger = logger
+        self._failed: dict[str, tuple[float, int]] = {}
+        """Of observers that raised: until when nothing is said of them, and how often they did meanwhile."""
+        self.started: Listeners[RunStarted] = _listeners(given, "started")
+        self.claimed: Listeners[RunClaimed] = _listeners(given, "claimed")
+        self.step_called: Listeners[StepCalled] = _listeners(given, "step_called")
+        self.step_ended: Listeners[StepEnded] = _listeners(given, "step_ended")
+        self.step_refused: Listeners[StepRefused] = _listeners(given, "step_refused")
+        self.suspended: Listeners[RunReleased] = _listeners(given, "suspended")
+        self.ended: Listeners[RunEnded] = _listeners(given, "ended")
+        self.lost: Listeners[RunLost] = _listeners(given, "lost")
+        self.signalled: Listeners[SignalSent] = _listeners(given, "signalled")
+        self.claim_answered: Listeners[ClaimAnswered] = _listeners(given, "claim_answered")
+        self.flushed: Listeners[JournalFlushed] = _listeners(given, "flushed")
+        self.swept: Listeners[RunsSwept] = _listeners(given, "swept")
+
+    def tell(self, listeners: Listeners[E], event: E) -> None:
+        """Tell each of them. What one raises is its own affair."""
+        for listener in listeners:
+            try:
+                listener(event)
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # ends here: nothing is awaited, so nobody is cancelled in there
+                self._complain(listener, error)
+
+    def _complain(self, listener: Callable[[Any], None], error: BaseException) -> None:
+        """Say it once, and then at most once a minute: an observer that is broken raises at every step."""
+        name = getattr(listener, "__qualname__", repr(listener))
+        now = Clock.now()
+        silent_until, times = self._failed.get(name, (0.0, 0))
+        if now < silent_until:
+            self._failed[name] = (silent_until, times + 1)
+            return
+        self._failed[name] = (now + _SAY_AGAIN, 0)
+        more = f" ({times} more times in the last minute)" if times else ""
+        self._logger.error("observer %s raised %s%s; the run goes on", name, type_name(error), more, exc_info=error)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    async def call(self, step: StepCall[Any]) -> Any:
+        """Call the function of a step, and tell of it before and after."""
+        if self.step_called:
+            self.tell(self.step_called, StepCalled(*_of_step(step)))
+        began = step.execution.clock.now()
+        try:
+            result = await step._call()
+        except BaseException as error:
+            self._step_ended(step, began, _outcome(step.execution, error), error)
+            raise
+        self._step_ended(step, began, status.COMPLETED, None)
+        return result
+
+    def _step_ended(self, step: StepCall[Any], began: float, outcome: str, error: BaseException | None) -> None:
+        if self.step_ended:
+            seconds = step.execution.clock.now() - began
+            failure = type_name(error) if error is not None and outcome == status.FAILED else None
+            self.tell(self.step_ended, StepEnded(*_of_step(step), seconds, outcome, failure))
+
+    def refused(self, step: StepCall[Any], number: int, error: BaseException) -> None:
+        """What a function returned could not be recorded."""
+        if self.step_refused:
+            execution = step.execution
+            workflow = _workflow(execution)
+            event = StepRefused(execution.run_id, execution.claim, workflow, step.name, number, type_name(error))
+            self.tell(self.step_refused, event)
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def starts(self, runs: Iterable[NewRun], ids: Iterable[str] | None = None, joined: bool = False) -> None:
+        """Runs were started, under these ids; those with the id of another found their key taken. Steps of dags go
+        with their run."""
+        if not self.started:
+            return
+        for run, run_id in zip(runs, ids, strict=True) if ids is not None else ((run, run.id) for run in runs):
+            if run.id == run_id and run.dag_step is None:
+                parent = None if run.parent is None else run.parent.run_id
+                shape = run.shape
+                event = RunStarted(run.id, shape.workflow, shape.queue, parent, run.origin, joined)
+                self.tell(self.started, event)
+
+    def takes(self, execution: Execution) -> None:
+        """A run was claimed, and is about to be executed."""
+        if self.claimed:
+            claimed = execution.claimed
+            event = RunClaimed(
+                *_of_run(execution), max(0.0, claimed.now_ms - claimed.place / 1000) / 1000, claimed.parent_id,
+                claimed.dag_id, claimed.dag_step, claimed.undoing,
+            )  # fmt: skip
+            self.tell(self.claimed, event)
+
+    def leaves(self, execution: Execution, move: Transition) -> None:
+        """A run is about to leave its worker: tell of it when that is committed."""
+        assert execution.parting is not None
+        execution.parting.add_done_callback(lambda receipt: self._left(execution, move, receipt))
+
+    def _left(self, execution: Execution, move: Transition, receipt: asyncio.Future[int]) -> None:
+        error = receipt.exception()
+        if error is not None:
+            if isinstance(error, LeaseLost):
+                self.loses(execution)
+            return  # refused by the database: another entry comes in its place
+        if execution.left_told:
+            return
+        execution.left_told = True
+        if move.successor is not None:
+            self.starts([move.successor])
+        if move.status in status.TERMINAL:
+            self._ended(execution, move, receipt.result())
+        elif self.suspended:
+            event = RunReleased(
+                *_of_run(execution), _busy(execution), _replayed(execution), move.status, move.waiting_for,
+                execution.error_type, execution.claimed.dag_step,
+            )  # fmt: skip
+            self.tell(self.suspended, event)
+
+    def _ended(self, execution: Execution, move: Transition, now: int) -> None:
+        if self.ended:
+            since = made_at(execution.run_id) or execution.claimed.started_at
+            event = RunEnded(
+                *_of_run(execution), _busy(execution), _replayed(execution), max(0, now - since) / 1000, move.status,
+                move.reason, execution.error_type, execution.claimed.dag_step,
+            )  # fmt: skip
+            self.tell(self.ended, event)
+
+    def forgets(self, execution: Execution) -> None:
+        """A run has left the slots: if nothing in the journal says how, it was lost."""
+        parting = execution.parting
+        if parting is None or (parting.done() and parting.exception() is not None):
+            self.loses(execution)
+
+    def loses(self, execution: Execution) -> None:
+        """A run is not this worker's any more."""
+        if not execution.left_told:
+            execution.left_told = True
+            if self.lost:
+                event = RunLost(*_of_run(execution), _busy(execution), execution.claimed.dag_step)
+                self.tell(self.lost, event)
+
+
+def _listeners(given: Sequence[Observer], hook: str) -> Listeners[Any]:
+    """Those who want to hear of it: who leaves the method of the base alone costs nothing."""
+    methods = [getattr(observer, hook) for observer in given]
+    nothing = getattr(Observer, hook)
+    return tuple(method for method in methods if getattr(method, "__func__", method) is not nothing)
+
+
+def _outcome(execution: Execution, error: BaseException) -> str:
+    """What the end of a call by an error means."""
+    if execution.closed is not None or not isinstance(error, (Exception, asyncio.CancelledError)):
+        return ABANDONED
+    return status.FAILED if isinstance(error, Exception) else status.CANCELLED
+
+
+def _of_step(step: StepCall[Any]) -> tuple[str, int, str, str, str, str, int, int, int]:
+    execution = step.execution
+    return (
+        execution.run_id, execution.claim, _workflow(execution), step.name, step.kind, step.branch, step.position,
+        step._calls, execution.claimed.attempt,
+    )  # fmt: skip
+
+
+def _of_run(execution: Execution) -> tuple[str, int, str, str, str, int]:
+    claimed, kind = execution.claimed, execution.workflow.kind
+    return execution.run_id, execution.claim, _workflow(execution), claimed.queue, kind, claimed.attempt
+
+
+def _workflow(execution: Execution) -> str:
+    """The name under which people know it: a step of a dag goes by the dag's."""
+    name, dag_step = execution.workflow.name, execution.claimed.dag_step
+    return name if dag_step is None else name.removesuffix(f"/{dag_step}")
+
+
+def _busy(execution: Execution) -> float:
+    return execution.clock.now() - execution.began
+
+
+def _replayed(execution: Execution) -> int:
+    return len(execution.history.records) - len(execution.history.untaken)

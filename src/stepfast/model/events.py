@@ -1,0 +1,189 @@
+"""What observers are told: small values with names, ids and durations. Never a payload, a key, a tag or a message.
+
+Times are seconds. ``workflow`` is the name of the workflow; of a dag's step it is the name of the dag, and ``dag_step``
+that of the step. Fields may be added; an observer reads those that it knows.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+# How a try of a step can end, beside the words for where a step stands.
+ABANDONED = "abandoned"
+"""Of a try: its run left the worker meanwhile. It was lost, cancelled, or its time was up."""
+
+
+class RunStarted(Struct, frozen=True, gc=False):
+    """A run was started here. A start that found its key taken has started nothing, and is not told."""
+
+    run_id: str
+    workflow: str
+    queue: str
+    parent_id: str | None = None
+    """The run whose child it is."""
+    origin_id: str | None = None
+    """The run that it continues or repeats."""
+    joined: bool = False
+    """Whether it was started in a transaction of the caller's, which may still be rolled back."""
+
+
+class RunClaimed(Struct, frozen=True, gc=False):
+    """A worker took a run. Told in the task that executes it, before its code."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    queue: str
+    kind: str
+    """``task``, ``workflow``, ``dag`` or ``dag_step``."""
+    attempt: int
+    ready_for: float
+    """For how long it was ready before it was claimed."""
+    parent_id: str | None = None
+    dag_id: str | None = None
+    dag_step: str | None = None
+    undoing: bool = False
+    """Whether it was claimed to undo what it did."""
+
+
+class StepCalled(Struct, frozen=True, gc=False):
+    """The function of a step is about to be called. A step that is replayed is not called, and not told.
+
+    Told in the task that calls the function: what an observer puts into context variables is seen by the function.
+    """
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    kind: str
+    """``step``, ``transaction``, ``undo`` or ``wait_until``."""
+    branch: str
+    position: int
+    number: int
+    """Which try of the step this is, from 1."""
+    attempt: int
+    """The attempt of the run that it is made in."""
+
+
+class StepEnded(Struct, frozen=True, gc=False):
+    """That call has come to its end. Told once for each ``StepCalled``, in the same task."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    kind: str
+    branch: str
+    position: int
+    number: int
+    attempt: int
+    seconds: float
+    """How long the function took, without the commit of its record."""
+    outcome: str
+    """``completed``; ``failed``; ``cancelled``, by the workflow's own timeout; or ``abandoned``."""
+    error_type: str | None = None
+    """Of a failed one: the class of the error."""
+
+
+class StepRefused(Struct, frozen=True, gc=False):
+    """A function returned, but what it returned could not be recorded: the try has failed after all."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    number: int
+    error_type: str
+
+
+class RunReleased(Struct, frozen=True, gc=False):
+    """A run gave its slot back and will come again: it waits, is to be tried again, is held, or its worker stops."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    queue: str
+    kind: str
+    attempt: int
+    busy: float
+    """For how long the worker had it."""
+    replayed: int
+    """How many calls were answered from records."""
+    status: str
+    """``waiting``, ``queued``, ``paused`` or ``compensating``."""
+    waiting_for: str | None = None
+    error_type: str | None = None
+    """Of an attempt that failed: the class of the error."""
+    dag_step: str | None = None
+
+
+class RunEnded(Struct, frozen=True, gc=False):
+    """A run has come to its end at a worker, and that is committed."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    queue: str
+    kind: str
+    attempt: int
+    busy: float
+    """For how long the worker had it, this last time."""
+    replayed: int
+    lasted: float
+    """From its start to its end, waits included."""
+    status: str
+    """``completed``, ``failed``, ``cancelled``, ``compensated``; of a dag's step also ``skipped``."""
+    reason: str | None = None
+    error_type: str | None = None
+    dag_step: str | None = None
+
+
+class RunLost(Struct, frozen=True, gc=False):
+    """A worker lost a run that it had claimed: its lease was over, or another has the run."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    queue: str
+    kind: str
+    attempt: int
+    busy: float
+    dag_step: str | None = None
+
+
+class SignalSent(Struct, frozen=True, gc=False):
+    """A signal was sent to a run from here."""
+
+    run_id: str
+    name: str
+    joined: bool = False
+    """Whether it was sent in a transaction of the caller's."""
+
+
+class ClaimAnswered(Struct, frozen=True, gc=False):
+    """A worker asked for runs, and was answered."""
+
+    seconds: float
+    runs: int
+    """How many it was given."""
+
+
+class JournalFlushed(Struct, frozen=True, gc=False):
+    """A worker's journal was written: one transaction for all that had gathered."""
+
+    seconds: float
+    records: int
+    refused: int
+    """Of how many runs nothing was written, because they are not this worker's any more."""
+
+
+class RunsSwept(Struct, frozen=True, gc=False):
+    """A worker cleared up behind others."""
+
+    recovered: int = 0
+    """Runs of dead workers that it gave back."""
+    dead_letters: int = 0
+    """Runs that too many workers have died with."""
+    expired: int = 0
+    """Runs that expired in their queue, or passed their deadline there."""

@@ -1,0 +1,398 @@
+"""Observers: told of what really happens, once, without payloads; and unable to hurt a run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stepfast import Backoff, ConfigurationError, Context, Settings, Stepfast, SyncContext
+from stepfast.telemetry import Observer, StepCalled
+from tests.support.engine import Gate
+from tests.telemetry.conftest import Diary, MakeApp
+
+AT_ONCE = Backoff(base=0, jitter=False)
+
+
+async def one() -> int:
+    return 1
+
+
+async def fail() -> None:
+    raise ValueError("always")
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_is_told_from_its_start_to_its_end(app: Stepfast, diary: Diary) -> None:
+    @app.workflow(queue="fast")
+    async def order(ctx: Context) -> int:
+        return await ctx.step("first", one)
+
+    run = await app.start(order)
+    await app.drain()
+    assert diary.hooks() == ["started", "claimed", "step_called", "step_ended", "ended"]
+    (started,), (claimed,), (ended,) = diary.of("started"), diary.of("claimed"), diary.of("ended")
+    assert (started.run_id, started.workflow, started.queue, started.joined) == (run.id, "order", "fast", False)
+    assert (claimed.run_id, claimed.kind, claimed.attempt, claimed.claim) == (run.id, "workflow", 1, 1)
+    assert 0 <= claimed.ready_for < 60
+    assert (ended.status, ended.reason, ended.error_type, ended.replayed) == ("completed", None, None, 0)
+    assert 0 <= ended.busy < 60 and 0 <= ended.lasted < 60
+    (step,) = diary.of("step_ended")
+    assert (step.step, step.kind, step.number, step.outcome, step.error_type) == ("first", "step", 1, "completed", None)
+    assert (step.workflow, step.position, step.branch, step.attempt) == ("order", 0, "", 1)
+
+
+async def test_the_worker_tells_of_its_claims_and_flushes(app: Stepfast, diary: Diary) -> None:
+    @app.task
+    async def job() -> None: ...
+
+    await app.start_many(job, [None] * 3)
+    await app.drain()
+    assert sum(claim.runs for claim in diary.of("claim_answered")) == 3
+    assert sum(flush.records for flush in diary.of("flushed")) == 3
+    assert all(flush.refused == 0 and flush.seconds >= 0 for flush in diary.of("flushed"))
+
+
+async def test_a_replay_tells_nothing_of_its_steps(make_app: MakeApp, diary: Diary) -> None:
+    """The step is called before the wait; after it, its record answers."""
+    app = make_app(observers=[diary], settings=Settings(moment=0))
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        first = await ctx.step(one)
+        await ctx.sleep(0.05)
+        return first + await ctx.step(one)
+
+    await app.start(order)
+    await app.drain()
+    assert diary.hooks("started") == [
+        "claimed", "step_called", "step_ended", "suspended",
+        "claimed", "step_called", "step_ended", "ended",
+    ]  # fmt: skip
+    (released,), (ended,) = diary.of("suspended"), diary.of("ended")
+    assert (released.status, released.waiting_for, released.replayed) == ("waiting", "time", 0)
+    assert ended.replayed == 2
+    assert [called.position for called in diary.of("step_called")] == [0, 2]
+
+
+async def test_each_try_is_told_with_its_number_and_error(app: Stepfast, diary: Diary) -> None:
+    @app.workflow(max_attempts=2, backoff=AT_ONCE)
+    async def order(ctx: Context) -> None:
+        await ctx.options(retries=1, backoff=AT_ONCE).step(fail)
+
+    await app.start(order)
+    await app.drain()
+    tries = [(e.attempt, e.number, e.outcome, e.error_type) for e in diary.of("step_ended")]
+    assert tries == [(attempt, number, "failed", "ValueError") for attempt in (1, 2) for number in (1, 2)]
+    (between,), (ended,) = diary.of("suspended"), diary.of("ended")
+    assert (between.status, between.error_type) == ("queued", "StepFailed")
+    assert (ended.status, ended.reason, ended.error_type, ended.attempt) == ("failed", "code", "StepFailed", 2)
+
+
+async def test_a_result_that_cannot_be_recorded_is_told_as_refused(app: Stepfast, diary: Diary) -> None:
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("odd", lambda: object())
+
+    await app.start(order)
+    await app.drain()
+    assert [e.outcome for e in diary.of("step_ended")] == ["completed"]
+    assert [(e.step, e.number, e.error_type) for e in diary.of("step_refused")] == [("odd", 1, "PayloadError")]
+
+
+async def test_a_step_given_up_by_the_code_is_cancelled(app: Stepfast, diary: Diary) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await ctx.step(asyncio.Event().wait)
+        except TimeoutError:
+            return "gave up"
+        return "never"
+
+    await app.start(order)
+    await app.drain()
+    assert [e.outcome for e in diary.of("step_ended")] == ["cancelled"]
+    assert [e.status for e in diary.of("ended")] == ["completed"]
+
+
+async def test_kinds_of_steps_are_told(app: Stepfast, diary: Diary) -> None:
+    looks = iter([False, True])
+
+    async def seen() -> bool:
+        return next(looks)
+
+    async def undo(output: int) -> None: ...
+
+    def write(connection: Any) -> int:
+        return 1
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=undo).step(one)
+        await ctx.transaction(write)
+        await ctx.wait_until(seen, every=0.01)
+        await ctx.step(fail)
+
+    await app.start(order)
+    await app.drain()
+    kinds = [(e.kind, e.step) for e in diary.of("step_ended")]
+    assert kinds == [
+        ("step", "one"), ("transaction", "write"), ("wait_until", "seen"), ("wait_until", "seen"), ("step", "fail"),
+        ("undo", "undo"),
+    ]  # fmt: skip
+    assert [e.status for e in diary.of("suspended")] == ["compensating"]
+    assert [e.undoing for e in diary.of("claimed")] == [False, True]
+    assert [e.status for e in diary.of("ended")] == ["compensated"]
+
+
+async def test_steps_of_a_dag_go_by_its_name(app: Stepfast, diary: Diary) -> None:
+    graph = app.dag("fulfil")
+
+    @graph.step
+    async def pick(ctx: Any) -> int:
+        return 1
+
+    run = await app.start(graph)
+    await app.drain()
+    ends = [(e.workflow, e.kind, e.dag_step, e.status) for e in diary.of("ended")]
+    assert ends == [("fulfil", "dag_step", "pick", "completed"), ("fulfil", "dag", None, "completed")]
+    assert [e.run_id for e in diary.of("started")] == [run.id]
+    assert [e.dag_id for e in diary.of("claimed")] == [run.id, None]
+
+
+async def test_children_and_continued_runs_are_told_as_started(app: Stepfast, diary: Diary) -> None:
+    @app.task
+    async def small(number: int) -> int:
+        return number
+
+    @app.workflow
+    async def large(ctx: Context, number: int) -> int:
+        await ctx.call(small, number)
+        if number < 2:
+            await ctx.continue_as(number + 1)
+        return number
+
+    run = await app.start(large, 1)
+    await app.drain()
+    assert await run.result() == 2
+    starts = [(e.workflow, e.parent_id is not None, e.origin_id) for e in diary.of("started")]
+    assert starts == [("large", False, None), ("small", True, None), ("large", False, run.id), ("small", True, None)]
+    assert [e.reason for e in diary.of("ended") if e.workflow == "large"] == ["continued", None]
+
+
+async def test_a_key_that_is_taken_starts_nothing(app: Stepfast, diary: Diary) -> None:
+    @app.task
+    async def job() -> None: ...
+
+    first = await app.start(job, key="k")
+    again = await app.start(job, key="k")
+    await app.start_many(job, [None, None], keys=["k", "other"])
+    assert first.id == again.id
+    assert len(diary.of("started")) == 2
+
+
+async def test_signals_are_told(app: Stepfast, diary: Diary) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> bool:
+        return await ctx.wait_signal("approved", type=bool)
+
+    run = await app.start(order)
+    await run.signal("approved", True)
+    await app.drain()
+    assert [(e.run_id, e.name, e.joined) for e in diary.of("signalled")] == [(run.id, "approved", False)]
+    assert await run.status() == "completed"
+
+
+async def test_a_lost_run_is_told_once_and_its_step_is_abandoned(app: Stepfast, diary: Diary) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+
+    await app.start(order)
+    async with app.worker() as worker:
+        await gate.reached()
+        worker.duties.executor.lose_all()
+        await worker.duties.executor.idle.wait()
+        await asyncio.sleep(0)
+        assert sorted(diary.hooks("started")) == ["claimed", "lost", "step_called", "step_ended"]
+        assert [e.outcome for e in diary.of("step_ended")] == ["abandoned"]
+        gate.open()
+
+
+async def test_a_stop_gives_runs_back_and_that_is_told(app: Stepfast, diary: Diary) -> None:
+    gate = Gate()
+
+    @app.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step(gate.passing)
+
+    await app.start(order)
+    async with app.worker(grace=0):
+        await gate.reached()
+    assert [e.status for e in diary.of("suspended")] == ["queued"]
+    assert not diary.of("lost")
+
+
+async def test_a_start_in_a_callers_transaction_says_so(tmp_path: Any, diary: Diary) -> None:
+    import sqlite3
+
+    path = tmp_path / "own.db"
+    async with Stepfast(f"sqlite:///{path}", observers=[diary]) as app:
+
+        @app.task
+        async def job() -> None: ...
+
+        with sqlite3.connect(path) as connection:
+            await app.start(job, connection=connection)
+        connection.close()
+    assert [e.joined for e in diary.of("started")] == [True]
+
+
+# -- what is not told --------------------------------------------------------------------------------------------------
+
+
+async def test_payloads_keys_tags_and_messages_are_never_told(app: Stepfast, diary: Diary) -> None:
+    secret = "s3cr3t"
+
+    async def leak(text: str) -> str:
+        raise ValueError(text)
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context, text: str) -> str:
+        await ctx.wait_signal("go")
+        await ctx.set("value", text)
+        await ctx.step("tell", lambda: text)
+        await ctx.step(leak, text)
+        return text
+
+    run = await app.start(order, secret, key=secret, tags=[secret])
+    await run.signal("go", secret)
+    await app.drain()
+    assert await run.status() == "failed"
+    assert len(diary.pages) > 8
+    assert secret not in repr(diary.pages)
+
+
+async def test_what_is_not_overridden_is_not_called(make_app: MakeApp) -> None:
+    heard: list[str] = []
+
+    class OnlyEnds(Observer):
+        def ended(self, event: Any) -> None:
+            heard.append(event.status)
+
+    app = make_app(observers=[OnlyEnds()])
+
+    @app.task
+    async def job() -> None: ...
+
+    await app.start(job)
+    await app.drain()
+    assert heard == ["completed"]
+    connected = await app._connect()
+    assert connected.observers is not None
+    assert not connected.observers.started and len(connected.observers.ended) == 1
+
+
+async def test_without_observers_nobody_is_there_to_be_told(make_app: MakeApp) -> None:
+    app = make_app()
+    assert (await app._connect()).observers is None
+
+
+# -- what an observer can do -------------------------------------------------------------------------------------------
+
+
+async def test_what_an_observer_puts_into_a_context_variable_is_seen_by_the_step(make_app: MakeApp) -> None:
+    span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
+
+    class Tracing(Observer):
+        def step_called(self, event: StepCalled) -> None:
+            span.set(f"{event.step} {event.number}")
+
+    async def asynchronous() -> str:
+        return span.get()
+
+    def blocking() -> str:
+        return span.get()
+
+    app = make_app(observers=[Tracing()])
+
+    @app.workflow
+    async def order(ctx: Context) -> list[str]:
+        bounded = await ctx.options(timeout=5).step("bounded", asynchronous)
+        return [await ctx.step(asynchronous), await ctx.step(blocking), bounded]
+
+    @app.workflow
+    def plain(ctx: SyncContext) -> str:
+        return ctx.step(blocking)
+
+    runs = [await app.start(order), await app.start(plain)]
+    await app.drain()
+    assert await runs[0].result() == ["asynchronous 1", "blocking 1", "bounded 1"]
+    assert await runs[1].result() == "blocking 1"
+
+
+async def test_an_observer_that_raises_hurts_nobody_and_is_logged_once(
+    make_app: MakeApp, diary: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Observer):
+        def step_called(self, event: Any) -> None:
+            raise ValueError("observer")
+
+        def step_ended(self, event: Any) -> None:
+            raise SystemExit(3)
+
+        def ended(self, event: Any) -> None:
+            raise asyncio.CancelledError
+
+    app = make_app(observers=[Broken(), diary])
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        return sum([await ctx.step(one) for _ in range(20)])
+
+    run = await app.start(order)
+    with caplog.at_level(logging.ERROR, "stepfast"):
+        await app.drain()
+    assert await run.result() == 20
+    assert len(diary.of("step_ended")) == 20 and len(diary.of("ended")) == 1
+    said = [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
+    assert len(said) == 3
+    assert "Broken.step_called raised ValueError; the run goes on" in said[0]
+
+
+async def test_a_run_that_was_put_off_is_ready_when_it_is_due(app: Stepfast, diary: Diary) -> None:
+    @app.task
+    async def job() -> None: ...
+
+    await app.start(job, delay=timedelta(seconds=0.3))
+    await app.drain()
+    (claimed,), (ended,) = diary.of("claimed"), diary.of("ended")
+    assert claimed.ready_for < ended.lasted
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_observer_is_refused_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"derived from stepfast\.telemetry\.Observer, not object"):
+        Stepfast("sqlite://", observers=[object()])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="not the class Observer"):
+        Stepfast("sqlite://", observers=[Observer])  # type: ignore[list-item]
+
+
+def test_an_async_hook_is_refused_because_nobody_would_await_it() -> None:
+    class Slow(Observer):
+        async def ended(self, event: Any) -> None:  # type: ignore[override]
+            await asyncio.sleep(1)
+
+    with pytest.raises(ConfigurationError, match=r"Slow\.ended is an async def"):
+        Stepfast("sqlite://", observers=[Slow()])
