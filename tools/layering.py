@@ -42,6 +42,7 @@ ROOM = {
     "connected": "app",
     "connecting": "app",
     "planning": "app",
+    "queues": "app",
     "checking": "app",
     "registering": "app",
     "reports": "app",

@@ -48,6 +48,7 @@ from .errors import (
 )
 from .model.backoff import Backoff
 from .model.payload import Codec
+from .queues import QueueInfo
 from .reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .run import Run
 from .settings import Settings
@@ -85,6 +86,7 @@ __all__ = [
     "NonDeterminismError",
     "NonRetryableError",
     "PayloadError",
+    "QueueInfo",
     "RecordedError",
     "Released",
     "RetryLater",

@@ -27,6 +27,7 @@ from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
+from .queues import QueueVerbs
 from .registering import Registry, TaskDecorator, WorkflowDecorator
 from .reports import RunInfo, listed_info
 from .run import Run
@@ -46,7 +47,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
-class Stepfast:
+class Stepfast(QueueVerbs):
     """An application: workflows, and the database their runs live in.
 
     ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from

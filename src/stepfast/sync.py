@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from .engine.options import StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
+from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
 
@@ -77,6 +78,18 @@ class SyncApp:
     def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
         """A page of runs; the filters are those of ``app.runs``."""
         return self.call(self._app.runs(**filters))
+
+    def queues(self) -> list[QueueInfo]:
+        """Every queue as it stands."""
+        return self.call(self._app.queues())
+
+    def pause_queue(self, name: str) -> None:
+        """Hold a queue: no run of it is claimed from now on."""
+        self.call(self._app.pause_queue(name))
+
+    def resume_queue(self, name: str) -> None:
+        """Let a paused queue go on."""
+        self.call(self._app.resume_queue(name))
 
     def migrate(self) -> list[str]:
         """Make or update the tables."""

@@ -16,16 +16,34 @@ COMMAND: Any = typer.main.get_command(cli)
 
 
 def options(command: Any) -> set[str]:
-    return {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
+    """Those of the verb, or of all verbs in a group."""
+    own = {name for parameter in command.params for name in parameter.opts if name.startswith("-")}
+    return own.union(*map(options, getattr(command, "commands", {}).values()))
 
 
-@pytest.mark.parametrize("verb", COMMAND.commands)
+def names(command: Any, before: str = "") -> list[str]:
+    """Every verb; those of a group by both words."""
+    return [
+        name
+        for word, verb in command.commands.items()
+        for name in (names(verb, f"{word} ") if hasattr(verb, "commands") else [before + word])
+    ]
+
+
+def verb_of(name: str) -> Any:
+    found = COMMAND
+    for word in name.split():
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("verb", names(COMMAND))
 def test_every_verb_and_option_is_documented(verb: str) -> None:
     assert f"**`{verb}" in PAGE
-    missing = [name for name in options(COMMAND.commands[verb]) if not re.search(rf"`{name}[` ]", PAGE)]
+    missing = [name for name in options(verb_of(verb)) if not re.search(rf"`{name}[` ]", PAGE)]
     assert not missing
 
 
 def test_every_documented_option_exists() -> None:
-    known = options(COMMAND).union(*map(options, COMMAND.commands.values())) | {"--help"}
+    known = options(COMMAND) | {"--help"}
     assert set(re.findall(r"`(--[a-z-]+)", PAGE)) <= known

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from . import queues as of_queues
 from .asking import cancel, pause, resume, signal
 from .checking import check
 from .exits import EXPLAINED
@@ -50,7 +51,13 @@ add_verb(cli, retry)
 add_verb(cli, check, without={"app"})
 add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)
+add_verb(cli, of_queues.queues)
 add_verb(cli, doctor)
+
+queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, or let it go on.")
+add_verb(queue, of_queues.pause)
+add_verb(queue, of_queues.resume)
+cli.add_typer(queue)
 
 
 def _version(wanted: bool) -> None:

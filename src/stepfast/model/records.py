@@ -467,3 +467,9 @@ class Tick(Struct):
     lanes: list[Lane]
     mail: bool = False
     """Whether there is mail to be delivered."""
+    limited: list[Lane] = field(default_factory=list)
+    """Lanes of limited queues that have something ready. Those of paused queues are told nowhere."""
+    gated: frozenset[str] = frozenset()
+    """The queues that are paused or limited: the usual claim gives nothing of them."""
+    limited_suspects: list[str] = field(default_factory=list)
+    """Limited queues with runs that workers have died with."""

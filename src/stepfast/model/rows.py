@@ -135,6 +135,18 @@ class ProgressRow(Struct):
     format: int = FORMAT
 
 
+class QueueDepth(Struct):
+    """How much there is in a queue."""
+
+    queue: str
+    ready: int = 0
+    running: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    oldest: float | None = None
+    """Seconds for which the first in line has been ready."""
+
+
 class Definition(Struct):
     """What the database knows of a workflow."""
 

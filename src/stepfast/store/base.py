@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..model.gate import Decision, Gate
 from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
-from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, RunRow
+from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
-from .flows import mailing, operating, sweeping
+from .flows import mailing, operating, queueing, sweeping
 from .flows.requests import Flow, T, put
 from .protocol import Delivery, Promotion, Reaping
 from .shown import Shown, page, show
@@ -162,6 +163,23 @@ class BaseStore:
         """The secret of a run."""
         rows = await self._fetch("seed", run_id)
         return rows[0][0] if rows else None
+
+    # -- queues ----------------------------------------------------------------------------------------------
+
+    async def queues(self) -> list[Gate]:
+        """What is said about queues."""
+        return [queueing.read_gate(row) for row in await self._fetch("queues")]
+
+    async def queue_depths(self) -> list[QueueDepth]:
+        """How much there is in each queue."""
+        found = [QueueDepth(*row) for row in await self._fetch("queue_depths")]
+        for depth in found:
+            depth.oldest = None if depth.oldest is None else max(0.0, depth.oldest)
+        return found
+
+    async def change_queue(self, name: str, decide: Decision) -> tuple[Gate, Gate]:
+        """Decide something about a queue."""
+        return await self._drive(queueing.change_queue, name, decide)
 
     # -- operators and senders -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidState
+from ..model.gate import Decision, Gate
 from ..model.records import (
     NO_DOUBTS,
     Answer,
@@ -29,7 +30,18 @@ from ..model.records import (
     Tick,
     WorkerInfo,
 )
-from ..model.rows import NO_CALL, ActivityRow, CallKey, DagOutputs, DagStepRow, Definition, Outcome, ProgressRow, RunRow
+from ..model.rows import (
+    NO_CALL,
+    ActivityRow,
+    CallKey,
+    DagOutputs,
+    DagStepRow,
+    Definition,
+    Outcome,
+    ProgressRow,
+    QueueDepth,
+    RunRow,
+)
 from ..model.tally import Believer
 from .breaks import Breaks
 
@@ -289,6 +301,20 @@ class Store(Protocol):
 
     async def seed(self, run_id: str) -> str | None:
         """The secret that a run's random values are made from, for a replay outside of a worker. Nobody is shown it."""
+        ...
+
+    # -- queues
+    async def queues(self) -> list[Gate]:
+        """What is said about queues, by name; nothing is about most."""
+        ...
+
+    async def queue_depths(self) -> list[QueueDepth]:
+        """How much there is in each queue that has something."""
+        ...
+
+    async def change_queue(self, name: str, decide: Decision) -> tuple[Gate, Gate]:
+        """Decide something about a queue, with its row locked: how it was, and how it is now. It holds for every claim
+        that begins when this has returned."""
         ...
 
     # -- operators and senders

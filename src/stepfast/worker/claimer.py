@@ -57,6 +57,8 @@ class Claimer:
         self._marks: dict[Lane, int] = {}
         self._rung: dict[Lane, int] = {}
         """Lanes rung for since the last claim was asked, and from where to look: it may not have seen these."""
+        self._gated: frozenset[str] = frozenset()
+        """Queues that are paused or limited, as of the last tick: a claim gives nothing of them."""
         self._suspects = False
         """Whether there may be runs that workers have died with, now or when those at hand have cleared themselves."""
         self._bell = asyncio.Event()
@@ -80,6 +82,8 @@ class Claimer:
     def woken(self, lanes: Iterable[Lane]) -> None:
         """Something was just made ready: it stands behind the mark."""
         for lane in lanes:
+            if lane.queue in self._gated:
+                continue  # the next tick tells when that is over
             if self._me.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
                 mark = self._marks.get(lane, 0)
                 self._rung.setdefault(lane, mark)
@@ -95,6 +99,14 @@ class Claimer:
         if suspects:
             self._suspects = True
             self._bell.set()
+
+    def gates_are(self, gated: frozenset[str]) -> None:
+        """These queues are paused or limited: their lanes are not asked for."""
+        if gated or self._gated:
+            self._gated = gated
+            for waiting in (self._active, self._rung):
+                for lane in [lane for lane in waiting if lane.queue in gated]:
+                    del waiting[lane]
 
     def time_is(self, now_ms: int) -> None:
         """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is made ready

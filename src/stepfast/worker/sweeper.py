@@ -94,6 +94,7 @@ class Sweeper:
         lanes = ask_for_lanes or self._clock.now() >= self._ask_lanes_at
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
+        self._claimer.gates_are(tick.gated)
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not await self._deliver():
             self._stuck = True

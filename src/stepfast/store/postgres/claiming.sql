@@ -6,10 +6,12 @@
 -- long snapshot elsewhere the dead entries at the front of the index cannot be removed, and would be walked each time.
 -- A materialised CTE, because a subquery with LIMIT and SKIP LOCKED can be run twice and take more than it should. What
 -- would make more than $9 bytes of inputs together is left ready; one run is always taken. (The rows come in the order
--- of their places already, so that nothing has to be sorted for that.)
+-- of their places already, so that nothing has to be sorted for that.) A gated queue (paused, or limited) gives nothing:
+-- that is asked once, before anything is looked for, so that a pause holds from the moment it is committed.
 WITH picked AS MATERIALIZED (
     SELECT id, place, version, octet_length(input) AS size FROM {schema}.runs
-    WHERE queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
+    WHERE (SELECT q.paused OR q.limited FROM {schema}.queues q WHERE q.name = $4) IS NOT TRUE
+      AND queue = $4 AND workflow = $5 AND priority = $6 AND place >= $7 AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
       AND (deadline_at IS NULL OR deadline_at > {now})
     ORDER BY place LIMIT $8
@@ -41,6 +43,7 @@ WITH candidates AS MATERIALIZED (
           AND (r.deadline_at IS NULL OR r.deadline_at > {now})
         ORDER BY r.place LIMIT $8
     ) AS c
+    WHERE l.queue <> ALL (ARRAY(SELECT q.name FROM {schema}.queues q WHERE q.paused OR q.limited))
     ORDER BY l.priority DESC, c.place LIMIT $8
 ), picked AS MATERIALIZED (
     SELECT r.id, c.place, c.version, c.new_version, octet_length(r.input) AS size
@@ -68,6 +71,7 @@ WITH fewest AS MATERIALIZED (
     SELECT s.losses
     FROM {schema}.runs s JOIN unnest($3::text[]) AS w(workflow) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND ($5::text[] IS NULL OR s.queue = ANY($5::text[]))
+      AND s.queue <> ALL (ARRAY(SELECT q.name FROM {schema}.queues q WHERE q.paused OR q.limited))
       AND (s.deadline_at IS NULL OR s.deadline_at > {now})
     ORDER BY s.losses LIMIT 1
 ), picked AS MATERIALIZED (
@@ -75,6 +79,7 @@ WITH fewest AS MATERIALIZED (
     FROM {schema}.runs s JOIN unnest($3::text[], $4::text[]) AS w(workflow, version) ON w.workflow = s.workflow
     WHERE s.place IS NOT NULL AND s.losses >= 2 AND s.losses = (SELECT losses FROM fewest)
       AND ($5::text[] IS NULL OR s.queue = ANY($5::text[])) AND (s.deadline_at IS NULL OR s.deadline_at > {now})
+      AND s.queue <> ALL (ARRAY(SELECT q.name FROM {schema}.queues q WHERE q.paused OR q.limited))
     ORDER BY s.priority DESC, s.place
     LIMIT ($6::integer[])[LEAST((SELECT losses FROM fewest) - 1, cardinality($6::integer[]))]
     FOR NO KEY UPDATE OF s SKIP LOCKED

@@ -23,15 +23,19 @@ class Sweeps:
         known = None if workflows is None else list(workflows)
         row = (await self._kept.fetch(self._sql["tick"], lanes, known, served))[0]
         self._continuity.met(row["server"])
-        found = zip(row["queues"] or (), row["workflows"] or (), row["priorities"] or (), strict=True)
+        columns = (row[name] or () for name in ("queues", "workflows", "priorities"))
+        found = list(zip(map(Lane, *columns), row["limited"] or (), strict=True))
         due = row["next_due"]
         return Tick(
             now_ms=row["now_ms"],
             due=due is not None and due <= row["now_ms"],
             next_due_ms=None if due is None else due - row["now_ms"],
             suspects=row["suspects"],
-            lanes=[Lane(*lane) for lane in found],
+            lanes=[lane for lane, limited in found if not limited],
             mail=row["mail"],
+            limited=[lane for lane, limited in found if limited],
+            gated=frozenset(row["gated"] or ()),
+            limited_suspects=row["limited_suspects"] or [],
         )
 
     async def beats(self, worker: str) -> list[Beat]:

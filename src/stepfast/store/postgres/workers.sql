@@ -37,7 +37,8 @@ FROM {schema}.workers ORDER BY started_at, id;
 -- name: tick
 -- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in
 -- the index, so that their number counts and not the number of runs in them. Undelivered mail is looked for as the
--- oldest of it, which is the first entry of an index and never a walk through the table.
+-- oldest of it, which is the first entry of an index and never a walk through the table. Lanes of paused queues are left
+-- out, those of limited ones told apart.
 WITH RECURSIVE lanes AS (
     (SELECT queue, workflow, priority FROM {schema}.runs WHERE place IS NOT NULL AND losses < 2
      ORDER BY queue, workflow, priority LIMIT 1)
@@ -49,17 +50,27 @@ WITH RECURSIVE lanes AS (
         ORDER BY r.queue, r.workflow, r.priority LIMIT 1
     ) AS n
 ), known AS (
-    SELECT queue, workflow, priority FROM lanes WHERE $1 AND ($2::text[] IS NULL OR workflow = ANY($2::text[]))
+    SELECT l.queue, l.workflow, l.priority, COALESCE(g.limited, false) AS limited
+    FROM lanes l LEFT JOIN {schema}.queues g ON g.name = l.queue
+    WHERE $1 AND ($2::text[] IS NULL OR l.workflow = ANY($2::text[])) AND g.paused IS NOT TRUE
+), gates AS (
+    SELECT name, paused FROM {schema}.queues WHERE paused OR limited
 )
 SELECT {now} AS now_ms, {server} AS server,
        (SELECT min(visible_at) FROM {schema}.runs WHERE visible_at IS NOT NULL) AS next_due,
        EXISTS (SELECT 1 FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2
                AND ($2::text[] IS NULL OR workflow = ANY($2::text[]))
-               AND ($3::text[] IS NULL OR queue = ANY($3::text[]))) AS suspects,
+               AND ($3::text[] IS NULL OR queue = ANY($3::text[]))
+               AND queue <> ALL (ARRAY(SELECT name FROM gates))) AS suspects,
+       (SELECT array_agg(name) FROM gates) AS gated,
+       (SELECT array_agg(g.name) FROM gates g WHERE NOT g.paused AND EXISTS (
+            SELECT 1 FROM {schema}.runs r WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name
+            AND ($2::text[] IS NULL OR r.workflow = ANY($2::text[])))) AS limited_suspects,
        (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,
-       (SELECT array_agg(priority) FROM known) AS priorities;
+       (SELECT array_agg(priority) FROM known) AS priorities,
+       (SELECT array_agg(limited) FROM known) AS limited;
 
 -- name: beats
 -- The last beats of all other workers that live, for whoever watches over them.

@@ -4,12 +4,14 @@
 -- name: ready
 -- The first runs of one lane, oldest first. Whether a run expired unclaimed is asked here too, because the sweep that
 -- ends it may be late. The marks of the protocol are not needed: a row that is ready no more leaves nothing to walk over.
+-- A gated queue (paused, or limited) gives nothing: that is asked once, before anything is looked for.
 SELECT json_group_array(json_array(place, row, version, size)) FROM (
     SELECT place, rowid AS row, version, {size}(input) AS size FROM {prefix}runs
-    WHERE queue = ? AND workflow = ? AND priority = ? AND place IS NOT NULL AND losses < 2
+    WHERE (SELECT paused OR limited FROM {prefix}queues WHERE name = ?1) IS NOT 1
+      AND queue = ?1 AND workflow = ?2 AND priority = ?3 AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
       AND (deadline_at IS NULL OR deadline_at > {now})
-    ORDER BY place LIMIT ?
+    ORDER BY place LIMIT ?4
 );
 
 -- name: suspects
@@ -17,6 +19,7 @@ SELECT json_group_array(json_array(place, row, version, size)) FROM (
 -- likely innocent are not kept waiting nor taken along by a likely culprit.
 SELECT losses, place, rowid, version, workflow, queue, {size}(input) FROM {prefix}runs
 WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at > {now})
+  AND queue NOT IN (SELECT name FROM {prefix}queues WHERE paused OR limited)
 ORDER BY losses, priority DESC, place;
 
 -- name: count_suspects

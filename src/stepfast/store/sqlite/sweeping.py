@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 
+import msgspec
+
 from ...model.records import Beat, Lane, Tick
 from .claiming import Claims
 
@@ -21,14 +23,27 @@ def tick(
 ) -> Tick:
     """Which duties have work?"""
     now, next_due, mail = database.execute(sql["duties"]).fetchone()
+    gates = {name: (bool(paused), suspects) for name, paused, suspects in database.execute(sql["gates"]).fetchall()}
+    found = list(_known_lanes(database, sql, workflows)) if lanes else []
     return Tick(
         now_ms=now,
         due=next_due is not None and next_due <= now,
         next_due_ms=None if next_due is None else next_due - now,
         suspects=claims.has_suspects(database, workflows, queues),
-        lanes=list(_known_lanes(database, sql, workflows)) if lanes else [],
+        lanes=[lane for lane in found if lane.queue not in gates],
         mail=bool(mail),
+        limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
+        gated=frozenset(gates),
+        limited_suspects=[
+            name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
+        ],
     )
+
+
+def _knows(workflows: Collection[str] | None, names: str) -> bool:
+    """Whether one of these names, which are JSON, is that of a known workflow."""
+    found = msgspec.json.decode(names)
+    return bool(found) if workflows is None else any(name in workflows for name in found)
 
 
 def _known_lanes(

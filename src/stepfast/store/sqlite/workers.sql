@@ -42,6 +42,13 @@ SELECT {now},
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL),
        EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0);
 
+-- name: gates
+-- The queues that are paused or limited, and which of the limited ones have runs that workers have died with.
+SELECT g.name, g.paused, CASE WHEN g.limited THEN
+           (SELECT json_group_array(DISTINCT r.workflow) FROM {prefix}runs r
+            WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name) ELSE '[]' END
+FROM {prefix}queues g WHERE g.paused OR g.limited;
+
 -- name: next_lane
 -- The lane after a given one: asked again and again, it skips through the index from lane to lane.
 SELECT queue, workflow, priority FROM {prefix}runs

@@ -21,7 +21,7 @@
 --
 -- DEFINITIONS are what the database knows of the code: a trigger that lacks the code is checked against them. WORKERS
 -- are the processes that live, each with one heartbeat for all it holds. The MAILBOX keeps what is sent to a run until the
--- run takes it, in the transaction that records it.
+-- run takes it, in the transaction that records it. QUEUES are those that were paused or limited.
 --
 -- Locks: rows of `runs` are locked in id order, by FOR NO KEY UPDATE, and a locked row is skipped rather than waited for.
 -- Times are milliseconds since 1970 by the server's clock, and no other clock decides anything. Payloads are JSON

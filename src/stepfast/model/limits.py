@@ -1,0 +1,131 @@
+"""Limits of a queue: what may be executed at once, started in a time, and be ready; of the whole queue and of a key.
+
+Bad ones are refused by name when they are given. In the database they are JSON: ``{"concurrency": 20, "rate": [100,
+60000]}``, spans in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict
+
+import msgspec
+
+from ..errors import ConfigurationError
+from .backoff import seconds
+from .names import refuse_unknown
+
+_MOST = 1_000_000_000
+"""More than any database counts to: a limit beyond it is a mistake."""
+_SHORTEST, _LONGEST = 0.001, 31 * 86400.0
+"""Seconds that a rate counts over: the clock has milliseconds, and the log of starts goes back no further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``Rate(100, per=60)``: at most 100 starts of execution in any 60 seconds, by the database's clock. ``per`` is
+    seconds, or a timedelta."""
+
+    count: int
+    per: float = 1.0
+
+    def __init__(self, count: int, per: float | timedelta = 1.0) -> None:
+        object.__setattr__(self, "count", _whole(count, "Rate: count"))
+        span = seconds(per, "Rate: per")
+        if not _SHORTEST <= span <= _LONGEST:
+            raise ConfigurationError(f"Rate: per must be from a millisecond to 31 days, not {per!r}")
+        object.__setattr__(self, "per", span)
+
+    @property
+    def per_ms(self) -> int:
+        """The span in milliseconds."""
+        return round(self.per * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one queue; None: there is none of that kind."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    key_concurrency: int | None = None
+    key_rate: Rate | None = None
+    max_ready: int | None = None
+
+    @property
+    def on_claims(self) -> bool:
+        """Whether what is claimed has to be counted."""
+        return self.concurrency is not None or self.rate is not None or self.on_keys
+
+    @property
+    def on_keys(self) -> bool:
+        """Whether each key has a limit of its own."""
+        return self.key_concurrency is not None or self.key_rate is not None
+
+
+class LimitKeywords(TypedDict, total=False):
+    """The limits that ``app.queue`` and ``app.set_limits`` take; None: no limit of that kind."""
+
+    concurrency: int | None
+    """How many runs of the queue are executed at once, over all workers."""
+    rate: Rate | None
+    """How many are started in a time."""
+    key_concurrency: int | None
+    """How many of one ``concurrency_key`` are executed at once."""
+    key_rate: Rate | None
+    """How many of one ``concurrency_key`` are started in a time."""
+    max_ready: int | None
+    """How many may be ready: a start beyond it raises QueueFull."""
+
+
+NAMES = tuple(LimitKeywords.__annotations__)
+_RATES = ("rate", "key_rate")
+
+
+def checked(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits as they were given, if each makes sense; ``what`` was called with them."""
+    refuse_unknown(what, given, NAMES)
+    return {name: _checked(what, name, value) for name, value in given.items()}
+
+
+def _checked(what: str, name: str, value: object) -> object:
+    if value is None:
+        return None
+    if name not in _RATES:
+        return _whole(value, f"{what}: {name}")
+    if not isinstance(value, Rate):
+        raise ConfigurationError(f"{what}: {name} must be a Rate, as in {name}=Rate(100, per=60), not {value!r}")
+    return value
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        hint = " (to hold a queue, pause it)" if value == 0 and not isinstance(value, bool) else ""
+        raise ConfigurationError(f"{what} must be a whole number of at least 1, not {value!r}{hint}")
+    return value
+
+
+def encode(given: Mapping[str, Any]) -> str:
+    """Limits as they are stored, by name."""
+    plain = {
+        name: [value.count, value.per_ms] if isinstance(value, Rate) else value for name, value in sorted(given.items())
+    }
+    return msgspec.json.encode(plain).decode()
+
+
+def decode(text: str | None) -> dict[str, Any]:
+    """The limits that a row holds. What newer code may have written, and this code does not know, is left out."""
+    if text is None:
+        return {}
+    return {name: _decoded(value) for name, value in msgspec.json.decode(text).items() if name in NAMES}
+
+
+def _decoded(value: Any) -> Any:
+    return Rate(value[0], value[1] / 1000) if isinstance(value, list) else value
+
+
+def effective(declared: str | None, chosen: str | None) -> Limits:
+    """What holds: each limit as an operator has set it, else as the code declares it."""
+    return Limits(**{**decode(declared), **decode(chosen)})
