@@ -68,6 +68,8 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value % 1024 == 0 and value:
         kilo = value // 1024
         return f"{kilo // 1024} MB" if kilo % 1024 == 0 else f"{kilo} kB"
+    if isinstance(value, float) and value >= 86400:
+        return f"{value:.0f} ({value / 86400:g} days)"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}".replace(",", " ")
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from .engine.workflow import Workflow
+from .model.backoff import seconds
 from .model.records import WorkerInfo
 from .model.redacting import redact
 from .model.url import DatabaseUrl
+from .settings import Settings
 
 
 class Namesake(NamedTuple):
@@ -32,6 +35,21 @@ def announce_database(url: DatabaseUrl, namespace: str, named: bool, logger: log
     logger.info("works on %s, namespace %r", database_shown(url), namespace)
     if not named:
         logger.warning("%s", unnamed(url))
+
+
+def announce_retention(settings: Settings, logger: logging.Logger) -> None:
+    """Say for how long ended runs are kept, because what is removed does not come back."""
+    others, failed = _days(settings.retention), _days(settings.retention_failed)
+    logger.info(
+        "ended runs are kept %s, failed ones %s (settings retention, retention_failed); then workers remove them",
+        others, failed,
+    )  # fmt: skip
+
+
+def _days(span: float | timedelta | None) -> str:
+    if span is None:
+        return "for ever"
+    return f"for {timedelta(seconds=seconds(span, 'the retention'))}".replace(", 0:00:00", "")
 
 
 def unnamed(url: DatabaseUrl, way: str = "Stepfast(url)") -> str:

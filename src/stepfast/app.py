@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
-from .announcing import announce_database, announce_namesakes
+from .announcing import announce_database, announce_namesakes, announce_retention
 from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
@@ -293,6 +293,7 @@ class Stepfast(QueueVerbs):
         await connected.store_definitions(list(self.workflows.values()))
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
+        announce_retention(settings, self.logger)
         clock = Clockwork()
         me = Identity(self._registry.with_steps(), queues, clock)
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)

@@ -95,7 +95,7 @@ class RunNotFound(StepfastError):
     """No run has that id (it may have been removed by retention)."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"there is no run {run_id}")
+        super().__init__(f"there is no run {run_id} (it may have been pruned)")
         self.run_id = run_id
 
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from .errors import ConfigurationError
@@ -26,6 +27,9 @@ FORMAT_CODEC = 2
 SUSPECT_LOSSES = 2
 """From this many losses on a run is a suspect: it is tried in ever smaller groups (``model/suspects.py``), so that a
 poisonous one is found. The SQL of the ready index knows the number too."""
+
+
+_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,14 @@ class Settings:
     gc_threshold: int = 10_000
     """New objects between two looks of Python's garbage collector while a worker works (700 by default, which costs a
     fifth of the speed); 0 leaves it as it is, and so does a higher one of the application's own."""
+
+    # -- keeping
+    retention: float | timedelta | None = 30 * _DAY
+    """How long a run is kept after it has completed, was cancelled or compensated: a month, so that last month's
+    questions have answers. Then workers remove it with all that belongs to it. None, in the environment ``none``: for
+    ever."""
+    retention_failed: float | timedelta | None = 90 * _DAY
+    """The same for runs that failed: somebody may want to look at them, and to retry them, much later."""
 
     # -- remote workers
     remote_poll: float = 0.5
@@ -143,6 +155,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
+            if isinstance(span := getattr(self, field.name), timedelta) and "timedelta" in str(field.type):
+                object.__setattr__(self, field.name, span.total_seconds())
             _check(field.name, str(field.type), getattr(self, field.name))
         if self.beat >= self.lease:
             raise ConfigurationError(
@@ -170,7 +184,8 @@ class Settings:
         for field in dataclasses.fields(cls):
             text = environ.get(f"STEPFAST_{field.name.upper()}")
             if text is not None:
-                values[field.name] = _parse(field.name, text, getattr(cls(), field.name))
+                may_be_none = str(field.type).endswith("| None") and text.lower() == "none"
+                values[field.name] = None if may_be_none else _parse(field.name, text, getattr(cls(), field.name))
         values.update({k: v for k, v in changes.items() if v is not None})
         return cls(**values)
 

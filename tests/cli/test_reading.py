@@ -193,7 +193,7 @@ def test_show_a_failed_run_with_its_traceback(stepfast: Verbs, shop: Shop) -> No
 
 def test_show_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
-    assert stepfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY}"
+    assert stepfast.error("show", NOBODY, code=3) == f"error: there is no run {NOBODY} (it may have been pruned)"
     assert "is not a run id" in stepfast.error("show", "x", code=2)
 
 

@@ -164,5 +164,5 @@ def test_result_says_that_nobody_will_take_the_run(
 def test_result_of_a_run_that_does_not_exist(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()
     nobody = "0197a1b2-0000-7000-8000-000000000000"
-    assert stepfast.error("result", nobody, code=3) == f"error: there is no run {nobody}"
+    assert stepfast.error("result", nobody, code=3) == f"error: there is no run {nobody} (it may have been pruned)"
     assert "'7' is not a run id" in stepfast.error("result", "7", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], why: str
     """Stale must be greater than heartbeat."""
     with pytest.raises(ConfigurationError, match=why):
         Settings(**options)
+
+
+def test_the_retention_is_a_span_or_none() -> None:
+    assert (Settings().retention, Settings().retention_failed) == (30 * 86400, 90 * 86400)
+    assert Settings(retention=timedelta(hours=1), retention_failed=None).retention == 3600
+    found = Settings.from_environment({"STEPFAST_RETENTION": "none", "STEPFAST_RETENTION_FAILED": "60"})
+    assert (found.retention, found.retention_failed) == (None, 60)
+    with pytest.raises(ConfigurationError, match="retention must not be negative"):
+        Settings(retention=timedelta(days=-1))
 
 
 def test_the_heartbeat_is_a_third_of_the_lease_unless_told() -> None:

@@ -18,6 +18,7 @@ from ..model.tags import read_tags
 from ..settings import Settings
 from .flows import mailing, operating, queueing, sweeping
 from .flows.requests import Flow, T, put
+from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
 from .shown import Shown, page, show
 from .statements import OLDEST
@@ -38,7 +39,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore:
+class BaseStore(KeepsRuns):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings

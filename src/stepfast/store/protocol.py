@@ -44,6 +44,7 @@ from ..model.rows import (
 )
 from ..model.tally import Believer
 from .breaks import Breaks
+from .keeping import Keeper
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -148,7 +149,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Protocol):
+class Store(Keeper, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -21,6 +21,7 @@ from .errands import Errands, NewChild
 from .executor import Executor
 from .graphs import Graphs
 from .heartbeat import Heartbeat
+from .janitor import Janitor
 from .journal import Journal
 from .kit import Kit
 from .mailman import Mailman
@@ -55,6 +56,7 @@ class Duties:
         self.claimer = Claimer(kit, self)
         self.sweeper = Sweeper(kit, self.claimer, self)
         self.heartbeat = Heartbeat(kit, self)
+        self.janitor = Janitor(kit)
 
     def listen(self) -> None:
         """From here on wake-ups and broken connections are heard of."""

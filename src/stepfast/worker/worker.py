@@ -91,7 +91,7 @@ class Worker:
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
-        for duty in (duties.journal, duties.claimer, duties.sweeper):
+        for duty in (duties.journal, duties.claimer, duties.sweeper, duties.janitor):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
             self._tasks.append(task)

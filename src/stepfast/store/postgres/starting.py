@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from ...errors import DatabaseUnavailable
 from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from ..protocol import KeysHeld
@@ -17,6 +18,8 @@ from .held_keys import GLANCE_MS, HeldKeys
 from .transactions import transaction
 
 _PLAIN, _LINKED, _DAG = "plain", "linked", "dag"
+_TRIES = 10
+"""How often a start is begun again because the run that had its key was removed meanwhile."""
 Group = tuple[RunShape, str, list[NewRun]]
 """Runs of one shape, and of which kind they are."""
 
@@ -55,18 +58,24 @@ class Starts:
             return [run.id for run in runs]
 
     async def _start_keys(self, connection: Any, runs: Sequence[NewRun], longest_ms: int) -> list[str]:
-        try:
-            async with transaction(connection, longest_ms):
-                await self.insert(connection, runs)
-        except asyncpg.LockNotAvailableError:
-            raise KeysHeld from None
-        return await self._resolve_keys(connection, runs)
+        for _ in range(_TRIES):
+            try:
+                async with transaction(connection, longest_ms):
+                    await self.insert(connection, runs)
+            except asyncpg.LockNotAvailableError:
+                raise KeysHeld from None
+            if (ids := await self._resolve_keys(connection, runs)) is not None:
+                return ids
+        raise _keys_come_and_go()
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same in the caller's transaction, or if there is none, in one of its own."""
         async with self._callers.within(connection) as theirs:
-            await self.insert(theirs, runs)
-            return await self._resolve_keys(theirs, runs)
+            for _ in range(_TRIES):
+                await self.insert(theirs, runs)
+                if (ids := await self._resolve_keys(theirs, runs)) is not None:
+                    return ids
+            raise _keys_come_and_go()
 
     async def insert(self, connection: Any, runs: Sequence[NewRun]) -> None:
         """The runs, inside a transaction that is open already."""
@@ -148,7 +157,9 @@ class Starts:
         columns = zip(*(_dag_step_row(run, first + n) for n, run in enumerate(runs)), strict=True)
         await connection.execute(self._sql["start_nodes"], *map(list, columns), first, new_seed())
 
-    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
+    async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str] | None:
+        """Which runs have the keys. None: one that had a key when we wanted it was removed since, and the key is free:
+        to be started again."""
         keyed: dict[str, list[NewRun]] = {}
         for run in runs:
             if run.key is not None:
@@ -159,11 +170,17 @@ class Starts:
             found = {
                 str(row["ours"]): row for row in await connection.fetch(self._sql["by_keys"], workflow, names, ids)
             }
+            if len(found) < len(theirs):
+                return None
             for run in theirs:
                 row = found[run.id]
                 owners[run.id] = str(row["id"])
                 run.earlier = None if row["earlier"] is None else (row["earlier"], row["format"])
         return [owners.get(run.id, run.id) for run in runs]
+
+
+def _keys_come_and_go() -> DatabaseUnavailable:
+    return DatabaseUnavailable("the key of a start was taken and freed again while it was looked at; try again")
 
 
 def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:

@@ -1,0 +1,113 @@
+"""Removes what ended long enough ago: in portions of bounded weight, each in a short transaction of its own.
+
+For the janitor of a worker, and for an operator's prune. Between two portions there is a rest, so that claims, flushes
+and the server's own cleaning find room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ..engine.clock import Clock
+from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
+from ..settings import Settings
+from ..store import Store
+
+FIRST = "00000000-0000-0000-0000-000000000000"
+"""An id before that of every run."""
+_WINDOW = 2000
+"""Runs that one question looks at."""
+_BATCH = 200
+"""Runs that one question finds."""
+_PORTION = Weight(5000, 16 * 1024 * 1024)
+"""How much one transaction removes. A run that is heavier goes alone: its records must not go before it does."""
+_REST, _REST_OF_WORKERS = 1.0, 4.0
+"""How long is rested after a portion, in times of what that took: somebody waits for an operator's prune to end."""
+
+
+class Archive(Protocol):
+    """Where runs are kept that are removed here."""
+
+    async def keep(self, runs: Sequence[Ended]) -> None:
+        """Returns when they are on the disk."""
+
+
+class Looked(NamedTuple):
+    """What a look has found."""
+
+    page: EndedPage
+    free: list[Ended]
+    """Those that nobody needs any more."""
+    after: str | None
+    """From where the next look goes on; None: there is nothing more."""
+
+
+def keep_of(settings: Settings) -> Keep:
+    """How long the workers keep ended runs."""
+    return Keep(_milliseconds(settings.retention), _milliseconds(settings.retention_failed))
+
+
+def _milliseconds(span: object) -> int | None:
+    return int(span * 1000) if isinstance(span, (int, float)) else None
+
+
+class Remover:
+    """Looks for what may go, and lets it go."""
+
+    def __init__(
+        self,
+        store: Store,
+        keep: Keep,
+        clock: Clock,
+        archive: Archive | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """``alone``: not while another worker does the same."""
+        self._store = store
+        self._keep = keep
+        self._clock = clock
+        self._archive = archive
+        self._alone = alone
+
+    async def look(self, after: str) -> Looked:
+        """A page of runs in the order of their ids."""
+        page = await self._store.ended_page(after, _WINDOW, self._keep, _BATCH)
+        free = [run for run in await self._store.ended(page.ids) if needed_by(run) is None]
+        if len(page.ids) == _BATCH:
+            return Looked(page, free, page.ids[-1])
+        return Looked(page, free, page.last if page.seen == _WINDOW else None)
+
+    async def remove(self, runs: Sequence[Ended]) -> int | None:
+        """How many went: of these, and of those that were kept only for their sake. None: somebody else is at it."""
+        count, weights = 0, await self._store.weigh([run.id for run in runs])
+        for portion in portions(runs, weights, _PORTION):
+            gone = await self._remove(portion)
+            if gone is None:
+                return None
+            count += len(gone.runs)
+            if gone.runs:
+                count += await self._remove_kin(gone) or 0
+        return count
+
+    async def _remove(self, portion: Sequence[Ended]) -> Removal | None:
+        if self._archive is not None:
+            await self._archive.keep(portion)
+        began = self._clock.now()
+        gone = await self._store.remove(portion, self._alone)
+        took = self._clock.now() - began
+        await self._clock.sleep(took * (_REST_OF_WORKERS if self._alone else _REST))
+        return gone
+
+    async def _remove_kin(self, gone: Removal) -> int | None:
+        """Children of what is gone, and the first of a chain whose last run is gone: as many as there are, with their
+        own kin."""
+        count = 0
+        while ids := await self._store.ended_kin(gone, self._keep, _BATCH):
+            free = [run for run in await self._store.ended(ids) if needed_by(run) is None]
+            removed = await self.remove(free) if free else 0
+            if not removed:
+                break
+            count += removed
+        return count

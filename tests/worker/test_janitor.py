@@ -1,0 +1,137 @@
+"""The janitor: what ended long ago goes by itself, and looking for it costs next to nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from stepfast import RunNotFound, Stepfast
+from stepfast.model.keeping import Weight
+from stepfast.settings import Settings
+from stepfast.worker import removing
+from stepfast.worker.janitor import Janitor
+from tests.store.scene import DAY, Rows
+from tests.support.engine import PATIENCE, eventually
+from tests.support.kit import make_kit
+from tests.worker.conftest import MakeApp
+from tests.worker.spying import Counted
+
+pytestmark = pytest.mark.enough_on("sqlite")
+EVERYWHERE = pytest.mark.enough_on("sqlite", "postgres")
+
+
+async def aged(app: Stepfast, run_id: str, days: int) -> None:
+    rows = Rows(await app.store(), "stepfast", app.url.text)
+    for column in ("created_at", "completed_at"):
+        await rows.shift(run_id, column, -days * DAY)
+    await rows.close()
+
+
+@EVERYWHERE
+async def test_a_worker_removes_what_ended_longer_ago_than_the_retention(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "stepfast")
+    app = make_app(Settings(poll=0.05, sweep=0.05))
+
+    @app.task(max_attempts=1)
+    async def echo(number: int) -> int:
+        return 1 // number
+
+    async with app.worker():
+        runs = await app.start_many(echo, [1, 1, 0, 0], keys=["a", "b", "c", "d"])
+        for run in runs:
+            await eventually(lambda: _ended(app, run.id))  # noqa: B023
+        await aged(app, runs[0].id, 31)
+        await aged(app, runs[1].id, 29)
+        await aged(app, runs[2].id, 89)
+        await aged(app, runs[3].id, 91)
+        await eventually(lambda: _left(app, 2))
+        assert [await app.get(run.id).status() for run in runs[1:3]] == ["completed", "failed"]
+        with pytest.raises(RunNotFound, match="may have been pruned"):
+            await runs[0].info()
+        again = await app.start(echo, 1, key="a")
+        assert again.id != runs[0].id and await again.result(timeout=PATIENCE) == 1
+    said = [record.getMessage() for record in caplog.records if "are kept" in record.getMessage()]
+    told = "ended runs are kept for 30 days, failed ones for 90 days (settings retention, retention_failed)"
+    assert said == [f"{told}; then workers remove them"]
+
+
+async def _ended(app: Stepfast, run_id: str) -> bool:
+    return (await app.get(run_id).info()).completed_at is not None
+
+
+async def _left(app: Stepfast, count: int) -> bool:
+    return len(await app.runs()) == count
+
+
+async def test_runs_are_kept_for_ever_where_the_settings_say_so(make_app: MakeApp) -> None:
+    kept = Janitor(make_kit(retention=None, retention_failed=None))
+    await kept.run()  # it ends at once: nobody is asked, for there is no store
+
+
+async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that stay, old as they are, are not looked at every minute."""
+    monkeypatch.setattr(removing, "_WINDOW", 4)
+    monkeypatch.setattr(removing, "_BATCH", 2)
+    app = make_app()
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    runs = await app.start_many(echo, range(30))
+    store = await app.store()
+    rows = Rows(store, "stepfast", app.url.text)
+    for run in runs[:20]:
+        await rows.shift(run.id, "created_at", -40 * DAY)
+    ended = [runs[5].id, *(run.id for run in runs[9:15])]
+    for run_id in ended:
+        await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", run_id)
+    looks = Counted(store, "ended_page")
+    janitor = Janitor(make_kit(store))
+    assert await janitor.look() == len(ended)
+    first = len(looks)
+    assert first >= 6
+    assert await janitor.look() == 0
+    assert len(looks) - first <= 3, "the head, and what may be old by now"
+    late = runs[2].id
+    await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", late)
+    assert await janitor.look() == 1, "the oldest of all are always looked at"
+    janitor._again_at = 0.0
+    await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", runs[8].id)
+    assert await janitor.look() == 1
+    await rows.close()
+
+
+async def test_large_families_go_in_portions(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removing, "_BATCH", 2)
+    monkeypatch.setattr(removing, "_PORTION", Weight(3, 1000))
+    app = make_app()
+
+    @app.workflow
+    async def parent(ctx, number: int) -> int:  # type: ignore[no-untyped-def]
+        for each in range(5):
+            await ctx.call(child, each)
+        if number:
+            raise ValueError(number)
+        return number
+
+    @app.task
+    async def child(number: int) -> int:
+        return number
+
+    run = await app.start(parent, 0)
+    await app.drain()
+    assert await run.result(timeout=PATIENCE) == 0
+    store = await app.store()
+    rows = Rows(store, "stepfast", app.url.text)
+    await rows.fetch("UPDATE [runs] SET completed_at = completed_at - ?", 100 * DAY)
+    transactions = Counted(store, "remove")
+    assert await Janitor(make_kit(store)).look() == 6
+    assert len(transactions) >= 3
+    assert await rows.fetch("SELECT 1 FROM [steps]") == []
+    await rows.close()
