@@ -40,9 +40,9 @@ def _problems(value: Any, schema: dict[str, Any], root: dict[str, Any], path: st
     if kinds is not None and not _is_of(value, [kinds] if isinstance(kinds, str) else kinds):
         yield f"Expected `{kinds}`, got `{_name(value)}` - at `{path}`"
         return
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and not any(_same(value, member) for member in schema["enum"]):
         yield f"Invalid value {value!r}, expected one of {schema['enum']!r} - at `{path}`"
-    if "const" in schema and value != schema["const"]:
+    if "const" in schema and not _same(value, schema["const"]):
         yield f"Invalid value {value!r}, expected {schema['const']!r} - at `{path}`"
     if isinstance(value, dict):
         yield from _object_problems(value, schema, root, path)
@@ -98,6 +98,11 @@ def _number_problems(value: float, schema: dict[str, Any], path: str) -> Iterato
     )
     if outside:
         yield f"Expected a number within its bounds, got {value!r} - at `{path}`"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: to Python true is 1 as well."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _is_of(value: Any, kinds: list[str]) -> bool:
