@@ -86,6 +86,9 @@ class UnknownWorkflow(StepfastError):
 class InvalidInput(StepfastError):
     """A value does not fit the type it was declared with."""
 
+    of_run = False
+    """Whether it is the input of the run that is being executed, and not something that its code has passed on."""
+
 
 class PayloadError(StepfastError):
     """A value cannot be stored as JSON, or is beyond a limit."""

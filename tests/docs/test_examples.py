@@ -86,6 +86,10 @@ PROMISED = {
         r"tries of the booking: \['failed', 'completed'\]",
         r"refused: a signal can only be sent",
     ],
+    "sql_trigger.py": [
+        r"o-1: o-1 is shipped for 4900\no-2: signal:approved\no-2: o-2 is shipped for 20000\n",
+        r"o-3: .*(invalid_input|at \$\.cents)\nruns: [23]",
+    ],
     "code_changes.py": [
         r"second_deploy: diverges \(position 0 is recorded as step 'charge'\)",
         r"third_deploy: fits",

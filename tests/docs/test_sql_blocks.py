@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import asyncpg
 import pytest
 
-from stepfast import Context, NonRetryableError, Stepfast
-from stepfast.store.statements import split_script
+from stepfast import Context, NonRetryableError, Settings, Stepfast
+from stepfast.store.statements import split_script, split_statements
 from tests.docs.pages import Block, all_blocks
 
 pytestmark = pytest.mark.empty
 
 SQLITE = [block for block in all_blocks("sql") if block.direction == "sqlite"]
 POSTGRES = [block for block in all_blocks("sql") if block.direction != "sqlite"]
+
+
+class Order(TypedDict):
+    """The input of the documented statement."""
+
+    id: str
+    cents: int
 
 
 async def populate(url: str) -> None:
@@ -48,7 +56,7 @@ async def test_postgres_takes_it(block: Block, postgres_url: str) -> None:
     await populate(postgres_url)
     connection = await asyncpg.connect(postgres_url)
     try:
-        for statement in split_script(block.text):
+        for statement in split_statements(block.text):
             await connection.execute(statement)
     finally:
         await connection.close()
@@ -64,3 +72,44 @@ async def test_sqlite_takes_it(block: Block, tmp_path: Path) -> None:
             database.execute(statement).fetchall()
     finally:
         database.close()
+
+
+async def test_sqlite_starts_signals_cancels_and_resumes_by_the_documented_statements(sqlite_url: str) -> None:
+    """What the functions do on Postgres."""
+    [block] = [block for block in SQLITE if "kind <> 'dag'" in block.text]
+    start, signal, cancel = split_script(block.text)
+    app = Stepfast(sqlite_url, settings=Settings(moment=0))
+
+    @app.workflow(deadline=3600)
+    async def checkout(ctx: Context, order: Order) -> str:
+        await ctx.wait_signal("approved", type=bool)
+        return f"{order['id']}: {order['cents']}"
+
+    graph = app.dag("graph")
+    graph.approval("approved")
+    async with app:
+        graph_run = await app.start(graph)
+        await app.drain()
+        with contextlib.closing(sqlite3.connect(str(app.url.path), isolation_level=None)) as database:
+
+            def execute(statement: str, run_id: str = "", key: str = "o-7") -> int:
+                text = statement.replace("0197a1b2-0000-7000-8000-000000000000", run_id).replace("'o-7'", f"'{key}'")
+                return database.execute(text).rowcount
+
+            assert [execute(start), execute(start), execute(start, key="o-8")] == [1, 0, 1]
+            assert execute(start.replace('"cents": 999', '"cents": "x"'), key="o-9") == 1
+            assert execute(start.replace("'checkout'", "'graph'")) == 0
+            found = {info.key: app.get(info.id) for info in await app.runs(workflow="checkout")}
+            run, cancelled, wrong = (found[key] for key in ("o-7", "o-8", "o-9"))
+            await app.drain()
+            info = await run.info()
+            assert (info.waiting_for, info.deadline is None) == ("signal:approved", False)
+            assert ((await wrong.info()).status, (await wrong.info()).reason) == ("failed", "invalid_input")
+            await run.pause()
+            rows = [execute(signal, run.id), execute(cancel, cancelled.id), execute(signal, graph_run.id)]
+            rows += [execute(cancel.replace("'cancel'", "'resume'"), run.id), execute(signal, wrong.id)]
+            assert rows == [1, 1, 1, 1, 0]
+            await app.drain()
+        assert await run.result() == "o-7: 999"
+        assert await graph_run.result() == {"approved": True}
+        assert await cancelled.status() == "cancelled"

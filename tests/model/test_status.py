@@ -15,6 +15,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "statuses.md"
 def test_reasons_are_identifiers() -> None:
     assert status.REASONS == (
         "code", "timeout", "deadline", "expired", "workers_lost", "non_determinism", "cancelled", "undo_failed",
+        "invalid_input",
         "continued",
     )  # fmt: skip
     assert all(reason.isidentifier() for reason in status.REASONS)

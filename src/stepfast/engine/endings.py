@@ -63,6 +63,8 @@ def judge(error: Exception, reason: str, claimed: Claimed, allowed: int, backoff
     """Whether a failed attempt is followed by another. So many are allowed in all; chance spreads the waits."""
     if isinstance(error, DeadlineExceeded):
         return Verdict(status.REASON_DEADLINE, None)
+    if isinstance(error, InvalidInput) and error.of_run:
+        return Verdict(status.REASON_INPUT, None)
     if isinstance(error, (ContextMisuse, InvalidInput)):
         return Verdict(reason, None)
     failures = claimed.attempt - claimed.first_attempt + 1

@@ -38,4 +38,6 @@ def decode_input(execution: Execution) -> Any:
     try:
         return execution.recorder.payloads.decode(claimed.input, workflow.input_type, claimed.format, what)
     except PayloadError as error:
-        raise InvalidInput(str(error)) from None
+        refused = InvalidInput(str(error))
+        refused.of_run = True
+        raise refused from None

@@ -28,6 +28,8 @@ REASON_LOST = "workers_lost"
 REASON_NON_DETERMINISM = "non_determinism"
 REASON_CANCELLED = "cancelled"
 REASON_UNDO = "undo_failed"
+REASON_INPUT = "invalid_input"
+"""The code refused the input, which nobody with the code had checked before: it came from SQL, or from older code."""
 REASON_CAUGHT = "caught"
 """Of a step of a dag run, with the step that goes on instead: ``caught:mend``."""
 REASON_CONTINUED = "continued"
@@ -35,7 +37,7 @@ REASON_CONTINUED = "continued"
 
 REASONS = (
     REASON_CODE, REASON_TIMEOUT, REASON_DEADLINE, REASON_EXPIRED, REASON_LOST, REASON_NON_DETERMINISM,
-    REASON_CANCELLED, REASON_UNDO, REASON_CONTINUED,
+    REASON_CANCELLED, REASON_UNDO, REASON_INPUT, REASON_CONTINUED,
 )  # fmt: skip
 """The reasons a run can have. They are identifiers, for they are typed as ``--reason`` and compared in SQL."""
 
@@ -65,6 +67,7 @@ WAITING_GRAPH = "graph"
 MAIL_SIGNAL = "signal"
 MAIL_CHILD = "child"
 MAIL_CANCEL = "cancel"
+MAIL_RESUME = "resume"
 
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from ...model.cancelling import way_to_cancel
 from ...model.records import Answer, Lane, Mail
 from ...model.standing import Standing
-from ...model.status import MAIL_CANCEL, MAIL_CHILD, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
+from ...model.status import MAIL_CANCEL, MAIL_CHILD, MAIL_RESUME, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
 from ...model.waking import wake, wanted_mail
 from ..protocol import Delivery, mailbox_full
-from .operating import cancel_dags, cancel_runs
+from .operating import cancel_dags, cancel_runs, resume_runs
 from .requests import COMMIT, Flow, Rows, ask, put
 from .settling import Settlement
 from .standings import change, found, lock_free, lock_run
@@ -75,6 +75,11 @@ class _Box(NamedTuple):
         """Whether a cancellation is among it."""
         return any(kind == MAIL_CANCEL for _, kind in self.letters)
 
+    @property
+    def resumes(self) -> bool:
+        """Whether somebody lets it go on."""
+        return any(kind == MAIL_RESUME for _, kind in self.letters)
+
 
 def deliver(limit: int) -> Flow[Delivery]:
     """The oldest mail that was only inserted, and whose runs nobody holds just now."""
@@ -82,11 +87,11 @@ def deliver(limit: int) -> Flow[Delivery]:
     if not letters:
         return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
     boxes, now = yield from _open(letters)
-    apart = [box.run.id for box in boxes if box.run.is_dag and box.cancels]
+    apart = [box.run.id for box in boxes if box.run.is_dag and (box.cancels or box.resumes)]
     done = yield from _hand_over([box for box in boxes if box.run.id not in apart], now)
     if not apart:
         return done
-    # To cancel a dag run its steps are waited for, so nothing else may be in hand.
+    # To cancel or resume a dag run its steps are waited for, so nothing else may be in hand.
     yield COMMIT
     dags = yield from lock_free(apart)
     boxes, now = yield from _open([letter for letter in letters if letter[0] in dags.runs])
@@ -112,6 +117,10 @@ def _open(letters: Sequence[Letter]) -> Flow[tuple[list[_Box], int]]:
 def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     """Cancellations first: what they end needs no answers any more."""
     after, lanes, ended = yield from _cancel([box.run for box in boxes if box.cancels], now)
+    asked = any(run.held for run in after.values())
+    resumed = yield from resume_runs([after.get(box.run.id, box.run) for box in boxes if box.resumes], now)
+    after |= {run.id: run for run in resumed.runs}
+    lanes |= resumed.lanes
     kept, gone, forwarded, woken = list[Letter](), list[Letter](), list[Letter](), list[Standing]()
     for number, box in enumerate(boxes, 1):
         run = after.get(box.run.id, box.run)
@@ -129,7 +138,6 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     yield from put("take_mail", gone)
     yield from change(woken)
     running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
-    asked = any(run.held for run in after.values())
     return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
 
 

@@ -41,17 +41,17 @@ def cancel_run(run_id: str) -> Flow[Answer]:
     return answer
 
 
-class Cancelled(Struct):
-    """What came of cancellations."""
+class Moved(Struct):
+    """What came of what was asked of some runs."""
 
     runs: list[Standing] = field(default_factory=list)
     """As they stand now."""
     lanes: set[Lane] = field(default_factory=set)
-    """Where runs are ready: to be undone, or to come to a record first."""
+    """Where runs are ready: to go on, to be undone, or to come to a record first."""
     ended: bool = False
 
 
-def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Cancelled]:
+def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
     """Cancel runs that are locked in this transaction, and leave word for their parents and children. A dag run that
     goes on is not cancelled like this: it fails, with its steps."""
     runs = [run for run in runs if way_to_cancel(run) not in ("refused", "fail")]
@@ -62,7 +62,7 @@ def cancel_runs(runs: Sequence[Standing], now: int) -> Flow[Cancelled]:
     yield from put("tell_parents", [(run.id,) for run, after in over if after.ended and run.child and not run.ended])
     yield from put("tell_children", [(run.id,) for run, _ in over])
     lanes = {after.lane for _, after in moved if after.ready}
-    return Cancelled([after for _, after in moved], lanes, any(after.ended for _, after in over))
+    return Moved([after for _, after in moved], lanes, any(after.ended for _, after in over))
 
 
 def _cancel_dag(run: Standing, answer: Answer, now: int) -> Flow[None]:
@@ -98,20 +98,26 @@ def resume_run(run_id: str) -> Flow[Answer]:
     """Let it go on, make the next check due, or take a mark back; of a dag run, with its steps."""
     run, now = yield from lock_run(run_id)
     answer = _answer(run)
-    if run is None or run.dag_id is not None:
+    if run is None:
         return answer
-    moved = []
-    for number, each in enumerate((yield from _with_steps(run)), 1):
-        after = resume(each, now, number)
-        if after is not None:
-            moved.append(after)
-            if after.ready and after.id == run_id:
-                answer.lane = after.lane
-            elif after.ready and not each.ready:
-                answer.lanes.add(after.lane)
-    yield from change(moved)
-    answer.done, answer.running = bool(moved), any(each.held for each in moved)
+    done = yield from resume_runs([run], now)
+    answer.done, answer.running, answer.lanes = bool(done.runs), any(each.held for each in done.runs), done.lanes
+    answer.lane = next((each.lane for each in done.runs if each.ready and each.id == run_id), None)
     return answer
+
+
+def resume_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
+    """The same of runs that are locked in this transaction. A step of a dag run goes with that."""
+    done, number = Moved(), 0
+    for run in runs:
+        for each in (yield from _with_steps(run)) if run.dag_id is None else ():
+            number += 1
+            after = resume(each, now, number)
+            if after is not None:
+                done.runs.append(after)
+                done.lanes |= {after.lane} if after.ready else set()
+    yield from change(done.runs)
+    return done
 
 
 def _with_steps(run: Standing) -> Flow[list[Standing]]:

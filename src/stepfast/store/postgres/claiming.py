@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+from ...model.ids import new_seed
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import Settings
 from ..protocol import NOTHING
 from .connections import KeptConnection
+
+_SEED = attrgetter("seed")
 
 
 class Claims:
@@ -64,11 +68,20 @@ class Claims:
             if not rows:
                 rows = await connection.fetch(self._sql[name], worker, token, *args)
             claimed = [Claimed(*row) for row in rows]
+            if not all(map(_SEED, claimed)):
+                await self._give_seeds(connection, worker, claimed)
             replayed = [run for run in claimed if run.claim > 1]
             if replayed:
                 await self._bring_history(connection, replayed, remembered)
         claimed.sort(key=lambda run: (-run.priority, run.place))
         return claimed
+
+    async def _give_seeds(self, connection: Any, worker: str, claimed: list[Claimed]) -> None:
+        """Runs that were started by SQL on a server without a strong source of chance have no secret yet."""
+        bare = {run.id: run for run in claimed if not run.seed}
+        rows = await connection.fetch(self._sql["give_seeds"], list(bare), [new_seed() for _ in bare], worker)
+        for run_id, seed in rows:
+            bare[run_id].seed = seed
 
     async def _bring_history(self, connection: Any, runs: list[Claimed], remembered: Mapping[str, int]) -> None:
         by_id = {run.id: run for run in runs}

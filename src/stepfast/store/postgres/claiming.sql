@@ -129,3 +129,9 @@ SELECT t.run_id, t.branch, t.position, count(*)::integer AS failures, max(t.due_
 FROM {schema}.tries t JOIN unnest($1::uuid[], $2::integer[]) AS u(id, attempt) ON t.run_id = u.id AND t.attempt = u.attempt
 WHERE t.position >= 0
 GROUP BY t.run_id, t.branch, t.position;
+
+-- name: give_seeds
+-- A secret for each of these runs, which this worker ($3) holds and which have none.
+UPDATE {schema}.runs r SET seed = u.seed FROM unnest($1::uuid[], $2::text[]) AS u(id, seed)
+WHERE r.id = u.id AND r.worker = $3::uuid AND r.seed = ''
+RETURNING r.id::text, r.seed;

@@ -76,9 +76,9 @@ class PostgresStore(BaseStore):
     def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> None:
         self._settings = settings
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
+        self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
-        self._channel = f"stepfast_{namespace}"
         continuity = Continuity()
         self.breaks = continuity.breaks
         self._connector = Connector(url, settings, pool)

@@ -1,0 +1,458 @@
+-- compatible from: 1
+--
+-- From SQL: whoever has no Python at hand (a trigger, a script, a program in another language) starts, signals, cancels
+-- and resumes runs by four functions, as part of the transaction that calls them.
+--
+--   start       inserts the rows that a start in Python inserts, checked against the newest definition as a start without
+--               the code is: the workflow is known, the input fits by type, required and unknown fields, enum and items.
+--               What the code demands beyond that is found out by the first claim, which ends the run (`invalid_input`).
+--   signal      leaves a signal in the mailbox.
+--   cancel,     leave a word of that kind in the mailbox; whoever delivers it does what an operator's call does at once.
+--   resume
+--
+-- All four only insert rows: they lock none that exist, so that a transaction that stays open holds no worker up. Workers
+-- find what was inserted when they next ask; with `notify => true` the server wakes them at the commit, at the price of a
+-- lock over the whole server which every NOTIFY takes there.
+--
+-- They run with the rights of the caller. Functions whose names begin with `sql_` are parts of them, and not for others.
+
+-- The id of a run or of a piece of mail: a UUID of version 7, as Python makes them. Before release 13 the server has no
+-- strong source of chance: such an id is unique, but who knows others might guess it.
+CREATE FUNCTION {schema}.sql_new_id() RETURNS uuid
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    micros bigint := {place};
+    chance text;
+BEGIN
+    IF current_setting('server_version_num')::integer >= 130000 THEN
+        chance := substr(replace(gen_random_uuid()::text, '-', ''), 17);
+    ELSE
+        chance := md5(random()::text || random()::text || micros::text || pg_backend_pid()::text);
+        chance := substr('89ab', 1 + floor(random() * 4)::integer, 1) || substr(chance, 1, 15);
+    END IF;
+    RETURN (lpad(to_hex(micros / 1000), 12, '0') || '7' || lpad(to_hex(micros % 1000 * 4096 / 1000), 3, '0')
+            || chance)::uuid;
+END
+$$;
+
+-- The secret of a run. Where the server has no strong source of chance it is left empty, and given by the first claim.
+CREATE FUNCTION {schema}.sql_new_seed() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 130000 THEN
+        RETURN replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
+    END IF;
+    RETURN '';
+END
+$$;
+
+-- A name that people give, or null.
+CREATE FUNCTION {schema}.sql_checked_name(given text, what text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF given = '' THEN
+        RAISE EXCEPTION '% must not be empty', what USING ERRCODE = 'invalid_parameter_value';
+    ELSIF length(given) > 200 THEN
+        RAISE EXCEPTION '% has % characters; at most 200 are kept', what, length(given)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN given;
+END
+$$;
+
+-- A span of time in milliseconds, or null.
+CREATE FUNCTION {schema}.sql_milliseconds(span interval, what text) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    seconds double precision := extract(epoch FROM span)::double precision;
+BEGIN
+    IF seconds < 0 OR seconds > 3155760000 THEN
+        RAISE EXCEPTION '% must be between nothing and a hundred years', what
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Write an interval: ' || what || ' => ''90 seconds''.';
+    END IF;
+    RETURN floor(seconds * 1000)::bigint;
+END
+$$;
+
+-- A payload as it is stored, within the limits that have no type: its size, its depth, characters that are none. NUL is
+-- no character to jsonb, but may be stored; it stands for another one while a payload is looked at.
+CREATE FUNCTION {schema}.sql_checked_json(given json, what text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    stored text := COALESCE(given::text, 'null');
+    brackets integer := length(stored) - length(translate(stored, '[{', ''));
+BEGIN
+    IF octet_length(stored) > 8388608 THEN
+        RAISE EXCEPTION '% has % bytes of JSON; the limit is 8388608', what, octet_length(stored)
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Keep large data elsewhere and pass its address.';
+    ELSIF brackets > 100 AND jsonb_path_exists({schema}.sql_as_jsonb(stored, what),
+                                               'strict $.**{100} ? (@.type() == "object" || @.type() == "array")') THEN
+        RAISE EXCEPTION '% is nested deeper than 100 levels', what USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    RETURN stored;
+END
+$$;
+
+CREATE FUNCTION {schema}.sql_as_jsonb(stored text, what text) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN replace(stored, chr(92) || 'u0000', chr(92) || 'u0001')::jsonb;
+EXCEPTION WHEN data_exception THEN
+    RAISE EXCEPTION '% cannot be stored as JSON: %', what, SQLERRM
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass JSON whose texts are characters and whose numbers have bounds.';
+END
+$$;
+
+-- What is wrong with a value, with its path, or null: `model/schema.py` in SQL, but for bounds and patterns.
+CREATE FUNCTION {schema}.sql_misfit(value jsonb, rule jsonb, root jsonb, path text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind text := jsonb_typeof(value);
+    problem text;
+BEGIN
+    IF jsonb_typeof(rule) IS DISTINCT FROM 'object' THEN
+        RETURN NULL;
+    END IF;
+    IF rule ? '$ref' THEN
+        problem := {schema}.sql_misfit(value, root #> string_to_array(substr(rule ->> '$ref', 3), '/'), root, path);
+    END IF;
+    IF problem IS NULL AND rule ? 'anyOf' THEN
+        SELECT CASE WHEN bool_and(o.problem IS NOT NULL) THEN string_agg(o.problem, '; ') END INTO problem
+        FROM (SELECT {schema}.sql_misfit(value, e.option, root, path) AS problem
+              FROM jsonb_array_elements(rule -> 'anyOf') AS e(option)) AS o;
+    END IF;
+    IF problem IS NULL AND rule ? 'type' AND NOT {schema}.sql_is_of(value, rule -> 'type') THEN
+        RETURN 'Expected ' || (rule ->> 'type') || ', got ' || kind || ' - at ' || path;
+    END IF;
+    IF problem IS NULL AND rule ? 'enum'
+       AND NOT EXISTS (SELECT FROM jsonb_array_elements(rule -> 'enum') AS e(member) WHERE e.member = value) THEN
+        problem := 'Expected one of ' || (rule ->> 'enum') || ' - at ' || path;
+    ELSIF problem IS NULL AND rule ? 'const' AND rule -> 'const' <> value THEN
+        problem := 'Expected ' || (rule ->> 'const') || ' - at ' || path;
+    ELSIF problem IS NULL AND kind = 'object' THEN
+        problem := {schema}.sql_object_misfit(value, rule, root, path);
+    ELSIF problem IS NULL AND kind = 'array' AND (jsonb_array_length(value) < (rule ->> 'minItems')::integer
+                                                  OR jsonb_array_length(value) > (rule ->> 'maxItems')::integer) THEN
+        problem := 'Expected another number of items - at ' || path;
+    ELSIF problem IS NULL AND kind = 'array' THEN
+        SELECT m.problem INTO problem
+        FROM jsonb_array_elements(value) WITH ORDINALITY AS e(member, n)
+        CROSS JOIN LATERAL (SELECT {schema}.sql_misfit(
+            e.member, COALESCE(rule -> 'prefixItems' -> (e.n - 1)::integer, rule -> 'items'), root,
+            path || '[' || (e.n - 1)::text || ']') AS problem) AS m
+        WHERE m.problem IS NOT NULL LIMIT 1;
+    END IF;
+    RETURN problem;
+END
+$$;
+
+-- Whether a value is of a type of JSON schema, or of one of several. Types that nobody knows here fit everything.
+CREATE FUNCTION {schema}.sql_is_of(value jsonb, kinds jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+SELECT EXISTS (
+    SELECT FROM jsonb_array_elements_text(
+        CASE WHEN jsonb_typeof(kinds) = 'array' THEN kinds ELSE jsonb_build_array(kinds) END) AS k(kind)
+    WHERE k.kind = jsonb_typeof(value)
+       OR k.kind NOT IN ('null', 'boolean', 'integer', 'number', 'string', 'array', 'object')
+       OR (k.kind = 'integer' AND CASE WHEN jsonb_typeof(value) = 'number'
+                                       THEN trunc((value #>> '{}')::numeric) = (value #>> '{}')::numeric END))
+$$;
+
+CREATE FUNCTION {schema}.sql_object_misfit(value jsonb, rule jsonb, root jsonb, path text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    fields jsonb := COALESCE(rule -> 'properties', '{}');
+    others jsonb := rule -> 'additionalProperties';
+    problem text;
+BEGIN
+    SELECT 'Object missing required field ' || f.name || ' - at ' || path INTO problem
+    FROM jsonb_array_elements_text(rule -> 'required') AS f(name) WHERE NOT value ? f.name LIMIT 1;
+    IF problem IS NULL AND others = 'false' THEN
+        SELECT 'unknown field ' || f.name || '; there are '
+               || COALESCE((SELECT string_agg(k.name, ', ') FROM jsonb_object_keys(fields) AS k(name)), 'none')
+               || ' - at ' || path INTO problem
+        FROM jsonb_object_keys(value) AS f(name) WHERE NOT fields ? f.name LIMIT 1;
+    END IF;
+    IF problem IS NULL THEN
+        SELECT m.problem INTO problem
+        FROM jsonb_each(value) AS e(name, member)
+        CROSS JOIN LATERAL (SELECT {schema}.sql_misfit(
+            e.member, COALESCE(fields -> e.name, others), root, path || '.' || e.name) AS problem) AS m
+        WHERE m.problem IS NOT NULL LIMIT 1;
+    END IF;
+    RETURN problem;
+END
+$$;
+
+-- The input of a run, as it is stored.
+CREATE FUNCTION {schema}.sql_checked_input(definition {schema}.definitions, given json) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    what text := 'the input of ' || quote_literal(definition.name);
+    stored text := {schema}.sql_checked_json(given, what);
+    value jsonb := {schema}.sql_as_jsonb(stored, what);
+    rule jsonb := definition.input_schema::jsonb;
+    problem text;
+BEGIN
+    IF value <> 'null' AND (definition.options::json ->> 'takes_input') = 'false' THEN
+        RAISE EXCEPTION '% takes no input, but was given one', quote_literal(definition.name)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    problem := {schema}.sql_misfit(value, rule, rule, '$');
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '% does not fit: %', what, problem
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'The definition that a worker stored says what the input is: ' || 'SELECT input_schema FROM '
+                         || '{schema}.definitions.';
+    END IF;
+    RETURN stored;
+END
+$$;
+
+-- The newest definition of a workflow.
+CREATE FUNCTION {schema}.sql_definition(workflow text) RETURNS {schema}.definitions
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found {schema}.definitions;
+BEGIN
+    SELECT d.* INTO found FROM {schema}.definitions d WHERE d.name = sql_definition.workflow
+    ORDER BY d.seen_at DESC LIMIT 1;
+    IF found.name IS NULL THEN
+        RAISE EXCEPTION 'there is no workflow named %; known workflows: %', COALESCE(quote_literal(workflow), 'NULL'),
+            COALESCE((SELECT string_agg(DISTINCT d.name, ', ') FROM {schema}.definitions d), 'none yet')
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'A workflow is known as soon as a worker with its code has been started once.';
+    END IF;
+    RETURN found;
+END
+$$;
+
+-- The steps of a dag run that was inserted a moment ago: what `planning.py` makes of its graph.
+CREATE FUNCTION {schema}.sql_start_steps(dag {schema}.runs, declared json, due bigint, expires bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
+                               max_attempts, timeout_ms, expires_at, concurrency_key, format, created_at, ready_at,
+                               graph, dag_id, dag_step, pending, ordinal, seed)
+    WITH nodes AS (
+        SELECT e.node, e.node ->> 'name' AS name, e.n - 1 AS n, COALESCE(e.node ->> 'kind', 'step') AS kind
+        FROM json_array_elements(declared) WITH ORDINALITY AS e(node, n)
+    ), edges AS (
+        SELECT n.name AS dependent, a.name AS dependency
+        FROM nodes n CROSS JOIN LATERAL json_array_elements_text(n.node -> 'after') AS a(name)
+        UNION
+        SELECT c.target, n.name FROM nodes n CROSS JOIN LATERAL json_each_text(n.node -> 'catch') AS c(error, target)
+    ), steps AS (
+        SELECT n.*, (SELECT count(*) FROM edges e WHERE e.dependent = n.name)::integer AS pending FROM nodes n
+    )
+    SELECT {schema}.sql_new_id(), dag.workflow || '/' || s.name, dag.version, dag.queue, dag.priority,
+           CASE WHEN s.pending = 0 THEN 'queued' ELSE 'waiting' END, CASE WHEN s.pending > 0 THEN 'steps' END,
+           CASE WHEN s.pending = 0 AND due <= dag.created_at THEN {place} + 1 + s.n END,
+           CASE WHEN s.pending = 0 THEN LEAST(CASE WHEN due > dag.created_at THEN due END, due + expires) END, 'null',
+           COALESCE((s.node ->> 'retries')::integer, 0) + 1,
+           CASE WHEN s.kind = 'step' THEN floor((s.node ->> 'timeout')::double precision * 1000)::bigint END,
+           CASE WHEN s.pending = 0 THEN due + expires END, dag.concurrency_key, dag.format, dag.created_at,
+           CASE WHEN s.pending = 0 THEN dag.ready_at END, dag.graph, dag.id, s.name, s.pending, s.n, {schema}.sql_new_seed()
+    FROM steps s;
+END
+$$;
+
+-- Start a run: `SELECT {schema}.start('checkout', '{"id": 1}', key => 'o-1')`. With a key that is taken, the run that has
+-- it. A dag run is running from the start, in nobody's hands, and its steps are what waits in the queue.
+CREATE FUNCTION {schema}.start(
+    workflow text, input json DEFAULT 'null', key text DEFAULT NULL, queue text DEFAULT NULL,
+    priority integer DEFAULT 0, delay interval DEFAULT NULL, at timestamptz DEFAULT NULL,
+    expires_in interval DEFAULT NULL, deadline interval DEFAULT NULL, tags text[] DEFAULT NULL,
+    concurrency_key text DEFAULT NULL, notify boolean DEFAULT false
+) RETURNS uuid LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    definition {schema}.definitions := {schema}.sql_definition(start.workflow);
+    new {schema}.runs;
+    due bigint;
+    expires bigint := {schema}.sql_milliseconds(start.expires_in, 'expires_in');
+    owner uuid;
+BEGIN
+    new.workflow := definition.name;
+    new.version := definition.version;
+    new.graph := CASE WHEN definition.graph IS NOT NULL THEN definition.version END;
+    new.queue := COALESCE({schema}.sql_checked_name(start.queue, 'the queue'), definition.queue);
+    new.priority := COALESCE(start.priority, 0);
+    new.key := {schema}.sql_checked_name(start.key, 'the key');
+    new.concurrency_key := {schema}.sql_checked_name(start.concurrency_key, 'the concurrency key');
+    new.input := {schema}.sql_checked_input(definition, start.input);
+    IF new.queue LIKE '%,%' OR new.queue <> btrim(new.queue) THEN
+        RAISE EXCEPTION 'the queue % has a comma, or blanks at an end', quote_literal(new.queue)
+            USING ERRCODE = 'invalid_parameter_value', HINT = '`stepfast worker --queues a,b` could never name it.';
+    ELSIF start.delay IS NOT NULL AND start.at IS NOT NULL THEN
+        RAISE EXCEPTION 'a start takes delay or at, not both' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF NOT isfinite(start.at) OR start.at >= '9000-01-01 00:00:00+00' THEN
+        RAISE EXCEPTION 'at must be before the year 9000' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT to_json(array_agg(t.tag ORDER BY t.n))::text INTO new.tags
+    FROM (SELECT {schema}.sql_checked_name(g.tag, 'a tag') AS tag, min(g.n) AS n
+          FROM unnest(start.tags) WITH ORDINALITY AS g(tag, n) WHERE g.tag IS NOT NULL GROUP BY 1) AS t;
+    new.deadline_ms := COALESCE({schema}.sql_milliseconds(start.deadline, 'deadline'),
+                                floor((definition.options::json ->> 'deadline')::double precision * 1000)::bigint);
+    new.seed := {schema}.sql_new_seed();
+    WHILE owner IS NULL LOOP
+        new.id := {schema}.sql_new_id();
+        new.created_at := {now};
+        new.deadline_at := new.created_at + new.deadline_ms;
+        due := GREATEST(new.created_at + COALESCE({schema}.sql_milliseconds(start.delay, 'delay'), 0),
+                        floor(extract(epoch FROM start.at)::double precision * 1000)::bigint);
+        owner := {schema}.sql_insert_run(new, due, expires, definition.graph::json);
+    END LOOP;
+    IF start.notify AND owner = new.id AND due <= new.created_at THEN
+        PERFORM pg_notify('{channel}', CASE WHEN new.graph IS NOT NULL THEN '{"look": true}' ELSE
+            json_build_object('lanes', json_build_array(json_build_array(new.queue, new.workflow, new.priority)))::text
+            END);
+    END IF;
+    RETURN owner;
+END
+$$;
+
+-- The run that is there after an attempt to insert one: the new one, or that which has its key; null, if neither is (the
+-- other was deleted, or gave its key up, at that very moment).
+CREATE FUNCTION {schema}.sql_insert_run(new {schema}.runs, due bigint, expires bigint, graph json) RETURNS uuid
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    is_dag boolean := graph IS NOT NULL;
+BEGIN
+    new.ready_at := CASE WHEN is_dag THEN new.created_at END;
+    INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key, deadline_ms,
+                               deadline_at, expires_at, tags, concurrency_key, format, created_at, started_at, ready_at,
+                               graph, pending, seed)
+    VALUES (new.id, new.workflow, new.version, new.queue, CASE WHEN is_dag THEN 'running' ELSE 'queued' END, new.priority,
+            CASE WHEN NOT is_dag AND due <= new.created_at THEN {place} + 1 END,
+            CASE WHEN is_dag THEN new.deadline_at
+                 ELSE LEAST(CASE WHEN due > new.created_at THEN due END, due + expires, new.deadline_at) END,
+            new.input, new.key, new.deadline_ms, new.deadline_at, CASE WHEN NOT is_dag THEN due + expires END, new.tags,
+            new.concurrency_key, 1, new.created_at, new.ready_at, new.ready_at, new.graph,
+            CASE WHEN is_dag THEN json_array_length(sql_insert_run.graph) ELSE 0 END, new.seed)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN (SELECT r.id FROM {schema}.runs r WHERE r.workflow = new.workflow AND r.key = new.key);
+    END IF;
+    INSERT INTO {schema}.run_tags (tag, run_id) SELECT t.tag, new.id FROM json_array_elements_text(new.tags::json) AS t(tag);
+    IF is_dag THEN
+        new.format := 1;
+        PERFORM {schema}.sql_start_steps(new, sql_insert_run.graph, due, expires);
+    END IF;
+    RETURN new.id;
+END
+$$;
+
+-- Send a signal to a run, or for a dag run to its step of that name: `SELECT {schema}.signal(run, 'approved', 'true')`.
+CREATE FUNCTION {schema}.signal(run uuid, name text, value json DEFAULT 'null', notify boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    stored text := {schema}.sql_checked_json(signal.value, 'the value of signal ' || COALESCE(quote_literal(signal.name), 'NULL'));
+    receiver uuid := signal.run;
+    state text;
+    why text;
+    is_dag boolean;
+BEGIN
+    PERFORM {schema}.sql_checked_name(signal.name, 'the name of a signal');
+    PERFORM {schema}.sql_as_jsonb(stored, 'the value of signal ' || quote_literal(signal.name));
+    IF signal.name IS NULL OR signal.name LIKE '%,%' THEN
+        RAISE EXCEPTION 'the name of a signal must be given, and have no comma' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT r.status, r.reason, r.graph IS NOT NULL AND r.dag_id IS NULL INTO state, why, is_dag
+    FROM {schema}.runs r WHERE r.id = signal.run;
+    PERFORM {schema}.sql_refuse_missing(signal.run, state);
+    IF is_dag AND state NOT IN ('completed', 'failed', 'cancelled', 'compensated') THEN
+        SELECT r.id INTO receiver FROM {schema}.runs r
+        WHERE r.dag_id = signal.run AND r.dag_step = signal.name
+          AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+        IF receiver IS NULL THEN
+            RAISE EXCEPTION 'run % has no unfinished step %', signal.run, quote_literal(signal.name)
+                USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'A signal to a dag run names its step.';
+        END IF;
+    ELSIF state IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND why IS DISTINCT FROM 'continued' THEN
+        RAISE EXCEPTION 'run % is %; a signal can only be sent to a run that has not ended', signal.run, state
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM {schema}.sql_leave_mail(receiver, 'signal', signal.name, stored, signal.notify);
+END
+$$;
+
+-- Cancel a run, as an operator does: `SELECT {schema}.cancel(run)`. One that was cancelled already stays so.
+CREATE FUNCTION {schema}.cancel(run uuid, notify boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    state text;
+    why text;
+    is_over boolean;
+    dag uuid;
+BEGIN
+    SELECT r.status, r.reason, r.dag_id,
+           (r.undoing OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped'))
+           AND (r.reason IS NULL OR r.reason NOT IN ('continued', 'non_determinism', 'workers_lost'))
+    INTO state, why, dag, is_over FROM {schema}.runs r WHERE r.id = cancel.run;
+    PERFORM {schema}.sql_refuse_missing(cancel.run, state, dag, 'cancelled');
+    IF is_over AND state <> 'cancelled' AND why IS DISTINCT FROM 'cancelled' THEN
+        RAISE EXCEPTION 'run % is %; it cannot be cancelled any more', cancel.run, state
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF NOT is_over THEN
+        PERFORM {schema}.sql_leave_mail(cancel.run, 'cancel', '', NULL, cancel.notify);
+    END IF;
+END
+$$;
+
+-- Let a paused run go on, or make the next check due that a run waits for: `SELECT {schema}.resume(run)`.
+CREATE FUNCTION {schema}.resume(run uuid, notify boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    state text;
+    dag uuid;
+    is_held boolean;
+BEGIN
+    SELECT r.status, r.dag_id,
+           COALESCE(r.status = 'paused' OR r.asked = 'pause' OR r.reason = 'continued'
+                    OR (r.status = 'waiting' AND r.waiting_for = 'check'), false)
+    INTO state, dag, is_held FROM {schema}.runs r WHERE r.id = resume.run;
+    PERFORM {schema}.sql_refuse_missing(resume.run, state, dag, 'resumed');
+    IF NOT is_held THEN
+        RAISE EXCEPTION 'run % is %; only a paused run can be resumed', resume.run, state
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM {schema}.sql_leave_mail(resume.run, 'resume', '', NULL, resume.notify);
+END
+$$;
+
+-- What is asked of no run, or of a step that goes with its dag run.
+CREATE FUNCTION {schema}.sql_refuse_missing(run uuid, state text, dag uuid DEFAULT NULL, what text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF state IS NULL THEN
+        RAISE EXCEPTION 'there is no run %', COALESCE(run::text, 'NULL') USING ERRCODE = 'no_data_found';
+    ELSIF dag IS NOT NULL THEN
+        RAISE EXCEPTION 'run % is a step of dag run %; it can only be % with that run', run, dag, what
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END
+$$;
+
+-- Put something into a mailbox. Whichever worker asks next after the commit delivers it.
+CREATE FUNCTION {schema}.sql_leave_mail(run uuid, kind text, name text, value text, notify boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF sql_leave_mail.kind = 'signal'
+       AND (SELECT count(*) FROM (SELECT FROM {schema}.mailbox b
+                                  WHERE b.run_id = sql_leave_mail.run AND b.kind = 'signal' LIMIT 10000) AS x) >= 10000 THEN
+        RAISE EXCEPTION 'run % has 10000 signals that it has not taken; no more are kept', sql_leave_mail.run
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Somebody sends what the run does not wait for.';
+    END IF;
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
+    VALUES (sql_leave_mail.run, {schema}.sql_new_id(), sql_leave_mail.kind, sql_leave_mail.name, sql_leave_mail.value, 1,
+            {now}, false);
+    IF sql_leave_mail.notify THEN
+        PERFORM pg_notify('{channel}', '{"look": true}');
+    END IF;
+END
+$$;
