@@ -67,7 +67,7 @@ class Schema:
             if state.version == 0:
                 return
             made_schema = _MADE_SCHEMA in dict(await connection.fetch(self._sql["meta"]))
-            for kind in ("VIEW", "TABLE", "FUNCTION"):
+            for kind in ("VIEW", "FUNCTION", "TABLE"):  # views call functions, and functions take rows of tables
                 await self._drop_all(connection, kind)
             if made_schema:
                 await self._drop_schema(connection)
