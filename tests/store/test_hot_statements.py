@@ -1,11 +1,13 @@
-"""The two decisions that are also written in SQL, because they are hot, agree with the functions of model/ (rule 55).
+"""The decisions that are also written in SQL, because they are hot, agree with the functions of model/ (rule 55).
 
-Runs are put into their rows as they stand after random lives; then a claim, or the usual flush, moves all of them by
-its one statement, and each row is what the function makes of it.
+Runs are put into their rows as they stand after random lives; then a claim, the usual flush, or a signal, moves each of
+them by its one statement, and each row is what the function makes of it. A third of the rows are dag runs, a third are
+steps of dags: for them nothing is different here.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,11 +17,14 @@ from msgspec.structs import asdict, replace
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import due
 from stepfast.model.leaving import leave
-from stepfast.model.records import Lane, Transition
+from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.model.standing import READ_COLUMNS, Standing, place_at
+from stepfast.model.waking import wake
 from stepfast.settings import SUSPECT_LOSSES
+from stepfast.store.postgres import PostgresStore
 from tests.model.walks import live
-from tests.store.scene import Scene, step
+from tests.store.scene import Scene, child_of, new_run, signal, step
+from tests.worker.spying import Counted
 
 LANE = Lane("order", "order", 0)
 TIMES = (
@@ -32,7 +37,8 @@ TIMES = (
     "started_at",
     "completed_at",
 )
-FIXED = {"id", "queue", "workflow", "priority", "dag_id", "dag_step", "graph", "child"}
+FIXED = {"id", "queue", "workflow", "priority", "child"}
+GRAPH = '{"first":[]}'
 AHEAD = 3_600_000
 """Of a life's last moment, so that no deadline passes while the test looks."""
 
@@ -49,11 +55,27 @@ def stood(wanted: Callable[[Standing, int], bool], count: int) -> list[tuple[Sta
     raise AssertionError("lives are too much alike")
 
 
-async def put_rows(scene: Scene, standings: Iterable[tuple[Standing, int]]) -> dict[str, Standing]:
+def with_dags(run: Standing, number: int) -> Standing:
+    """The same, of a run of its own, of a dag run, or of a step of one."""
+    if number % 3 == 1:
+        return replace(run, graph=GRAPH, pending=number % 4, failing=run.undoing)
+    if number % 3 == 2:
+        return replace(run, graph=GRAPH, dag_id=DAG, dag_step=f"step {number}", met=number % 4, ready_at=run.started_at)
+    return run
+
+
+DAG = "00000000-0000-7000-8000-0000000000da"
+
+
+async def put_rows(
+    scene: Scene, standings: Iterable[tuple[Standing, int]], dags: bool = True, parent: Claimed | None = None
+) -> dict[str, Standing]:
     """Runs that stand like this, by their ids; times are counted from that of the database, an hour ahead."""
     put: dict[str, Standing] = {}
     for number, (run, then) in enumerate(standings):
-        run_id = await scene.start()
+        run = with_dags(run, number) if dags else run
+        new = new_run() if parent is None else child_of(parent, number, "order")
+        [run_id] = await scene.store.start([new])
         shift = (await scene.info(run_id)).now_ms + AHEAD - then
         moved = {name: None if (at := getattr(run, name)) is None else at + shift for name in TIMES}
         place = None if run.place is None else place_at(then + shift, number)
@@ -107,23 +129,68 @@ async def test_a_claim_over_many_lanes_does_what_the_function_says(scene: Scene)
     compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})
 
 
+@pytest.mark.parametrize("child", [False, True], ids=["alone", "children"])
 @pytest.mark.parametrize("usual", [True, False], ids=["usual", "with a step to undo"])
-async def test_the_usual_end_of_a_run_does_what_the_function_says(scene: Scene, usual: bool) -> None:
+async def test_the_usual_end_of_a_run_does_what_the_function_says(scene: Scene, usual: bool, child: bool) -> None:
     """The same by the one statement of the usual freight and by the flow of all others."""
-    put = await put_rows(scene, stood(lambda run, now: run.held and not run.undoing, 40))
-    moves = {i: Transition(i, run.claim, "completed", output='"done"') for i, run in put.items()}
+    parent = await scene.running(workflow="report") if child else None
+    put = await put_rows(scene, stood(lambda run, now: run.held and not run.undoing, 40), parent=parent)
+    moves = {i: Transition(i, run.claim, "completed", output='"done"', child=child) for i, run in put.items()}
     entries: list[Any] = list(moves.values())
     if not usual:
         other = await scene.running(workflow="mail")
         entries.append(step(other, undo="refund"))
-    assert not (await scene.flush(*entries)).lost
+    answer = await scene.flush(*entries)
+    assert not answer.lost
+    assert answer.undelivered == child
     found = await rows(scene, put)
     compare(found, {i: leave(run, moves[i], found[i]["completed_at"]) for i, run in put.items()})
+    columns = "r.id, m.kind, m.name, m.value, m.error, m.delivered"
+    told = await scene.rows.fetch(f"SELECT {columns} FROM [mailbox] m JOIN [runs] r ON r.reply_to = m.id")
+    letter = ("child", "completed", '"done"', None, False)
+    assert {str(run_id): tuple(rest) for run_id, *rest in told} == (dict.fromkeys(put, letter) if child else {})
+
+
+def takes_signals(run: Standing, now: int) -> bool:
+    return not run.ended and due(run, now) == "no"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["usual", "again"])
+async def test_a_signal_does_what_the_function_says(scene: Scene, again: bool) -> None:
+    """The same by the one statement of the usual case and by the flow, which whoever sends again takes."""
+    put = await put_rows(scene, stood(takes_signals, 60), dags=False)
+    for run_id, run in put.items():
+        answer = await scene.store.send(signal(run_id), again)
+        assert (answer.done, answer.status, answer.reason, answer.running) == (True, run.status, run.reason, run.held)
+        assert answer.lane == (LANE if run.status == "waiting" else None)
+    found = await rows(scene, put)
+    places = {i: (row["place"] or 0) for i, row in found.items()}
+    compare(found, {i: wake(run, 1, 0, places[i] // 1000, places[i] % 1000) for i, run in put.items()})
+    assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(len(put),)]
+
+
+async def test_a_signal_is_one_statement_unless_its_run_is_paused(scene: Scene) -> None:
+    if not isinstance(scene.store, PostgresStore):
+        pytest.skip("the round trips of Postgres are the subject")
+    flows = Counted(scene.store._driver, "run")
+    for run_id, run in (await put_rows(scene, stood(takes_signals, 30), dags=False)).items():
+        flows.calls.clear()
+        await scene.store.send(signal(run_id))
+        assert len(flows) == (run.status == "paused")
+
+
+async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene) -> None:
+    run_id = await scene.start()
+    mail = signal(run_id)
+    answers = await asyncio.gather(*(scene.store.send(mail) for _ in range(8)))
+    assert all(answer.done for answer in answers)
+    assert await scene.rows.get(run_id, "wakes") == 1
+    assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(1,)]
 
 
 async def test_what_is_decided_is_what_is_written(scene: Scene) -> None:
     """A row read, decided on and written back by a wish that changes nothing but one column is the same otherwise."""
-    put = await put_rows(scene, stood(lambda run, now: run.held and run.asked is None and not run.undoing, 20))
+    put = await put_rows(scene, stood(lambda run, now: run.held and run.asked is None and not run.undoing, 20), False)
     for run_id in put:
         assert (await scene.store.pause(run_id)).done
     compare(await rows(scene, put), {i: replace(run, asked="pause") for i, run in put.items()})

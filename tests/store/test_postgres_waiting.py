@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable
 from stepfast.model.ids import new_id
-from stepfast.model.records import Claimed, Mail, NewRun, RunShape
+from stepfast.model.records import Claimed, Lane, Mail, NewRun, RunShape
 from stepfast.settings import Settings
 from stepfast.store import Store
 from stepfast.store.protocol import KeysHeld
@@ -44,6 +44,13 @@ async def locked(stores: Stores, run_id: str) -> AsyncIterator[None]:
         yield
 
 
+async def until_waiting(watcher: Any) -> None:
+    """Until somebody waits for a lock."""
+    async with asyncio.timeout(20):
+        while not await watcher.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0.01)
+
+
 async def asleep(scene: Scene, **changes: Any) -> Claimed:
     """A run that waits for mail and nothing else."""
     run = await scene.running()
@@ -59,9 +66,7 @@ async def test_a_worker_that_leaves_waits_for_rows_that_somebody_holds(scene: Sc
     async with somebody(stores) as watcher:
         async with locked(stores, held.id):
             leaving = asyncio.create_task(scene.store.unregister(leaver))
-            async with asyncio.timeout(20):
-                while not await watcher.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
-                    await asyncio.sleep(0.01)
+            await until_waiting(watcher)
             assert (await scene.info(free.id)).ready
         await leaving
     info = await scene.info(held.id)
@@ -70,6 +75,36 @@ async def test_a_worker_that_leaves_waits_for_rows_that_somebody_holds(scene: Sc
 
 
 # -- delivering -----------------------------------------------------------------------------------------------
+
+
+async def test_a_signal_meets_its_run_as_it_is_when_the_lock_is_there(scene: Scene, stores: Stores) -> None:
+    """The sender waits for somebody who writes to the row: what that one has written is what is decided on, and the run
+    stands in its queue by the time at which it became ready."""
+    run = await scene.running()
+    async with somebody(stores) as watcher:
+        async with somebody(stores) as other, other.transaction():
+            await other.execute(
+                "UPDATE stepfast.runs SET wakes = 5, worker = NULL, status = 'waiting' WHERE id = $1", run.id
+            )
+            sending = asyncio.ensure_future(scene.store.send(signal(run.id)))
+            await until_waiting(watcher)
+            then = await watcher.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        answer = await sending
+    assert (answer.status, answer.done, answer.lane) == ("waiting", True, Lane("order", "order", 0))
+    assert (await scene.rows.get(run.id, "wakes"), await scene.rows.get(run.id, "status")) == (6, "queued")
+    assert await scene.rows.get(run.id, "place") >= then
+
+
+async def test_a_signal_reaches_no_run_that_ends_while_it_waits_for_the_lock(scene: Scene, stores: Stores) -> None:
+    run = await scene.running()
+    async with somebody(stores) as watcher:
+        async with somebody(stores) as other, other.transaction():
+            await other.execute("UPDATE stepfast.runs SET worker = NULL, status = 'completed' WHERE id = $1", run.id)
+            sending = asyncio.ensure_future(scene.store.send(signal(run.id)))
+            await until_waiting(watcher)
+        answer = await sending
+    assert (answer.status, answer.done) == ("completed", False)
+    assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(0,)]
 
 
 async def test_mail_is_counted_once_however_many_deliver_it(scene: Scene, stores: Stores, twin: Store) -> None:

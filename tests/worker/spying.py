@@ -15,7 +15,7 @@ only_postgres = pytest.mark.parametrize("url", ["postgres"], indirect=True)
 """For tests of what only a server can do: locks, lost replies, wake-ups between processes."""
 
 
-def wrap(store: Store, method: str, around: Callable[..., Awaitable[Any]]) -> None:
+def wrap(store: Any, method: str, around: Callable[..., Awaitable[Any]]) -> None:
     """``around(call, *args)`` is called in place of the method, and may make the call."""
     original = getattr(store, method)
 
@@ -28,7 +28,7 @@ def wrap(store: Store, method: str, around: Callable[..., Awaitable[Any]]) -> No
 class Counted:
     """How often a method was called, and with what."""
 
-    def __init__(self, store: Store, method: str) -> None:
+    def __init__(self, store: Any, method: str) -> None:
         self.calls: list[tuple[Any, ...]] = []
         wrap(store, method, self._call)
 

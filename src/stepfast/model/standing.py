@@ -16,8 +16,8 @@ the same end. Each event has a file:
 ``claiming.py``         a worker takes a run
 ======================  ====================================================================================
 
-Two decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim, and
-the usual end of a run. Tests prove that the statements and the functions agree.
+Three decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim,
+the usual end of a run, and the usual signal. Tests prove that the statements and the functions agree.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
 up in the server's own logs. ``{schema}``, ``{now}`` and the direction of a list are the only things ever put in, and
-none comes from a user unchecked.
+none comes from a user unchecked. Lines from ``-- only in word`` to ``-- end`` are left out, but kept in a second form
+of the statement, which has that word for its name.
 """
 
 from __future__ import annotations
@@ -24,12 +25,21 @@ _LISTS = ("runs", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown
 _NEWEST_FIRST = {"beyond": "<", "direction": "DESC", "edge": "g"}
 _OLDEST_FIRST = {"beyond": ">", "direction": "ASC", "edge": ""}
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
 
 def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[str, str]:
     """The statements of one file by their names."""
     parts = _NAME.split(_read(package, filename))
-    return {name: fill(body, words).strip().rstrip(";") for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    bodies = [form for pair in zip(parts[1::2], parts[2::2], strict=True) for form in _forms(*pair)]
+    return {name: fill(body, words).strip().rstrip(";") for name, body in bodies}
+
+
+def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
+    """A statement by its own name, and its other forms by theirs."""
+    yield name, _ONLY.sub("", body)
+    for other in {found[1]: None for found in _ONLY.finditer(body)}:
+        yield other, _ONLY.sub(lambda found: found[2] if found[1] == other else "", body)  # noqa: B023
 
 
 def load_all(package: str, words: dict[str, str]) -> dict[str, str]:

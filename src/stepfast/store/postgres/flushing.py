@@ -74,6 +74,7 @@ class Flusher:
         ended = batch.transitions
         words = [texts(columns[which]) for which in (_NAME, _OUTPUT, _ARGUMENTS, _LINE)]
         outputs = texts([t.output for t in ended])
+        children = any(t.child for t in ended)
         if outputs is None or None in words:
             return None
         async with self._kept.use() as connection:
@@ -81,7 +82,7 @@ class Flusher:
                 return None
             try:
                 row = await connection.fetchrow(
-                    self._sql["flush"],
+                    self._sql["flush_telling" if children else "flush"],
                     worker,
                     ids(columns[_RUN_ID]),
                     numbers(columns[_CLAIM]),
@@ -97,7 +98,7 @@ class Flusher:
                 )
             except asyncpg.DivisionByZeroError:
                 return None
-            answer = FlushAnswer(row["now_ms"])
+            answer = FlushAnswer(row["now_ms"], undelivered=children)
             if row["asked_ids"]:
                 answer.asked = {str(i): what for i, what in zip(row["asked_ids"], row["asked"], strict=True)}
             return answer
@@ -198,10 +199,7 @@ def _is_usual(batch: Batch, columns: tuple[tuple[Any, ...], ...]) -> bool:
     """Whether everything has the shape that one short statement writes."""
     if batch.tries or batch.running or batch.joint or batch.values:
         return False
-    if not all(
-        t.status == status.COMPLETED and not t.child and t.successor is None and t.settled is None
-        for t in batch.transitions
-    ):
+    if not all(t.status == status.COMPLETED and t.successor is None and t.settled is None for t in batch.transitions):
         return False
     count = len(batch.steps)
     formats = {*columns[_FORMAT], *(t.format for t in batch.transitions)}

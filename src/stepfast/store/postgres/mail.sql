@@ -25,6 +25,37 @@ LEFT JOIN LATERAL (
 ) AS m ON true
 ORDER BY r.id, m.sent_at, m.id;
 
+-- name: send_usual
+-- A signal for a run that waits, is ready or is executed, in one round trip. It is counted, and who waits is woken, as
+-- wake() of model/waking.py decides it: a test compares the two. No row: the run stands otherwise, or the signal is
+-- there, or $8 others are; the flow decides then, under the lock. How many there are is seen as it was before a wait for
+-- the lock, so that $8 is well below the bound. The clock is read when the lock is there.
+WITH locked AS MATERIALIZED (
+    SELECT r.id, r.status, r.reason, r.worker IS NOT NULL AS held, r.status = 'waiting' AS waits, r.queue, r.workflow,
+           r.priority
+    FROM {schema}.runs r
+    WHERE r.id = $1 AND r.status IN ('queued', 'running', 'waiting', 'compensating')
+      AND r.waiting_for IS DISTINCT FROM 'steps' AND (r.graph IS NULL OR r.dag_id IS NOT NULL)
+    FOR NO KEY UPDATE
+), woken AS (
+    UPDATE {schema}.runs r
+    SET wakes = r.wakes + 1,
+        status = CASE WHEN l.waits THEN 'queued' ELSE r.status END,
+        place = CASE WHEN l.waits THEN {place} ELSE r.place END,
+        visible_at = CASE WHEN l.waits THEN r.deadline_at ELSE r.visible_at END,
+        waiting_for = CASE WHEN NOT l.waits THEN r.waiting_for END,
+        awaits = CASE WHEN NOT l.waits THEN r.awaits END
+    FROM locked l
+    WHERE r.id = l.id AND (SELECT true FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.id = $2) IS NULL
+      AND (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+          < $8::bigint
+    RETURNING l.status, l.reason, l.held, l.waits, l.queue, l.workflow, l.priority
+), put AS (
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
+    SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now} FROM woken
+)
+SELECT * FROM woken;
+
 -- name: send
 -- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing is
 -- inserted.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 import msgspec
 from msgspec.structs import replace
 
-from ...model.records import Answer, Look, Mail, Mailbox
+from ...model.records import Answer, Lane, Look, Mail, Mailbox
 from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
@@ -17,7 +18,7 @@ from .connections import KeptConnection
 
 
 class Mailroom:
-    """Looks over one kept connection, delivers over another; what senders do takes any connection."""
+    """Looks over a connection that is kept for it; what senders do takes any connection."""
 
     def __init__(
         self,
@@ -52,6 +53,18 @@ class Mailroom:
 
     # -- sending ---------------------------------------------------------------------------------------------
 
+    async def send_usual(self, connection: Any, mail: Mail) -> Answer | None:
+        """Put a signal into the box and wake the run, by one statement. None: this is not the usual case, and nothing
+        was done."""
+        try:
+            row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2)
+        except (asyncpg.UniqueViolationError, asyncpg.SerializationError):
+            return None  # it came by another way meanwhile; or a pool that was given to us sees no newer rows
+        if row is None:
+            return None
+        lane = Lane(row["queue"], row["workflow"], row["priority"]) if row["waits"] else None
+        return Answer(row["status"], row["reason"], True, lane, running=row["held"])
+
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """Only insert it, in the sender's transaction."""
         async with self._callers.within(connection) as theirs:
@@ -76,8 +89,6 @@ class Mailroom:
         """It was not put into the box: because it is there already, or because too many others are."""
         if await connection.fetchval(self._sql["is_there"], mail.run_id, mail.id) is None:
             raise mailbox_full(mail.run_id, self._most)
-
-    # -- delivering ------------------------------------------------------------------------------------------
 
 
 def _refusal(run: Any) -> Answer | None:

@@ -2,7 +2,8 @@
 -- table.
 
 -- name: flush
--- What the journal usually brings, in one round trip: completed steps of the main branch, tried once, and completed runs. The
+-- What the journal usually brings, in one round trip: completed steps of the main branch, tried once, and completed
+-- runs; flush_telling also leaves the ends of children for their parents, as tell_parents does. The
 -- fence locks the run rows in id order and steps over those that somebody else holds. All or nothing: if a run did not
 -- pass the fence, or a position was recorded before, or the server is not the one we know ($15), the division by zero
 -- undoes it all, and the batch is written statement by statement instead. Two words keep it linear, because the planner takes every unnest for 10 rows: `IS
@@ -41,6 +42,18 @@ WITH clock AS MATERIALIZED (
     FROM unnest((SELECT ended FROM given), string_to_array($13, chr(31), chr(30))) AS c(id, output)
     WHERE r.id = c.id AND (c.id IN (SELECT id FROM fence)) IS TRUE
     RETURNING 1
+-- only in flush_telling
+    , r.parent_id, r.reply_to, r.output
+), told AS (
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
+    SELECT c.parent_id, c.reply_to, 'child', 'completed', c.output, $14::smallint, clock.now, false
+    FROM completed c CROSS JOIN clock
+    WHERE c.reply_to IS NOT NULL
+    ORDER BY c.parent_id, c.reply_to
+    ON CONFLICT (run_id, id) DO UPDATE
+    SET kind = excluded.kind, name = excluded.name, value = excluded.value, error = NULL, format = excluded.format,
+        sent_at = excluded.sent_at, delivered = false
+-- end
 ), counts AS (
     SELECT (SELECT count(*) FROM fence) AS fenced, (SELECT count(*) FROM recorded) AS recorded,
            (SELECT count(*) FROM completed) AS completed, cardinality(runs) AS steps, cardinality(ended) AS ends

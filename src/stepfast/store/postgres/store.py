@@ -30,6 +30,7 @@ from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..base import BaseStore, Filters
+from ..flows import mailing
 from ..flows.columns import standing_columns
 from ..flows.requests import Flow, T
 from ..migrations import migrations
@@ -198,10 +199,6 @@ class PostgresStore(BaseStore):
         """The same in the caller's transaction."""
         return await self._starts.start_within(connection, runs)
 
-    async def send_within(self, connection: Any, mail: Mail) -> Answer:
-        """A signal in the sender's transaction."""
-        return await self._mailroom.send_within(connection, mail)
-
     # -- reading -----------------------------------------------------------------------------------------------
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
@@ -216,7 +213,25 @@ class PostgresStore(BaseStore):
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""
         return await self._graphs.graph(name, version, dag_id)
 
-    # -- operators and senders -----------------------------------------------------------------------------------
+    # -- senders -------------------------------------------------------------------------------------------------
+
+    async def send(self, mail: Mail, again: bool = False) -> Answer:
+        """Put a signal into a run's mailbox and wake the run: usually by one statement, otherwise by the flow. Whoever
+        sends again asks first whether it was taken."""
+
+        async def put(connection: Any) -> Answer:
+            answer = None if again else await self._mailroom.send_usual(connection, mail)
+            if answer is None:
+                flow = mailing.send(mail, again, self._settings.max_signals)
+                answer = await self._driver.run(connection, flow)
+            return answer
+
+        answer: Answer = await self._with_connection(put)
+        return answer
+
+    async def send_within(self, connection: Any, mail: Mail) -> Answer:
+        """A signal in the sender's transaction."""
+        return await self._mailroom.send_within(connection, mail)
 
     # -- workers -----------------------------------------------------------------------------------------------
 
