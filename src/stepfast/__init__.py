@@ -36,6 +36,7 @@ from .errors import (
     RunCancelled,
     RunFailed,
     RunNotFound,
+    ScheduleNotFound,
     SchemaError,
     SignalTimeout,
     StepFailed,
@@ -51,6 +52,7 @@ from .model.payload import Codec
 from .queues import QueueInfo
 from .reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .run import Run
+from .schedule_info import ScheduleInfo
 from .settings import Settings
 
 __version__ = "0.1.0"
@@ -95,6 +97,8 @@ __all__ = [
     "RunFailed",
     "RunInfo",
     "RunNotFound",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaError",
     "Settings",
     "SignalTimeout",

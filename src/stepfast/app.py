@@ -31,6 +31,8 @@ from .queues import QueueVerbs
 from .registering import Registry, TaskDecorator, WorkflowDecorator
 from .reports import RunInfo, listed_info
 from .run import Run
+from .schedule_specs import DeclaredSchedules
+from .scheduling import Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
@@ -47,7 +49,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
-class Stepfast(QueueVerbs):
+class Stepfast(QueueVerbs, Scheduling):
     """An application: workflows, and the database their runs live in.
 
     ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from
@@ -88,6 +90,7 @@ class Stepfast(QueueVerbs):
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
         self._planner = Planner(self.workflows, self._payloads, self.settings)
+        self._declared = DeclaredSchedules(self._planner, self._payloads, self.settings, self.logger, self._connect)
         self._auto_migrate = auto_migrate
         self._pool = pool
         self._connections = Connections(
@@ -295,9 +298,9 @@ class Stepfast(QueueVerbs):
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
         clock = Clockwork()
-        me = Identity(self._registry.with_steps(), queues, clock)
+        me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs))
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
-        worker = Worker(kit, connected.switchboard, self._new_child)
+        worker = Worker(kit, connected.switchboard, self._new_child, self._declared)
         connected.workers.add(worker)
         return worker
 

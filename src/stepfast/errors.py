@@ -102,6 +102,14 @@ class RunNotFound(StepfastError):
         self.run_id = run_id
 
 
+class ScheduleNotFound(StepfastError):
+    """No schedule has that name."""
+
+    def __init__(self, name: str, hint: str = "") -> None:
+        super().__init__(f"there is no schedule {name!r}{hint}")
+        self.name = name
+
+
 class InvalidState(StepfastError):
     """What was asked of a run does not fit the state it is in."""
 

@@ -39,7 +39,10 @@ class Plan(NamedTuple):
 
     def runs(self, run_id: str, input: Any, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
         """The rows of one start: a run, and for a dag its steps."""
-        text = self.encode(input)
+        return self.rows(run_id, self.encode(input), key, parent)
+
+    def rows(self, run_id: str, text: str, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
+        """The same with an input that was checked and encoded before."""
         if self.graph is None:
             return [NewRun(run_id, self.shape, text, key, parent)]
         graph = self.graph
@@ -69,12 +72,17 @@ class Planner:
         self._payloads = payloads
         self._settings = settings
 
+    @property
+    def names(self) -> list[str]:
+        """The workflows whose code is here."""
+        return list(self._workflows)
+
     async def plan(
         self, connected: Connected, workflow: Workflow[Any, Any] | str, options: ChildKeywords, joins: bool = False
     ) -> Plan:
         """What the starts of one call have in common. ``joins``: they join a transaction of the caller's, whose
         connection may be the only one there is, so that nothing may be waited for."""
-        code = self._code(workflow)
+        code = self.code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
         graph = code.graph if isinstance(code, Dag) else None
@@ -83,7 +91,11 @@ class Planner:
             connected.store_definitions_soon([code])
         else:
             await connected.store_definitions([code])
-        if graph is not None:
+        return self.plan_code(code, options)._replace(graph=graph, brings_graph=brings_graph)
+
+    def plan_code(self, code: Workflow[Any, Any], options: ChildKeywords) -> Plan:
+        """For code that is here; of a dag without its graph, which may not be complete yet."""
+        if isinstance(code, Dag):
             _refuse_for_dag(code.name, options)
         shape = self._shape(Declared(code.name, code.version, code.queue, code.options.deadline), options)
 
@@ -92,9 +104,10 @@ class Planner:
                 _refuse_input(value, code.name)
             return self._payloads.check_input(value, code.input_type, code.name)
 
-        return Plan(shape, encode, code.output_type, graph, brings_graph)
+        return Plan(shape, encode, code.output_type)
 
-    def _code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+    def code(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        """The code that is meant; None: it is named, and not here."""
         if isinstance(workflow, str):
             return self._workflows.get(workflow)
         if not isinstance(workflow, Workflow):

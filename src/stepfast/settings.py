@@ -89,6 +89,14 @@ class Settings:
     retention_failed: float | timedelta | None = 90 * _DAY
     """The same for runs that failed: somebody may want to look at them, and to retry them, much later."""
 
+    # -- schedules
+    schedule_grace: float = 60.0
+    """A tick that no worker came to within this time was missed: a schedule that skips missed ticks skips it."""
+    max_missed: int = 1000
+    """Missed ticks that a schedule with ``missed="all"`` makes good for at most: the newest of them."""
+    max_backfill: int = 100_000
+    """Ticks in the span of one backfill at most; a longer one is refused before anything is started."""
+
     # -- remote workers
     remote_poll: float = 0.5
     """How often an idle remote worker looks for tasks: nobody wakes it, and each look is a question to the database."""

@@ -7,15 +7,16 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from .engine.options import StartKeywords, StartManyKeywords
+from .engine.options import ScheduleKeywords, StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
 from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
+from .schedule_info import ScheduleInfo
 
 if TYPE_CHECKING:
     from .app import Stepfast
@@ -90,6 +91,36 @@ class SyncApp:
     def resume_queue(self, name: str) -> None:
         """Let a paused queue go on."""
         self.call(self._app.resume_queue(name))
+
+    def put_schedule(
+        self, name: str, workflow: Workflow[Any, Any] | str, **given: Unpack[ScheduleKeywords]
+    ) -> ScheduleInfo:
+        """Make a schedule at run time, or change it; the options are those of ``app.put_schedule``."""
+        return self.call(self._app.put_schedule(name, workflow, **given))
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule."""
+        self.call(self._app.delete_schedule(name))
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, by name."""
+        return self.call(self._app.schedules())
+
+    def pause_schedule(self, name: str) -> None:
+        """Hold a schedule until it is resumed."""
+        self.call(self._app.pause_schedule(name))
+
+    def resume_schedule(self, name: str) -> None:
+        """Let a schedule go on with its next tick."""
+        self.call(self._app.resume_schedule(name))
+
+    def trigger(self, name: str) -> SyncRun[Any]:
+        """Start a run of a schedule now."""
+        return SyncRun(self.call(self._app.trigger(name)), self)
+
+    def backfill(self, name: str, since: datetime, until: datetime) -> list[SyncRun[Any]]:
+        """Start a run for each tick of a schedule in a span."""
+        return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until))]
 
     def migrate(self) -> list[str]:
         """Make or update the tables."""

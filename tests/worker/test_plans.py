@@ -22,9 +22,15 @@ from tests.support.postgres import PostgresServer
 FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
 DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
+SCHEDULES = 5_000
 WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
+    f"""INSERT INTO stepfast.schedules (name, workflow, every_ms, tz, input, format, options, missed, overlap,
+                                        jitter_ms, declared, paused, next_at, due_at, woken_at, created_at)
+        SELECT 's' || n, 'w1', 1000, 'UTC', 'null', 1, '{{}}', 'latest', 'allow', 0, n % 10 = 0, false, 4e12 + n,
+               4e12 + n, 0, 0
+        FROM generate_series(1, {SCHEDULES}) n""",
     # finished, each with two steps
     f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, claim, attempt, format, input, output,
                                    key, created_at, started_at, completed_at)
@@ -92,7 +98,7 @@ SMALL = {"workers", "definitions", "meta"}
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
-    "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged",
+    "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
@@ -262,7 +268,7 @@ async def test_a_claim_does_not_see_what_nobody_here_knows(
         1_000_000,
     )
     claim = (statements["claim_lanes"], WORKER, 1, *lanes)
-    tick = (statements["tick"], True, ["known"], None)
+    tick = (statements["tick"], True, ["known"], None, ["declared"])
     claim_before, tick_before = await looked_at(connection, *claim), await looked_at(connection, *tick)
     await connection.execute(
         """INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at)
@@ -294,7 +300,7 @@ async def test_making_sleepers_ready_looks_only_at_those_that_are_due(
 
 async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements: dict[str, str]) -> None:
     """Rule 39: a row per lane and a few more, whatever else there is."""
-    rows, pages = await looked_at(connection, statements["tick"], True, ["w1"], None)
+    rows, pages = await looked_at(connection, statements["tick"], True, ["w1"], None, ["declared"])
     assert rows <= 50
     assert pages <= 200
 
@@ -375,6 +381,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
             "lost",
             "undelivered",
             "tick",
+            "due_schedules",
         ):
             plan = await plan_of(connection, statements[statement])
             assert not sorted(set(problems(plan))), statement

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from ..model.backoff import Backoff
+from ..model.schedules import Missed, Overlap
 
 Seconds = float | timedelta
 After = Iterable[str | Callable[..., Any]]
@@ -103,6 +104,24 @@ class StartManyKeywords(ChildKeywords, total=False):
     keys: Sequence[str] | None
     """A key for each input."""
     connection: Any
+
+
+class ScheduleKeywords(ChildKeywords, total=False):
+    """The options of ``app.schedule`` and ``app.put_schedule``: when, with what, and how its runs are started."""
+
+    cron: str | None
+    """Five fields, as ``0 3 * * *``. Either this or ``every``."""
+    every: Seconds | None
+    """Between two ticks; they are counted from when the schedule was made."""
+    tz: str
+    """The time zone that ``cron`` goes by."""
+    input: Any
+    missed: Missed
+    """What becomes of ticks that no worker was there for."""
+    overlap: Overlap
+    """What becomes of a tick while the run of the one before goes on."""
+    jitter: Seconds
+    """The run of a tick is put off by some time up to this, which is the same whichever worker starts it."""
 
 
 class WorkerKeywords(TypedDict, total=False):

@@ -454,6 +454,8 @@ class WorkerInfo(Struct):
     """Name → module that the code comes from."""
     process: str | None = None
     """Machine, process id and beginning, where they are known."""
+    schedules: list[str] = []
+    """Names of the schedules that its code declares."""
 
 
 class Tick(Struct):
@@ -473,3 +475,5 @@ class Tick(Struct):
     """The queues that are paused or limited: the usual claim gives nothing of them."""
     limited_suspects: list[str] = field(default_factory=list)
     """Limited queues with runs that workers have died with."""
+    schedule_ms: int | None = None
+    """Milliseconds until the next schedule is due that this worker may start runs of."""

@@ -20,6 +20,7 @@ from .flows import mailing, operating, queueing, sweeping
 from .flows.requests import Flow, T, put
 from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
+from .schedules import BaseSchedules
 from .shown import Shown, page, show
 from .statements import OLDEST
 
@@ -39,7 +40,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns):
+class BaseStore(KeepsRuns, BaseSchedules):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings
@@ -211,6 +212,7 @@ class BaseStore(KeepsRuns):
         row = (
             worker.id, worker.host, worker.pid, None if worker.queues is None else _json(worker.queues),
             _json(worker.workflows), worker.concurrency, worker.lease_ms, _json(worker.modules), worker.process,
+            _json(worker.schedules),
         )  # fmt: skip
         await self._drive(put, "register", [row])
 
@@ -281,6 +283,7 @@ def _worker_info(row: Sequence[Any]) -> WorkerInfo:
     worker.queues = None if row[3] is None else msgspec.json.decode(row[3])
     worker.workflows = msgspec.json.decode(row[4])
     worker.modules = msgspec.json.decode(str(worker.modules))
+    worker.schedules = msgspec.json.decode(str(worker.schedules))
     return worker
 
 

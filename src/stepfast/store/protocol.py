@@ -45,6 +45,7 @@ from ..model.rows import (
 from ..model.tally import Believer
 from .breaks import Breaks
 from .keeping import Keeper
+from .schedules import ScheduleStore
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -149,7 +150,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, Protocol):
+class Store(Keeper, ScheduleStore, Protocol):
     """A database that holds runs."""
 
     dialect: str
@@ -404,9 +405,11 @@ class Store(Keeper, Protocol):
         """Make (run, claim) pairs ready again at once; no attempt, no loss."""
 
     async def tick(
-        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
-    ) -> Tick:
-        """Which duties have work, for a worker that knows these workflows and serves these queues (None: all)?"""
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
+        schedules: Sequence[str] = (),
+    ) -> Tick:  # fmt: skip
+        """Which duties have work, for a worker that knows these workflows, serves these queues (None: all) and declares
+        these schedules?"""
         ...
 
     async def promote(self, limit: int) -> Promotion:

@@ -7,11 +7,11 @@ what can be read in one place, and no duty knows another that it does not itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import StepfastError
-from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, StepWith, Transition
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Transition
 from ..model.status import COMPENSATING, TERMINAL
 from ..model.tally import Believer
 from ..store.protocol import Wakeups
@@ -25,6 +25,7 @@ from .janitor import Janitor
 from .journal import Journal
 from .kit import Kit
 from .mailman import Mailman
+from .scheduler import Planning, Scheduler
 from .strays import Strays
 from .sweeper import Sweeper
 from .wakeups import Switchboard, started_lanes
@@ -34,7 +35,12 @@ class Duties:
     """Made with the worker; begun and ended by it."""
 
     def __init__(
-        self, kit: Kit, switchboard: Switchboard, new_child: NewChild, broke: Callable[[str, BaseException], None]
+        self,
+        kit: Kit,
+        switchboard: Switchboard,
+        new_child: NewChild,
+        planning: Planning,
+        broke: Callable[[str, BaseException], None],
     ) -> None:
         self._kit = kit
         self._me = kit.me
@@ -55,6 +61,7 @@ class Duties:
         self.remembered: Mapping[str, int] = self.executor.cache.claims
         self.claimer = Claimer(kit, self)
         self.sweeper = Sweeper(kit, self.claimer, self)
+        self.scheduler = Scheduler(kit, planning, self)
         self.heartbeat = Heartbeat(kit, self)
         self.janitor = Janitor(kit)
 
@@ -150,6 +157,18 @@ class Duties:
     def steps_asked(self) -> None:
         """Something is asked of runs that workers hold."""
         self._switchboard.tick_everywhere()
+
+    def schedules_due(self) -> None:
+        """The time of a schedule has come."""
+        self.scheduler.due()
+
+    def started(self, runs: Sequence[NewRun]) -> None:
+        """The scheduler has started runs; some may be put off by a jitter."""
+        ready, later = started_lanes(runs)
+        if ready:
+            self._switchboard.ready(ready)
+        if later:
+            self.sweeper.tick_now()
 
     def each_tick(self) -> None:
         """What is looked at once a tick."""

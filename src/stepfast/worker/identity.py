@@ -18,7 +18,11 @@ class Identity:
     """The id changes when the worker was declared dead and goes on; what it takes does not."""
 
     def __init__(
-        self, workflows: Mapping[str, Workflow[Any, Any]], queues: Sequence[str] | None, clock: Clockwork
+        self,
+        workflows: Mapping[str, Workflow[Any, Any]],
+        queues: Sequence[str] | None,
+        clock: Clockwork,
+        schedules: Sequence[str] = (),
     ) -> None:
         self._clock = clock
         self.id = clock.new_id()
@@ -28,6 +32,8 @@ class Identity:
         self.queues = None if queues is None else list(queues)
         """None: all of them."""
         self._queues = frozenset(queues or ())
+        self.schedules = list(schedules)
+        """The names of those that the code here declares."""
 
     def renew(self) -> str:
         """Go on under a new id; the old one."""
@@ -54,4 +60,5 @@ class Identity:
             int(settings.lease * 1000),
             process=this_process(),
             modules={name: self.workflows[name].module for name in self.declared()},
+            schedules=self.schedules,
         )

@@ -45,6 +45,9 @@ class SweepPort(Protocol):
     def steps_asked(self) -> None:
         """Something is asked of runs that workers hold."""
 
+    def schedules_due(self) -> None:
+        """The time of a schedule has come."""
+
     def each_tick(self) -> None:
         """Another tick is over."""
 
@@ -100,6 +103,8 @@ class Sweeper:
             self._stuck = True
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
+        if tick.schedule_ms is not None and tick.schedule_ms <= 0:
+            self._port.schedules_due()
         await self._sweep()
         self.ticks += 1
         return tick
@@ -109,7 +114,7 @@ class Sweeper:
         runs, and have to be walked past. Wake-ups tell of new ones meanwhile; looking for others must take no more than
         its share."""
         began = self._clock.now()
-        tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues)
+        tick = await self._store.tick(self._me.id, self._names, lanes, self._me.queues, self._me.schedules)
         took = self._clock.now() - began
         if lanes:
             slow = took > _SLOW_LOOK
@@ -201,8 +206,8 @@ class Sweeper:
             observers.tell(observers.swept, swept)
 
     async def _pause(self, tick: Tick) -> None:
-        """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper is due sooner, or
-        when there are no wake-ups and there was work a short while ago."""
+        """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper or
+        a schedule is due sooner, or when there are no wake-ups and there was work a short while ago."""
         longest = min(self._settings.poll, self._settings.sweep)
         if not self._store.can_wake:
             busy = self._clock.now() - self._claimer.last_found < longest
@@ -213,6 +218,9 @@ class Sweeper:
         if tick.next_due_ms is not None:
             soonest = self._settings.busy_poll if self._stuck else 0.001
             longest = min(longest, max(tick.next_due_ms / 1000, 0.0) + soonest)
+        if tick.schedule_ms is not None:
+            soonest = self._settings.busy_poll if tick.schedule_ms <= 0 else 0.001  # somebody may have it in hand
+            longest = min(longest, max(tick.schedule_ms / 1000, 0.0) + soonest)
         try:
             async with self._clock.timeout(longest):
                 await self._bell.wait()

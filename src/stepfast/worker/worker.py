@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..engine.scope import current_execution
@@ -14,6 +14,7 @@ from .ending import bounded, ended, to_the_end
 from .errands import NewChild
 from .kit import Kit
 from .patience import patiently
+from .scheduler import Planning
 from .wakeups import Switchboard
 
 _PATIENCE = 5.0
@@ -29,10 +30,11 @@ _CLOSE = 2.0
 class Worker:
     """One worker in this process. Use it as ``async with app.worker(): …``."""
 
-    def __init__(self, kit: Kit, switchboard: Switchboard, new_child: NewChild) -> None:
+    def __init__(self, kit: Kit, switchboard: Switchboard, new_child: NewChild, planning: Planning) -> None:
         self._kit = kit
         self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
-        self.duties = Duties(kit, switchboard, new_child, self._break)
+        self._planning = planning
+        self.duties = Duties(kit, switchboard, new_child, planning, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
         self.left = asyncio.Event()
@@ -86,27 +88,33 @@ class Worker:
         except BaseException:
             await to_the_end(self._sign_off)  # the row may be there although its answer was not waited for
             raise
+        try:
+            await self._declare()
+        except BaseException:
+            await to_the_end(self._sign_off)
+            raise
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._kit.me.declared()) or "no workflows")
         collector.ease(self, self._settings.gc_threshold)
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
-        for duty in (duties.journal, duties.claimer, duties.sweeper, duties.janitor):
+        for duty in (duties.journal, duties.claimer, duties.sweeper, duties.scheduler, duties.janitor):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
             self._tasks.append(task)
 
     async def _register(self) -> None:
+        await self._patiently(lambda: self._store.register(self._kit.me.info(self._settings)))
+
+    async def _declare(self) -> None:
+        """The schedules, when the worker is known to live: from then on they are awake."""
+        if self._kit.me.schedules:
+            await self._patiently(lambda: self._planning.declare(self.id))
+
+    async def _patiently(self, call: Callable[[], Awaitable[None]]) -> None:
         clock = self._kit.clock
         until = clock.now() + _PATIENCE
-        await patiently(
-            lambda: self._store.register(self._kit.me.info(self._settings)),
-            "register",
-            self._logger,
-            1.0,
-            lambda: clock.now() > until,
-            clock=clock,
-        )
+        await patiently(call, "register", self._logger, 1.0, lambda: clock.now() > until, clock=clock)
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop claiming, wait up to the grace time for handlers, give the rest back at once, leave. If the call is
@@ -116,6 +124,7 @@ class Worker:
             return
         self.duties.stopping = True
         self.duties.claimer.stopped = True
+        self.duties.scheduler.stop()
         if self.broken.is_set():
             grace = 0
         try:
@@ -222,7 +231,8 @@ class Worker:
             soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
             served = any(self._kit.me.serves(lane) for lane in tick.lanes)
             quiet = executor.idle.is_set() and claimer.idle and claimer.last_found == before
-            if quiet and not (served or soon or tick.suspects or tick.mail):
+            fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
+            if quiet and not (served or soon or fires or tick.suspects or tick.mail):
                 return
             await self._kit.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 

@@ -31,7 +31,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..base import BaseStore, Filters
 from ..flows import mailing
-from ..flows.columns import standing_columns
+from ..flows.columns import schedule_columns, standing_columns
 from ..flows.requests import Flow, T
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
@@ -79,6 +79,7 @@ class PostgresStore(BaseStore):
         words = {"schema": f'"{namespace}"', "now": _NOW, "place": _PLACE, "server": _SERVER}
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
+        words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
         continuity = Continuity()
         self.breaks = continuity.breaks
@@ -273,10 +274,11 @@ class PostgresStore(BaseStore):
         return await self._mailroom.look(looks)
 
     async def tick(
-        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
-    ) -> Tick:
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
+        schedules: Sequence[str] = (),
+    ) -> Tick:  # fmt: skip
         """Which duties have work?"""
-        return await self._sweeps.tick(workflows, lanes, queues)
+        return await self._sweeps.tick(workflows, lanes, queues, schedules)
 
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""

@@ -17,15 +17,17 @@ class Sweeps:
         self._kept = kept
         self._sql = statements
 
-    async def tick(self, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None) -> Tick:
+    async def tick(
+        self, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None, schedules: Sequence[str]
+    ) -> Tick:
         """Which duties have work?"""
         served = None if queues is None else list(queues)
         known = None if workflows is None else list(workflows)
-        row = (await self._kept.fetch(self._sql["tick"], lanes, known, served))[0]
+        row = (await self._kept.fetch(self._sql["tick"], lanes, known, served, list(schedules)))[0]
         self._continuity.met(row["server"])
         columns = (row[name] or () for name in ("queues", "workflows", "priorities"))
         found = list(zip(map(Lane, *columns), row["limited"] or (), strict=True))
-        due = row["next_due"]
+        due, schedule = row["next_due"], row["next_schedule"]
         return Tick(
             now_ms=row["now_ms"],
             due=due is not None and due <= row["now_ms"],
@@ -36,6 +38,7 @@ class Sweeps:
             limited=[lane for lane, limited in found if limited],
             gated=frozenset(row["gated"] or ()),
             limited_suspects=row["limited_suspects"] or [],
+            schedule_ms=None if schedule is None else schedule - row["now_ms"],
         )
 
     async def beats(self, worker: str) -> list[Beat]:

@@ -11,11 +11,12 @@ SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
+INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules,
     state, started_at, beat_at, expires_at)
 SELECT w.*, 'live', {now}, {now}, {now} + w.lease_ms
-FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::text[], $9::text[])
-     AS w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process)
+FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::text[], $9::text[],
+            $10::text[])
+     AS w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -31,14 +32,15 @@ DELETE FROM {schema}.workers WHERE id = ANY($1::uuid[]);
 -- Every worker, for people.
 SELECT id::text, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms, modules
+       {now} - beat_at AS age_ms, modules, process, schedules
 FROM {schema}.workers ORDER BY started_at, id;
 
 -- name: tick
 -- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in
 -- the index, so that their number counts and not the number of runs in them. Undelivered mail is looked for as the
 -- oldest of it, which is the first entry of an index and never a walk through the table. Lanes of paused queues are left
--- out, those of limited ones told apart.
+-- out, those of limited ones told apart. Of the schedules that code declares only those count which the worker's own
+-- declares ($4).
 WITH RECURSIVE lanes AS (
     (SELECT queue, workflow, priority FROM {schema}.runs WHERE place IS NOT NULL AND losses < 2
      ORDER BY queue, workflow, priority LIMIT 1)
@@ -67,6 +69,9 @@ SELECT {now} AS now_ms, {server} AS server,
             SELECT 1 FROM {schema}.runs r WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name
             AND ($2::text[] IS NULL OR r.workflow = ANY($2::text[])))) AS limited_suspects,
        (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
+       (SELECT s.due_at FROM {schema}.schedules s
+        WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name = ANY($4::text[]))
+        ORDER BY s.due_at LIMIT 1) AS next_schedule,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,
        (SELECT array_agg(priority) FROM known) AS priorities,

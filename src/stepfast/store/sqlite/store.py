@@ -29,7 +29,7 @@ from ...model.url import DatabaseUrl
 from ...settings import Settings
 from ..base import BaseStore, Filters
 from ..breaks import Breaks
-from ..flows.columns import standing_columns
+from ..flows.columns import schedule_columns, standing_columns
 from ..flows.requests import Flow
 from ..migrations import migrations, refuse_too_new
 from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
@@ -77,7 +77,11 @@ class SqliteStore(BaseStore):
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
-        words |= {"listed": str(settings.listed_payload), "standing": standing_columns()}
+        words |= {
+            "listed": str(settings.listed_payload),
+            "standing": standing_columns(),
+            "schedule": schedule_columns(),
+        }
         self._sql = load_all(_PACKAGE, words)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
@@ -250,11 +254,12 @@ class SqliteStore(BaseStore):
         return await self._read(lambda database: mailing.mail(database, self._sql, looks, self._settings.mail_bytes))
 
     async def tick(
-        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None
-    ) -> Tick:
+        self, worker: str, workflows: Sequence[str] | None, lanes: bool, queues: Sequence[str] | None = None,
+        schedules: Sequence[str] = (),
+    ) -> Tick:  # fmt: skip
         """Which duties have work?"""
         return await self._read(
-            lambda database: sweeping.tick(database, self._sql, self._claims, workflows, lanes, queues)
+            lambda database: sweeping.tick(database, self._sql, self._claims, workflows, lanes, queues, schedules)
         )
 
     async def beats(self, worker: str) -> list[Beat]:

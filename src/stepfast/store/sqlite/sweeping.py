@@ -20,9 +20,11 @@ def tick(
     workflows: Sequence[str] | None,
     lanes: bool,
     queues: Sequence[str] | None = None,
+    schedules: Sequence[str] = (),
 ) -> Tick:
     """Which duties have work?"""
-    now, next_due, mail = database.execute(sql["duties"]).fetchone()
+    declared = msgspec.json.encode(schedules).decode()
+    now, next_due, mail, schedule = database.execute(sql["duties"], (declared,)).fetchone()
     gates = {name: (bool(paused), suspects) for name, paused, suspects in database.execute(sql["gates"]).fetchall()}
     found = list(_known_lanes(database, sql, workflows)) if lanes else []
     return Tick(
@@ -37,6 +39,7 @@ def tick(
         limited_suspects=[
             name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
         ],
+        schedule_ms=None if schedule is None else schedule - now,
     )
 
 

@@ -11,10 +11,10 @@ WHERE id = ? AND state <> 'dead' RETURNING id;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process,
+INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules,
     state, started_at, beat_at, expires_at)
-WITH w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process)
-AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules)
+AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 SELECT w.*, 'live', {now}, {now}, {now} + w.lease_ms FROM w
 WHERE true
 ON CONFLICT (id) DO NOTHING;
@@ -33,14 +33,18 @@ DELETE FROM {prefix}workers WHERE id IN (SELECT id FROM worker);
 -- Every worker, for people.
 SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms, modules
+       {now} - beat_at AS age_ms, modules, process, schedules
 FROM {prefix}workers ORDER BY started_at, id;
 
 -- name: duties
--- The one question of an idle worker, but for the lanes and suspects.
+-- The one question of an idle worker, but for the lanes and suspects. Of the schedules that code declares only those count
+-- which the worker's own declares.
 SELECT {now},
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL),
-       EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0);
+       EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0),
+       (SELECT s.due_at FROM {prefix}schedules AS s
+        WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name IN (SELECT value FROM json_each(?)))
+        ORDER BY s.due_at LIMIT 1);
 
 -- name: gates
 -- The queues that are paused or limited, and which of the limited ones have runs that workers have died with.
