@@ -13,6 +13,7 @@ import pytest
 
 from stepfast import Context, InvalidState, ScheduleNotFound, Stepfast
 from stepfast.errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownOption, UnknownWorkflow
+from stepfast.model.schedules import Missed
 from tests.engine.conftest import MakeApp
 from tests.schedules.conftest import PassBy
 from tests.store.scene import Rows
@@ -96,7 +97,7 @@ async def test_many_workers_start_one_run_for_each_tick(make_app: MakeApp, app: 
 
 async def test_a_schedule_sleeps_while_nobody_declares_it(make_app: MakeApp, app: Stepfast, pass_by: PassBy) -> None:
     """Rule 37: the worker that declares it again starts what ``missed`` says."""
-    policies = ("skip", "latest", "all")
+    policies: tuple[Missed, ...] = ("skip", "latest", "all")
     report = with_report(app)
     for missed in policies:
         app.schedule(missed, report, every=HOUR, input=Day("x"), missed=missed)
@@ -272,7 +273,7 @@ async def test_what_a_codec_writes_otherwise_each_time_is_no_change(
 async def test_what_cannot_work_is_refused_when_it_is_given(app: Stepfast) -> None:
     report = with_report(app)
     good: dict[str, Any] = {"every": 60, "input": Day("x")}
-    for error, said, changes in [
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ConfigurationError, "ever fires", {"every": None, "cron": "0 0 30 2 *"}),
         (ConfigurationError, "no time zone 'Mars'", {"every": None, "cron": "0 0 * * *", "tz": "Mars"}),
         (ConfigurationError, "every must be zero or more", {"every": -1}),
@@ -286,7 +287,8 @@ async def test_what_cannot_work_is_refused_when_it_is_given(app: Stepfast) -> No
         (ConfigurationError, "priority must be", {"priority": "high"}),
         (InvalidInput, "does not fit", {"input": {"day": 3}}),
         (UnknownOption, "did you mean 'cron'", {"crom": "0 0 * * *"}),
-    ]:
+    ]
+    for error, said, changes in wrong:
         with pytest.raises(error, match=said):
             app.schedule("bad", report, **(good | changes))
         with pytest.raises(error, match=said):
