@@ -99,7 +99,7 @@ class SyncApp:
         return self.call(self._app.put_schedule(name, workflow, **given))
 
     def delete_schedule(self, name: str) -> None:
-        """Delete a schedule."""
+        """Delete a schedule; its runs stay."""
         self.call(self._app.delete_schedule(name))
 
     def schedules(self) -> list[ScheduleInfo]:

@@ -67,15 +67,15 @@ class BaseSchedules:
         return await self._drive(scheduling.declare, worker, specs)
 
     async def put_schedule(self, spec: ScheduleSpec) -> Found:
-        """Make or change one."""
+        """Make or change the schedule of a name."""
         return await self._drive(scheduling.put_schedule, spec)
 
     async def delete_schedule(self, name: str) -> Found:
-        """Delete one."""
+        """Delete the schedule of a name."""
         return await self._drive(scheduling.delete_schedule, name)
 
     async def hold_schedule(self, name: str, hold: bool) -> Found:
-        """Pause one, or let it go on."""
+        """Pause a schedule, or let it go on."""
         return await self._drive(scheduling.hold_schedule, name, hold)
 
     async def due_schedules(self, declared: Sequence[str], limit: int) -> list[ScheduleRow]:
@@ -87,5 +87,5 @@ class BaseSchedules:
         return await self._drive(scheduling.fire, shots, most, grace_ms)
 
     async def fail_schedule(self, row: ScheduleRow, error: str) -> bool:
-        """Say why one cannot be started."""
+        """Say why a schedule cannot be started."""
         return await self._drive(scheduling.fail_schedule, row, error)
