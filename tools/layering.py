@@ -39,9 +39,11 @@ HEIGHT = {
 ROOM = {
     "__init__": "app",
     "announcing": "app",
+    "archiving": "app",
     "connected": "app",
     "connecting": "app",
     "planning": "app",
+    "pruning": "app",
     "queues": "app",
     "checking": "app",
     "registering": "app",

@@ -27,6 +27,7 @@ from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
 from .model.url import DatabaseUrl, parse_url
 from .planning import Plan, Planner, told_otherwise
+from .pruning import Progress, keep_for, prunable, prune
 from .queues import QueueVerbs
 from .registering import Registry, TaskDecorator, WorkflowDecorator
 from .reports import RunInfo, listed_info
@@ -303,6 +304,23 @@ class Stepfast(QueueVerbs, Scheduling):
         worker = Worker(kit, connected.switchboard, self._new_child, self._declared)
         connected.workers.add(worker)
         return worker
+
+    # -- keeping the tables small ------------------------------------------------------------------------------------
+
+    async def prune(
+        self,
+        older_than: Seconds,
+        *,
+        archive: str | os.PathLike[str] | None = None,
+        status: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> int:
+        """Remove runs that ended longer ago than this, but for those that others still need; how many went. With an
+        ``archive`` they are written to that file first, one JSON object per line. ``status``: only those that ended so.
+        ``dry_run`` only counts. Workers do the same by themselves (settings ``retention``, ``retention_failed``)."""
+        keep, store = keep_for(older_than, status), await self.store()
+        return await (prunable(store, keep) if dry_run else prune(store, keep, archive, progress))
 
     # -- the database ------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from .model.backoff import seconds
 from .model.events import SignalSent
 from .model.graph import Graph
 from .model.ids import new_id
+from .model.keeping import needed_by
 from .model.names import OWN_KEYS, check_signal
 from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
@@ -333,6 +334,17 @@ class Run(Generic[O]):
             raise InvalidState(f"run {self.id} is {row.status}; only failed or cancelled runs can be retried")
         connected.switchboard.ready(lanes)
         return self
+
+    async def delete(self) -> None:
+        """Remove it, with all that belongs to it, before its time. Its key is free again. Refused while it goes on, and
+        while another run needs it."""
+        found = await (await self._connect()).store.delete(self.id)
+        if found is None:
+            row = await self._row()
+            self._refuse_step(row, "deleted")
+            raise InvalidState(f"run {self.id} is {row.status}; only a run that has ended can be deleted")
+        if (why := needed_by(found)) is not None:
+            raise InvalidState(f"run {self.id} cannot be deleted yet: {why}")
 
     def _refuse_step(self, row: RunRow, what: str) -> None:
         """A step of a dag run goes with that."""

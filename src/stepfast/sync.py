@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from .engine.options import ScheduleKeywords, StartKeywords, StartManyKeywords
+from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
 from .queues import QueueInfo
@@ -121,6 +121,10 @@ class SyncApp:
     def backfill(self, name: str, since: datetime, until: datetime) -> list[SyncRun[Any]]:
         """Start a run for each tick of a schedule in a span."""
         return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until))]
+
+    def prune(self, older_than: Seconds, **options: Any) -> int:
+        """Remove runs that ended longer ago than this; the options are those of ``app.prune``."""
+        return self.call(self._app.prune(older_than, **options))
 
     def migrate(self) -> list[str]:
         """Make or update the tables."""
@@ -274,3 +278,7 @@ class SyncRun(Generic[C]):
     def retry(self, *, from_start: bool = False) -> SyncRun[C]:
         """Queue the run again, or start a new one like it."""
         return SyncRun(self._app.call(self._run.retry(from_start=from_start)), self._app)
+
+    def delete(self) -> None:
+        """Remove the run, which has ended, with all that belongs to it."""
+        self._app.call(self._run.delete())

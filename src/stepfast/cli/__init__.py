@@ -16,6 +16,7 @@ from .checking import check
 from .exits import EXPLAINED
 from .graphs import graph
 from .health import doctor, workers
+from .pruning import delete, prune
 from .reading import runs, show
 from .remote_working import remote_worker
 from .retrying import retry
@@ -48,6 +49,8 @@ add_verb(cli, cancel)
 add_verb(cli, pause)
 add_verb(cli, resume)
 add_verb(cli, retry)
+add_verb(cli, delete)
+add_verb(cli, prune)
 add_verb(cli, check, without={"app"})
 add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)

@@ -114,6 +114,21 @@ class Removal(NamedTuple):
     """Which runs those that are gone had continued."""
 
 
+class Try(NamedTuple):
+    """A failed try of a step, of a wait, or of the run as a whole."""
+
+    branch: str
+    position: int
+    attempt: int
+    number: int
+    name: str
+    error: str
+    arguments: str | None
+    format: int
+    started_at: int
+    completed_at: int
+
+
 class Weight(NamedTuple):
     """How much is stored of a run."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight
+from ..model.keeping import Ended, EndedPage, Keep, Removal, Try, Weight
 from .flows import removing
 from .flows.requests import Flow, T
 
@@ -27,6 +27,10 @@ class Keeper(Protocol):
 
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
         """How much is recorded of each."""
+        ...
+
+    async def tries(self, run_id: str) -> list[Try]:
+        """The failed tries of a run."""
         ...
 
     async def remove(self, runs: Sequence[Ended], alone: bool = False) -> Removal | None:
@@ -67,6 +71,10 @@ class KeepsRuns:
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
         """How much is recorded of runs."""
         return {row[0]: Weight(row[1], row[2]) for row in await self._fetch("weigh", list(ids))} if ids else {}
+
+    async def tries(self, run_id: str) -> list[Try]:
+        """The failed tries of a run."""
+        return [Try(*row) for row in await self._fetch("tries_of", run_id)]
 
     async def remove(self, runs: Sequence[Ended], alone: bool = False) -> Removal | None:
         """Take runs away with all that belongs to them."""

@@ -133,3 +133,8 @@ WHERE t.tag = g.tag AND t.run_id = g.id;
 -- name: remove_runs
 -- The runs themselves.
 DELETE FROM {schema}.runs r USING unnest($1::uuid[]) AS u(id) WHERE r.id = u.id;
+
+-- name: tries_of
+-- The failed tries of one run, for its archive.
+SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
+FROM {schema}.tries WHERE run_id = $1 ORDER BY branch, position, attempt, number;

@@ -122,3 +122,8 @@ DELETE FROM {prefix}run_tags WHERE (tag, run_id) IN (
 -- The runs themselves.
 WITH gone(id) AS (VALUES (?))
 DELETE FROM {prefix}runs WHERE id IN (SELECT id FROM gone);
+
+-- name: tries_of
+-- The failed tries of one run, for its archive.
+SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
+FROM {prefix}tries WHERE run_id = ? ORDER BY branch, position, attempt, number;

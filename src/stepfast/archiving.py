@@ -1,0 +1,237 @@
+"""An archive of removed runs: a file with one JSON object per line, one line per run.
+
+A line is on the disk before its run is removed. Whatever happens in between, no run is lost; it may be there twice.
+What is stored of a run is written as it is stored: what went through a codec stays so, and its ``format`` says it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import msgspec
+
+from .errors import ConfigurationError
+from .model.keeping import Ended, Try
+from .model.records import StepRecord
+from .model.rows import DagStepRow, RunRow
+from .settings import FORMAT
+from .store import Store
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_BEGINNING = b'{"stepfast_archive":1,'
+"""How every line begins, with the version of its shape. What a killed process has left unfinished is known by it."""
+_PAGE = 100
+"""Steps that are read at once."""
+_SPILL = 1024 * 1024
+"""Bytes that are gathered before they go to the file."""
+
+
+class Archive:
+    """Writes runs to a file, after what it holds already."""
+
+    def __init__(self, path: str, file: IO[bytes], store: Store) -> None:
+        self._path = path
+        self._file = file
+        self._store = store
+        self._waiting = bytearray()
+
+    async def keep(self, runs: Sequence[Ended]) -> None:
+        """Returns when all of them are on the disk."""
+        for run in runs:
+            row = await self._store.run(run.id)
+            if row is not None:
+                await self._write(row)
+        await self._to_file(self._synchronised)
+
+    async def _write(self, row: RunRow) -> None:
+        values = {key: _payload(text, form) for key, text, form in await self._store.values(row.id)}
+        await self._add(_BEGINNING + _encoded(_run(row) | {"values": values})[1:-1])
+        await self._records(row.id)
+        await self._add(b',"dag_steps":[')
+        for number, step in enumerate(await self._store.dag_steps(row.id) if row.graph is not None else ()):
+            await self._add((b"," if number else b"") + _encoded(_dag_step(step))[:-1])
+            await self._records(step.id)
+            await self._add(b"}")
+        await self._add(b"]}\n")
+
+    async def _records(self, run_id: str) -> None:
+        """Steps by pages, because a run may have more of them than fit into memory; and its tries."""
+        await self._add(b',"steps":[')
+        after, comma = ("", -1), b""
+        while page := await self._store.steps(run_id, after, _PAGE):
+            for step in page:
+                await self._add(comma + _encoded(_step(step)))
+                comma = b","
+            after = (page[-1].branch, page[-1].position)
+        tries = b",".join(_encoded(_try(each)) for each in await self._store.tries(run_id))
+        await self._add(b'],"tries":[' + tries + b"]")
+
+    async def _add(self, part: bytes) -> None:
+        self._waiting += part
+        if len(self._waiting) >= _SPILL:
+            await self._to_file(self._written)
+
+    async def _to_file(self, write: Callable[[bytes], None]) -> None:
+        part, self._waiting = bytes(self._waiting), bytearray()
+        try:
+            await asyncio.to_thread(write, part)
+        except OSError as error:
+            raise _refused(self._path, error) from None
+
+    def _written(self, part: bytes) -> None:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def _synchronised(self, part: bytes) -> None:
+        self._written(part)
+        os.fsync(self._file.fileno())
+
+
+@contextlib.asynccontextmanager
+async def open_archive(path: str | os.PathLike[str], store: Store) -> AsyncIterator[Archive]:
+    """The file is made if it is not there. One that cannot be written to, or is not an archive, is refused."""
+    name = os.fspath(path)
+    try:
+        file = await asyncio.to_thread(_open, name)
+    except OSError as error:
+        raise _refused(name, error) from None
+    with file:
+        yield Archive(name, file, store)
+
+
+def _open(path: str) -> IO[bytes]:
+    new = not os.path.exists(path)
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b", buffering=0)
+    try:
+        _take(file, path)
+        _end_of_lines(file, path)
+        if new:
+            _remember_folder(path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _take(file: IO[bytes], path: str) -> None:
+    """Two who write at once would write into each other's lines."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"the archive {path!r} is being written to by somebody else") from None
+
+
+def _end_of_lines(file: IO[bytes], path: str) -> None:
+    """A line that a killed process has left unfinished is cut off: its run was not removed. Anything else that does not
+    end with a line is not ours, and left alone."""
+    unfinished = end = file.seek(0, os.SEEK_END)
+    newline = -1
+    while unfinished > 0 and newline < 0:
+        size = min(unfinished, _SPILL)
+        unfinished = file.seek(unfinished - size)
+        newline = file.read(size).rfind(b"\n")
+    unfinished += newline + 1
+    if unfinished == end:
+        return
+    file.seek(unfinished)
+    head = file.read(len(_BEGINNING))
+    if not _BEGINNING.startswith(head):
+        raise ConfigurationError(f"{path!r} does not end with a line, and is no archive of runs: nothing was removed")
+    file.truncate(unfinished)
+
+
+def _remember_folder(path: str) -> None:
+    """The name of a new file is on the disk when its folder is."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _refused(path: str, error: OSError) -> ConfigurationError:
+    why = error.strerror or type(error).__name__
+    return ConfigurationError(
+        f"the archive {path!r} cannot be written: {why}. Runs that are not in it were not removed"
+    )
+
+
+# -- what is in a line ---------------------------------------------------------------------------------------------
+
+
+def _run(row: RunRow) -> dict[str, Any]:
+    output_format = row.format if row.output_format is None else row.output_format
+    return {
+        "id": row.id, "workflow": row.workflow, "version": row.version, "queue": row.queue, "status": row.status,
+        "reason": row.reason, "priority": row.priority, "attempt": row.attempt, "losses": row.losses, "key": row.key,
+        "tags": row.tags, "parent": row.parent_id, "origin": row.origin_id,
+        **_times(row, ("created_at", "started_at", "completed_at", "deadline_at")),
+        "format": row.format, "input": _payload(row.input, row.format),
+        "output_format": output_format, "output": _payload(row.output, output_format), "error": _error(row.error),
+    }  # fmt: skip
+
+
+def _dag_step(step: DagStepRow) -> dict[str, Any]:
+    return {
+        "id": step.id, "name": step.name, "status": step.status, "reason": step.reason, "attempt": step.attempt,
+        **_times(step, ("ready_at", "started_at", "completed_at")),
+        "format": step.format, "output": _payload(step.output, step.format), "error": _error(step.error),
+    }  # fmt: skip
+
+
+def _step(step: StepRecord) -> dict[str, Any]:
+    return {
+        "branch": step.branch, "position": step.position, "seq": step.seq, "name": step.name, "kind": step.kind,
+        "status": step.status, "attempts": step.attempts, "line": step.line, "undo": step.undo,
+        **_times(step, ("started_at", "completed_at")),
+        "format": step.format, "arguments": _payload(step.arguments, step.format),
+        "output": _payload(step.output, step.format), "error": _error(step.error),
+    }  # fmt: skip
+
+
+def _try(each: Try) -> dict[str, Any]:
+    return {
+        "branch": each.branch, "position": each.position, "attempt": each.attempt, "number": each.number,
+        "name": each.name, **_times(each, ("started_at", "completed_at")), "format": each.format,
+        "arguments": _payload(each.arguments, each.format), "error": _error(each.error),
+    }  # fmt: skip
+
+
+def _times(row: object, names: Iterable[str]) -> dict[str, str | None]:
+    return {name: _time(getattr(row, name)) for name in names}
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _payload(text: str | None, form: int) -> Any:
+    """JSON as JSON, whatever numbers are in it; anything else as a text."""
+    if text is None or form != FORMAT:
+        return text
+    try:
+        return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text  # somebody has written to the tables by hand
+
+
+def _error(text: str | None) -> Any:
+    """An error is an object, unless it went through a codec."""
+    return _payload(text, FORMAT) if text is not None and text.startswith("{") else text
+
+
+def _encoded(fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(fields)
