@@ -32,8 +32,8 @@ from tests.store.scene import (
 
 MONTH = Keep(30 * DAY, 90 * DAY)
 FIRST = "00000000-0000-0000-0000-000000000000"
-NAMES_A_RUN: set[tuple[str, str]] = {("runs", "dag_id"), ("runs", "parent_id"), ("runs", "origin_id")}
-"""Columns that name another run than the one their row belongs to."""
+NAMES_A_RUN = {("runs", "dag_id"), ("runs", "parent_id"), ("runs", "origin_id"), ("schedules", "last_run")}
+"""Columns of rows that name a run and do not go with it."""
 
 
 async def old(scene: Scene, run_id: str, days: int = 31) -> str:
