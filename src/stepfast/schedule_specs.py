@@ -17,7 +17,7 @@ from .model.ids import new_id
 from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
-from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies
+from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies, made
 from .model.ticks import jitter, refuse_never, tick_key
 from .planning import Plan, Planner
 from .settings import Settings
@@ -112,6 +112,11 @@ class DeclaredSchedules:
             self._logger.warning(
                 "the schedule %r was stored otherwise than this code declares it; what was declared last holds", name
             )
+
+    def not_among(self, rows: Sequence[ScheduleRow]) -> list[ScheduleRow]:
+        """What is declared here and not stored, as it would be if it were stored now."""
+        there, now = {row.name for row in rows}, int(time.time() * 1000)
+        return [made(spec, now, declared=True) for name, spec in self.specs.items() if name not in there]
 
     def _as_stored(self, spec: ScheduleSpec, known: ScheduleSpec | None) -> ScheduleSpec:
         """With the stored text, where the input is the same: a codec may write it otherwise each time."""

@@ -64,11 +64,12 @@ class Scheduling:
         _changeable(found, name)
 
     async def schedules(self) -> list[ScheduleInfo]:
-        """All schedules, by name."""
-        connected = await self._connect_for(None)
-        rows, workers = await connected.store.schedules(), await connected.store.workers()
+        """All schedules, by name: those in the database, and what this code declares and no worker has stored yet."""
+        store = (await self._connect()).store
+        rows, workers = await store.schedules(), await store.workers()
         declared = {name for worker in workers if worker.state == "live" for name in worker.schedules}
-        return [schedule_info(row, declared, self._payloads) for row in rows]
+        rows += self._declared.not_among(rows)
+        return [schedule_info(row, declared, self._payloads) for row in sorted(rows, key=lambda row: row.name)]
 
     async def pause_schedule(self, name: str) -> None:
         """Hold a schedule: its ticks start nothing until it is resumed. Runs that were started go on."""
@@ -133,10 +134,9 @@ class Scheduling:
             await self._refuse_unknown(connected, name)
         connected.switchboard.tick_everywhere()
 
-    async def _connect_for(self, call: str | None) -> Connected:
+    async def _connect_for(self, call: str) -> Connected:
         """What this code declares is stored, if it is not there: so that it can be asked for before a worker begins."""
-        if call is not None:
-            refuse_in_workflow(call, "a step that calls it")
+        refuse_in_workflow(call, "a step that calls it")
         connected = await self._connect()
         await self._declared.declare(None)
         return connected

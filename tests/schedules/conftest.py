@@ -21,6 +21,7 @@ async def pass_by(app: Stepfast) -> AsyncIterator[PassBy]:
     opened: list[Rows] = []
 
     async def let_pass(name: str, seconds: float) -> None:
+        await app._declared.declare(None)  # so that it is stored
         if not opened:
             opened.append(Rows(await app.store(), app.namespace, app.url.text))
         columns = ("next_at", "due_at", "woken_at", "created_at")

@@ -168,7 +168,6 @@ async def test_a_backfill_ends_with_the_present_and_is_bounded(app: Stepfast, ma
 @SQLITE
 async def test_jitter_puts_runs_off_by_the_same_on_every_worker(app: Stepfast, pass_by: PassBy) -> None:
     app.schedule("nightly", with_report(app), every=HOUR, input=Day("x"), jitter=timedelta(hours=1))
-    await app.schedules()
     await pass_by("nightly", HOUR)
     async with app.worker():
         await eventually(lambda: keys(app, "nightly"))
@@ -190,7 +189,6 @@ async def test_a_graph_can_be_scheduled(app: Stepfast, pass_by: PassBy) -> None:
     async def second(ctx: Any) -> int:
         return int(ctx.outputs["first"]) + 1
 
-    await app.schedules()
     await pass_by("graphs", HOUR)
     async with app.worker():
         await eventually(lambda: keys(app, "graphs"))
@@ -205,7 +203,6 @@ async def test_one_that_cannot_be_started_keeps_no_other(
 ) -> None:
     report = with_report(app, calls)
     app.schedule("well", report, every=HOUR, input=Day("well"))
-    await app.schedules()
     store = await app.store()
     for name, column, value in (("lost", "workflow", "'gone'"), ("odd", "cron", "'x'"), ("torn", "options", "'{'")):
         await app.put_schedule(name, report, every=HOUR, input=Day(name))
@@ -386,7 +383,6 @@ async def test_an_idle_worker_asks_nothing_more_for_its_schedules(app: Stepfast)
 @SQLITE
 async def test_drain_starts_what_is_due(app: Stepfast, calls: Calls, pass_by: PassBy) -> None:
     app.schedule("nightly", with_report(app, calls), every=HOUR, input=Day("x"))
-    await app.schedules()
     await pass_by("nightly", HOUR)
     await app.drain()
     assert calls["x"] == 1

@@ -11,6 +11,7 @@ import typer
 
 from .. import __version__
 from . import queues as of_queues
+from . import schedules as of_schedules
 from .asking import cancel, pause, resume, signal
 from .checking import check
 from .exits import EXPLAINED
@@ -55,12 +56,22 @@ add_verb(cli, check, without={"app"})
 add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)
 add_verb(cli, of_queues.queues)
+add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, or let it go on.")
 add_verb(queue, of_queues.pause)
 add_verb(queue, of_queues.resume)
 cli.add_typer(queue)
+
+schedule = typer.Typer(name="schedule", no_args_is_help=True, help="Make, hold, trigger or backfill one schedule.")
+add_verb(schedule, of_schedules.put)
+add_verb(schedule, of_schedules.delete)
+add_verb(schedule, of_schedules.pause)
+add_verb(schedule, of_schedules.resume)
+add_verb(schedule, of_schedules.trigger)
+add_verb(schedule, of_schedules.backfill)
+cli.add_typer(schedule)
 
 
 def _version(wanted: bool) -> None:

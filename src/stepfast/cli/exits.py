@@ -10,6 +10,7 @@ from ..errors import (
     InvalidInput,
     PayloadError,
     RunNotFound,
+    ScheduleNotFound,
     StepfastError,
     UnknownWorkflow,
 )
@@ -27,7 +28,7 @@ INTERRUPTED = 130
 
 EXPLAINED = (
     "Exit codes: 0 all is well; 1 the run failed, or a check or the verb did; 2 wrong usage or bad input; "
-    "3 no such run; 4 timeout; 5 the database is unavailable."
+    "3 no such run or schedule; 4 timeout; 5 the database is unavailable."
 )
 
 
@@ -35,7 +36,7 @@ def exit_code(error: BaseException) -> int:
     """The code for an error that a verb ended with."""
     if isinstance(error, DatabaseUnavailable):
         return UNAVAILABLE
-    if isinstance(error, RunNotFound):
+    if isinstance(error, (RunNotFound, ScheduleNotFound)):
         return NOT_FOUND
     if isinstance(error, TimeoutError):
         return TIMEOUT
@@ -44,7 +45,7 @@ def exit_code(error: BaseException) -> int:
     return FAILED
 
 
-_TYPED = {"retry(from_start=True)": "stepfast retry --from-start"}
+_TYPED = {"retry(from_start=True)": "stepfast retry --from-start", "cron= or every=": "--cron or --every"}
 """What errors say for Python, and what is typed here instead."""
 
 

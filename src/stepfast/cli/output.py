@@ -21,6 +21,7 @@ _STATES = ("status", "state", "")
 _COLOURS = {
     "completed": "green",
     "live": "green",
+    "awake": "green",
     "ok": "green",
     "running": "cyan",
     "waiting": "blue",
@@ -29,6 +30,7 @@ _COLOURS = {
     "cancelled": "yellow",
     "compensated": "yellow",
     "failed": "red",
+    "failing": "red",
     "dead": "red",
     "wrong": "red",
 }

@@ -13,6 +13,7 @@ from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
 from ..model.graph import Graph
+from ..model.schedules import schedule_of
 from ..reports import Activity, RunInfo, StepInfo
 from .graphs import dag_steps, write_standing
 from .ids import RunArgument, find_run
@@ -156,6 +157,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
         ("key", run.key or ""),
         ("tags", ", ".join(run.tags)),
+        ("schedule", _schedule(run)),
         ("asked", f"to {run.asked}" if run.asked else ""),
         ("parent", run.parent or ""),
         ("origin", run.origin or ""),
@@ -172,6 +174,15 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("output", brief(run.output) if run.status == statuses.COMPLETED and not continued else ""),
         ("error", "" if run.error is None else shortened(f"{run.error.type}: {run.error.message}")),
     ]
+
+
+def _schedule(run: RunInfo) -> str:
+    """Which schedule started it, and for which tick."""
+    found = schedule_of(run.tags, run.key)
+    if found is None:
+        return ""
+    name, tick = found
+    return f"{name}, triggered by somebody" if tick is None else f"{name}, for its tick of {tick}"
 
 
 def _ended(run: RunInfo) -> str:

@@ -1,0 +1,158 @@
+"""``schedules``, and what is done with one: ``schedule put|delete|pause|resume|trigger|backfill``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, cast
+from zoneinfo import ZoneInfo
+
+import msgspec
+import typer
+
+from ..engine.options import ScheduleKeywords
+from ..schedule_info import ScheduleInfo
+from .options import json_argument, moment_option, option, time_option
+from .output import say, write_json, write_table
+from .session import Session
+from .text import ago, count, lasting
+
+ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
+_SHOWN = 5
+"""Ticks to come that are told of each schedule."""
+
+
+async def schedules(session: Session) -> None:
+    """List the schedules: of which workflow, when they fire, how they stand, and their next five ticks."""
+    async with session.reading() as app:
+        found = await app.schedules()
+    if session.json:
+        write_json([_document(info) for info in found])
+    elif found:
+        columns = ("schedule", "workflow", "when", "state", "last", "next")
+        write_table(columns, [_row(info) for info in found])
+        for info in found:
+            if info.error is not None:
+                say(f"schedule {info.name!r} cannot be started: {info.error}")
+    else:
+        say("no schedules: app.schedule declares one in code, `stepfast schedule put` makes one here")
+
+
+async def put(
+    session: Session,
+    name: ScheduleArgument,
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="What it starts.")],
+    cron: Annotated[str | None, option("--cron", help="Five fields, as '0 3 * * *'.")] = None,
+    every: Annotated[float | None, time_option("--every", help="Instead: between two ticks.")] = None,
+    tz: Annotated[str, option("--tz", help="The time zone of --cron. (UTC)")] = "UTC",
+    input: Annotated[str | None, option("--input", metavar="JSON", help="Of each run; - reads stdin.")] = None,
+    missed: Annotated[str, option("--missed", help="Ticks nobody came to: skip, latest or all. (latest)")] = "latest",
+    overlap: Annotated[str, option("--overlap", help="While a run goes on: allow or skip. (allow)")] = "allow",
+    jitter: Annotated[float, time_option("--jitter", help="Put runs off by up to this.")] = 0,
+    queue: Annotated[str | None, option("--queue", help="Else the workflow's own.")] = None,
+    priority: Annotated[int, option("--priority", help="Of its runs; higher is sooner.")] = 0,
+    tag: Annotated[list[str] | None, option("--tag", help="May be given several times.")] = None,
+) -> None:
+    """Make a schedule, or change the one of this name; not one that code declares."""
+    given: dict[str, Any] = {
+        "cron": cron, "every": every, "tz": tz, "input": json_argument(input, "the input"), "missed": missed,
+        "overlap": overlap, "jitter": jitter, "queue": queue, "priority": priority or None, "tags": tag,
+    }  # fmt: skip
+    kept = {name: value for name, value in given.items() if value is not None}
+    async with session.writing() as app:
+        info = await app.put_schedule(name, workflow, **cast(ScheduleKeywords, kept))
+    _tell(session, name, _document(info))
+    if not session.json:
+        say(f"next: {times_in_words(info)}")
+
+
+async def delete(session: Session, name: ScheduleArgument) -> None:
+    """Delete a schedule that was made at run time, or that no live worker declares. Its runs stay."""
+    async with session.writing() as app:
+        await app.delete_schedule(name)
+    _tell(session, name, {"name": name, "deleted": True})
+
+
+async def pause(session: Session, name: ScheduleArgument) -> None:
+    """Hold a schedule: its ticks start nothing until it is resumed."""
+    async with session.writing() as app:
+        await app.pause_schedule(name)
+    _tell(session, name, {"name": name, "paused": True})
+
+
+async def resume(session: Session, name: ScheduleArgument) -> None:
+    """Let a schedule go on with its next tick. Ticks that passed meanwhile are skipped."""
+    async with session.writing() as app:
+        await app.resume_schedule(name)
+    _tell(session, name, {"name": name, "paused": False})
+
+
+async def trigger(session: Session, name: ScheduleArgument) -> None:
+    """Start a run of a schedule now, beside its ticks, and print its id."""
+    async with session.writing() as app:
+        run = await app.trigger(name)
+    _tell(session, run.id, {"name": name, "id": run.id})
+
+
+async def backfill(
+    session: Session,
+    name: ScheduleArgument,
+    since: Annotated[datetime, moment_option("--since", help="From here on, as 2030-01-31 or 2030-01-31T09:30+01:00.")],
+    until: Annotated[datetime, moment_option("--until", help="Before this.")],
+) -> None:
+    """Start a run for each tick in a span that has come already, and print the ids. A tick that has a run starts none,
+    so that it may be repeated."""
+
+    def progress(done: int, of: int) -> None:
+        say(f"{done} of {count(of, 'tick')}")
+
+    async with session.writing() as app:
+        runs = await app.backfill(name, since, until, progress=progress)
+    if not runs:
+        say(f"schedule {name!r} has no tick in this span that has come already")
+    _tell(session, "\n".join(run.id for run in runs), {"name": name, "ids": [run.id for run in runs]})
+
+
+def times_in_words(info: ScheduleInfo) -> str:
+    """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00``, by the schedule's own clock. What is the same as
+    of the tick before is left out."""
+    times = info.times(_SHOWN)
+    if not times:
+        return "never"
+    said, day = list[str](), ""
+    for time in (time.astimezone(ZoneInfo(info.tz)) for time in times):
+        clock = f"{time:%H:%M}" if info.cron is not None else f"{time:%H:%M:%S}"
+        date = f"{time:%a} {time.day} {time:%b}"
+        said.append(clock if date == day else f"{date} {clock}")
+        day = date
+    return f"{ago(times[0], info.read_at)}: {', '.join(said)}"
+
+
+def _row(info: ScheduleInfo) -> tuple[str, ...]:
+    last = "" if info.last_at is None else ago(info.last_at, info.read_at)
+    coming = "" if info.paused else times_in_words(info)
+    return info.name, info.workflow, _when(info), _state(info), last, coming
+
+
+def _when(info: ScheduleInfo) -> str:
+    return f"every {lasting(info.every)}" if info.every is not None else f"{info.cron} {info.tz}"
+
+
+def _state(info: ScheduleInfo) -> str:
+    """What keeps it from firing comes first."""
+    if info.paused:
+        return "paused"
+    if info.error is not None:
+        return "failing"
+    return "awake" if info.awake else "asleep"
+
+
+def _document(info: ScheduleInfo) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(info)
+    return fields | {"times": info.times(_SHOWN)}
+
+
+def _tell(session: Session, text: str, document: dict[str, Any]) -> None:
+    if session.json:
+        write_json(document)
+    elif text:
+        print(text)
