@@ -40,6 +40,7 @@ ROOM = {
     "__init__": "app",
     "announcing": "app",
     "archiving": "app",
+    "carrying": "app",
     "connected": "app",
     "connecting": "app",
     "planning": "app",

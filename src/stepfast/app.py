@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from .announcing import announce_database, announce_namesakes, announce_retention
+from .carrying import carriage_for, check_transport
 from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
@@ -42,6 +43,7 @@ from .worker.clockwork import Clockwork
 from .worker.identity import Identity
 from .worker.kit import Kit
 from .worker.stopping import work_until_told
+from .worker.transport import Transport
 
 if TYPE_CHECKING:
     from .sync import SyncApp
@@ -68,6 +70,7 @@ class Stepfast(QueueVerbs, Scheduling):
         auto_migrate: bool = True,
         pool_size: int | None = None,
         pool: Any = None,
+        transport: Transport | None = None,
         record_arguments: bool | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
@@ -94,6 +97,8 @@ class Stepfast(QueueVerbs, Scheduling):
         self._declared = DeclaredSchedules(self._planner, self._payloads, self.settings, self.logger, self._connect)
         self._auto_migrate = auto_migrate
         self._pool = pool
+        check_transport(transport)
+        self._transport = transport
         self._connections = Connections(
             lambda: open_store(self.url, self.namespace, self.settings, self._pool), self.settings, self.logger,
             lambda: observers_of(self.observers, self.logger),
@@ -301,7 +306,9 @@ class Stepfast(QueueVerbs, Scheduling):
         clock = Clockwork()
         me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs))
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
-        worker = Worker(kit, connected.switchboard, self._new_child, self._declared)
+        if connected.carriage is None:
+            connected.carriage = carriage_for(connected.store, self._transport, self.url, self._pool, self.settings)
+        worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)
         connected.workers.add(worker)
         return worker
 

@@ -19,6 +19,7 @@ from .settings import Settings
 from .starter import Starter
 from .store import Store
 from .watcher import Watcher
+from .worker.carriage import Carriage
 from .worker.wakeups import Switchboard
 from .worker.worker import Worker
 
@@ -52,6 +53,8 @@ class Connected:
         self.lookout = Lookout(store, logger)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
+        self.carriage: Carriage | None = None
+        """Where remote steps go, once there was a worker here."""
         self._stored: set[tuple[str, str]] = set()
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
@@ -107,6 +110,8 @@ class Connected:
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await asyncio.wait(self._storing, timeout=_PATIENCE)
+            if self.carriage is not None:
+                await self.carriage.close()
         finally:
             await asyncio.gather(*self.drop(), return_exceptions=True)
 

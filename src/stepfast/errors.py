@@ -264,6 +264,32 @@ class ChildFailed(RecordedError):
         self.address = address
 
 
+class RemoteStepError(RecordedError):
+    """A remote step failed for good: ``message`` and ``code`` are what the worker that served it said."""
+
+    def __init__(
+        self,
+        step: str,
+        *,
+        message: str,
+        code: str | None = None,
+        traceback: str | None = None,
+        retryable: bool = True,
+        address: tuple[str, int] = ("", 0),
+    ) -> None:
+        super().__init__(f"remote step {step!r} failed: {message}" + (f" ({code})" if code else ""))
+        self.step = step
+        self.message = message
+        self.code = code
+        self.traceback = traceback
+        self.retryable = retryable
+        self.address = address
+
+
+class RemoteTimeout(RemoteStepError, TimeoutError):
+    """No result of a remote step came in time. What no worker had begun was taken back."""
+
+
 class CompensationFailed(StepfastError):
     """The undo of a completed step failed for good. The message names each, and what had ended the run."""
 

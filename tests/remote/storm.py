@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepfast.model.remote_steps import is_stale
 from stepfast.remote import Result, SqlTransport, Task
 from stepfast.remote.messages import COMPLETED, wants_retry
-from stepfast.remote.staleness import is_stale
 from tests.remote.tables import Tables
 
 WORKER = """

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stepfast.errors import ConfigurationError
+from stepfast.model.remote_steps import is_stale
 from stepfast.remote import FatalError, Result, SqlTransport
 from stepfast.remote.messages import error_text, no_handler, wants_retry
 from stepfast.remote.names import LONGEST, check_prefix, group_of, results_table, step_id_of, tasks_table
-from stepfast.remote.staleness import is_stale
 from tests.remote.scene import quick_worker, results_of
 from tests.remote.tables import TASK, Tables
 

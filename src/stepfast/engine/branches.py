@@ -20,6 +20,7 @@ from .cursor import Cursor, branches_around, sub_branch
 from .durable_call import DurableCall, Race, as_given_up
 from .failure import ending_record
 from .races import FIRST
+from .remote_call import RemoteCall
 from .scope import current_cursor
 from .signals import SignalCall
 from .signature import name_of
@@ -179,7 +180,9 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         recorded = [name for name, record in finished.items() if record.status != status.CANCELLED]
         if recorded:  # the race was over when the worker died, only who won was not recorded yet
             # Mail is only taken by who has won, even if another has recorded something just before.
-            takes_none = {name: not isinstance(self._runners[name], (SignalCall, ResultCall)) for name in recorded}
+            takes_none = {
+                name: not isinstance(self._runners[name], (SignalCall, ResultCall, RemoteCall)) for name in recorded
+            }
             winner = min(recorded, key=lambda name: (takes_none[name], finished[name].seq))
             self._close_losers(winner)
             await self._record_winner(winner)
@@ -301,7 +304,7 @@ async def gather(
     """``ctx.gather``: all of them, in the order they were given. All come to their end before an error is raised."""
     group = object()
     for call in calls:
-        if isinstance(call, ResultCall):
+        if isinstance(call, (ResultCall, RemoteCall)):
             call.group = group
     try:
         outcomes = await finish_all(execution, cursor, [as_coroutine(call) for call in calls])

@@ -12,16 +12,19 @@ from typing import (
     ParamSpec,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )  # fmt: skip
 
 from ..errors import ContextMisuse
+from ..model.backoff import Backoff
 from .branches import BranchCall, FirstCall, Many, MapCall, check_runners, gather, to_await
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
-from .options import ChildKeywords
+from .options import ChildKeywords, RemoteKeywords
 from .polling import UntilCall
+from .remote_call import RemoteCall
 from .signals import SignalCall
 from .signature import name_of
 from .sleeping import SleepCall
@@ -150,6 +153,41 @@ class Context(ContextBase):
     def call(self, workflow: Any, input: Any = None, **options: Any) -> ChildCall[Any]:
         """Start a child run and wait for its result. ChildFailed if it has none."""
         return self._make_child_call(workflow, input, options, call_line(2))
+
+    # -- remote steps --------------------------------------------------------------------------------------------
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        type: type[T],
+        group: str | None = None,
+        partition: str | None = None,
+        retries: int = 0,
+        backoff: Backoff | None = None,
+        timeout: float | timedelta | None = None,
+        compensate: str | None = None,
+    ) -> RemoteCall[T]: ...
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        retries: int = 0,
+        backoff: Backoff | None = None,
+        timeout: float | timedelta | None = None,
+        type: Any = Any,
+        compensate: str | None = None,
+    ) -> RemoteCall[Any]: ...
+    def remote(self, name: str, input: Any = None, **options: Any) -> RemoteCall[Any]:
+        """A step that a worker elsewhere serves, in any language: ``await ctx.remote("pipeline.extract", {…})``. No
+        worker is held while it is waited for. RemoteStepError if it fails for good."""
+        return self._make_remote(name, input, cast(RemoteKeywords, options), call_line(2))
 
     # -- branches ------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,10 @@ from .declaring import check_called, check_undo_call
 from .durable_call import call_line, step_key
 from .execution import Execution
 from .matching import PATCH, UNDO
-from .options import StepKeywords
+from .options import RemoteKeywords, StepKeywords
 from .polling import Pace, UntilCall
+from .remote_call import RemoteCall
+from .remote_order import remote_order
 from .run_logging import OfRun
 from .scope import current_call
 from .signals import SignalCall
@@ -312,6 +314,10 @@ class ContextBase:
     def _make_child_call(self, workflow: Any, input: Any, options: dict[str, Any], where: str) -> ChildCall[Any]:
         self._check("ctx.call")
         return ChildCall(self._execution, self._cursor, _target(workflow), input, options, where)
+
+    def _make_remote(self, name: str, input: Any, options: RemoteKeywords, where: str) -> RemoteCall[Any]:
+        self._check("ctx.remote")
+        return RemoteCall(self._execution, self._cursor, remote_order(name, input, options), where)
 
     def _make_set(self, key: str, value: Any) -> UnplacedCall[None]:
         self._check("ctx.set")

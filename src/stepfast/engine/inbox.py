@@ -32,20 +32,22 @@ class Inbox:
         """When the last look began, by this process's clock."""
         self.recalled = False
         """Whether the ends of children that are on record are in here."""
+        self.alive: asyncio.Future[set[str]] | None = None
+        """The ids of remote steps that still come to something, once somebody has asked."""
         self._seen: set[str] = set()
         self._there: set[str] = set()
         """What was brought and may still lie in the mailbox: it need not be brought again."""
         self._names: dict[str, bool] = {}
         """Names of signals that looks ask for, and whether all there were at the last look have been brought."""
         self._signals: dict[str, deque[Mail]] = {}
-        self._children: dict[str, Mail] = {}
+        self._ends: dict[str, Mail] = {}
         self._waiters: dict[tuple[str, str], deque[tuple[Waiter, Collection[str]]]] = {}
         """By kind and name; with the ids of mail that this one has refused."""
         self._watchers: set[asyncio.Future[None]] = set()
 
     def want(self, kind: str, key: str) -> None:
         """From now on looks ask for this. Names that nobody has waited for in a while are forgotten."""
-        if kind == status.MAIL_CHILD:
+        if kind in status.MAIL_ENDS:
             return
         self._names[key] = self._names.pop(key, False)
         if len(self._names) > _MOST_NAMES:
@@ -54,10 +56,10 @@ class Inbox:
                     del self._names[name]
 
     def knows(self, kind: str, key: str) -> bool:
-        """Whether all that had come until the last look has been brought. Ends of children always come along."""
+        """Whether all that had come until the last look has been brought. Ends always come along."""
         if self.known_empty:
             return True
-        return self.looked_at is not None if kind == status.MAIL_CHILD else self._names.get(key, False)
+        return self.looked_at is not None if kind in status.MAIL_ENDS else self._names.get(key, False)
 
     def look(self, run_id: str) -> Look:
         """What the next look is to bring: for whoever waits, and some more."""
@@ -94,14 +96,14 @@ class Inbox:
         """To the first who waits for it, or to the rest."""
         if self._hand_over(mail):
             return
-        if mail.kind == status.MAIL_CHILD:
-            self._children[mail.id] = mail
+        if mail.kind in status.MAIL_ENDS:
+            self._ends[mail.id] = mail
         else:
             self._signals.setdefault(mail.name, deque()).append(mail)
 
     def _hand_over(self, mail: Mail) -> bool:
         """Give it to the first who waits for it, if anybody does."""
-        waiting = self._waiters.get((mail.kind, mail.id if mail.kind == status.MAIL_CHILD else mail.name))
+        waiting = self._waiters.get((mail.kind, mail.id if mail.kind in status.MAIL_ENDS else mail.name))
         while waiting and waiting[0][0].done():
             waiting.popleft()
         for entry in waiting or ():
@@ -113,8 +115,8 @@ class Inbox:
 
     def take(self, kind: str, key: str, refused: Collection[str] = ()) -> Mail | None:
         """Mail of a kind: the oldest signal of a name that was not refused, or the end of a child."""
-        if kind == status.MAIL_CHILD:
-            return self._children.pop(key, None)
+        if kind in status.MAIL_ENDS:
+            return self._ends.pop(key, None)
         waiting = self._signals.get(key)
         if not waiting or waiting[0].id not in refused:
             return waiting.popleft() if waiting else None
@@ -132,14 +134,14 @@ class Inbox:
         for waiter, _ in self._waiters.pop((mail.kind, mail.id), ()):
             if not waiter.done():
                 waiter.set_result(mail)
-        self._children[mail.id] = mail
+        self._ends[mail.id] = mail
 
     def give_back(self, mail: Mail) -> None:
         """It was not recorded after all; it is the next to be taken, by whoever has begun to wait for it meanwhile."""
         if self._hand_over(mail):
             return
-        if mail.kind == status.MAIL_CHILD:
-            self._children[mail.id] = mail
+        if mail.kind in status.MAIL_ENDS:
+            self._ends[mail.id] = mail
         else:
             self._signals.setdefault(mail.name, deque()).appendleft(mail)
 

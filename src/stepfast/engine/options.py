@@ -33,6 +33,23 @@ class StepKeywords(TypedDict, total=False):
     """What undoes the step: called with its output and its arguments."""
 
 
+class RemoteKeywords(TypedDict, total=False):
+    """The options of ``ctx.remote``."""
+
+    group: str | None
+    """The group of workers that serves it; by default the name of the step."""
+    partition: str | None
+    """A part of that group."""
+    retries: int
+    backoff: Backoff | None
+    timeout: Seconds | None
+    """For the whole of it: the wait for a worker, and every retry."""
+    type: Any
+    """What the output is read as."""
+    compensate: str | None
+    """The remote step that undoes it."""
+
+
 class WorkflowKeywords(TypedDict, total=False):
     """The options of ``@app.task`` and ``@app.workflow``."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..model.payload import Payloads
 from ..model.records import Entry, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.remote_steps import Way
 from ..model.rows import DagStepRow, Outcome
 from ..settings import Settings
 from .clock import Clock
@@ -50,6 +51,17 @@ class Errands:
 
     async def peers(self, workflow: str) -> list[WorkerInfo]:
         """The other living workers that know a workflow."""
+        never()
+
+    way: Way | None = None
+    """How remote steps go out, once that is known."""
+
+    async def find_way(self) -> Way:
+        """Open the transport of remote steps; ConfigurationError if there is none."""
+        never()
+
+    async def alive_remote(self, run_id: str) -> set[str]:
+        """The ids of those of a run's remote steps that still come to something."""
         never()
 
     async def transact(

@@ -12,14 +12,16 @@ from typing import (
     ParamSpec,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )  # fmt: skip
 
+from ..model.backoff import Backoff
 from .children import ChildRun
 from .context_base import ContextBase
 from .durable_call import call_line
 from .execution import Execution
-from .options import ChildKeywords
+from .options import ChildKeywords, RemoteKeywords
 from .step_call import EXITS, exited
 from .workflow import Workflow
 
@@ -135,6 +137,38 @@ class SyncContext(ContextBase):
     def call(self, workflow: Any, input: Any = None, **options: Any) -> Any:
         """Start a child run and wait for its result; see ``Context.call``."""
         return self._wait(self._make_child_call(workflow, input, options, call_line(2)))
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        type: type[T],
+        group: str | None = None,
+        partition: str | None = None,
+        retries: int = 0,
+        backoff: Backoff | None = None,
+        timeout: float | timedelta | None = None,
+        compensate: str | None = None,
+    ) -> T: ...
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        group: str | None = None,
+        partition: str | None = None,
+        retries: int = 0,
+        backoff: Backoff | None = None,
+        timeout: float | timedelta | None = None,
+        type: Any = Any,
+        compensate: str | None = None,
+    ) -> Any: ...
+    def remote(self, name: str, input: Any = None, **options: Any) -> Any:
+        """A step that a worker elsewhere serves; see ``Context.remote``."""
+        return self._wait(self._make_remote(name, input, cast(RemoteKeywords, options), call_line(2)))
 
     @overload
     def transaction(

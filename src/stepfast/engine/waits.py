@@ -39,9 +39,11 @@ class Wait(NamedTuple):
     what: str
     mail: bool
     group: object | None
-    """Waits for children that all have to end before the code goes on are of one group."""
+    """Waits for children, or remote steps, that all have to end before the code goes on are of one group."""
     leaving: Callable[[], None] | None = None
     """Called when the run is released meanwhile, to journal what the next claim has to know."""
+    by_end: bool = False
+    """Whether it is the end of something, a child or a remote step: these are counted."""
 
 
 class Waits:
@@ -94,7 +96,7 @@ class Waits:
         self.reader.watch()
         waiter = inbox.wait(kind, key, refused)
         try:
-            mail = await self._timed(waiter, Wait(due_at, what, True, group))
+            mail = await self._timed(waiter, Wait(due_at, what, True, group, by_end=kind in status.MAIL_ENDS))
         except BaseException:
             if waiter.done() and not waiter.cancelled() and (mail := waiter.result()) is not None:
                 inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
@@ -185,11 +187,9 @@ class Waits:
             return  # what it waited for has come, in this very turn of the loop: it is about to go on
         if execution.settles_loss and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
             return  # whether the step has acted is known after its next try: only then is the run cancelled
-        children = Counter(
-            wait.group or future for future, wait in self._open.items() if wait.what == status.WAITING_CHILD
-        )
-        awaits = execution.inbox.ends + min(children.values()) if children else None
-        many = sum(children.values()) > _MANY
+        ends = Counter(wait.group or future for future, wait in self._open.items() if wait.by_end)
+        awaits = execution.inbox.ends + min(ends.values()) if ends else None
+        many = sum(ends.values()) > _MANY
         linger = min(_LONGEST_LINGER, int((self._clock.now() - execution.began) * 1000)) if many else 0
         for wait in self._open.values():
             if wait.leaving is not None:

@@ -81,6 +81,19 @@ class Payloads:
                 raise PayloadError(f"{what} does not fit its annotation: {problem}")
         return self._wrap(raw), read
 
+    def bare(self, value: Any, what: object) -> str:
+        """JSON text that does not pass through the codec, for whoever reads it elsewhere."""
+        return self._to_raw(value, what).decode()
+
+    def take_over(self, text: str, type_: Any = Any, what: str = "a payload") -> str:
+        """The stored text of JSON that somebody else wrote; refused if it does not fit its annotation or the limits."""
+        raw = text.encode()
+        if len(raw) > self._harmless:
+            self._check_limits(raw, what)
+        if type_ is not Any:
+            self.take_in(text, type_, FORMAT, what)
+        return self._wrap(raw)
+
     def check_input(self, value: Any, type_: Any, workflow: str) -> str:
         """The stored text of a run's input, refused if it does not fit the annotation."""
         what = f"the input of {workflow!r}"

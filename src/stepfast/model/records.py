@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from ..settings import FORMAT
 from .graph import Settled
+from .remote_steps import Dispatch
 from .tally import Believer
 
 NO_DOUBTS: Mapping[str, Believer] = MappingProxyType({})
@@ -194,6 +195,8 @@ class StepWith(Struct, gc=False):
     """Ids of mail that the run takes by this record."""
     starts: list[NewRun] = field(default_factory=list)
     """Children that this record starts, unless the run is being cancelled."""
+    sends: list[Dispatch] = field(default_factory=list)
+    """Remote steps that go out with this record, unless the run is being cancelled."""
 
     @property
     def run_id(self) -> str:
@@ -356,9 +359,9 @@ class FlushAnswer(Struct, gc=False):
 
 
 class Mail(Struct, gc=False):
-    """A message in a run's mailbox: a signal, or the end of a child.
+    """A message in a run's mailbox: a signal, the end of a child, or the outcome of a remote step.
 
-    For a signal ``name`` is its name. For a child ``id`` is the id the parent knows it by and ``name`` its status.
+    For a signal ``name`` is its name. For the others ``id`` is the id the run waits for and ``name`` the status.
     """
 
     run_id: str
@@ -477,3 +480,5 @@ class Tick(Struct):
     """Limited queues with runs that workers have died with."""
     schedule_ms: int | None = None
     """Milliseconds until the next schedule is due that this worker may start runs of."""
+    remote: bool = False
+    """Whether remote steps wait to be sent, or for their results."""

@@ -56,6 +56,8 @@ WAITING_RETRY = "retry"
 WAITING_TIME = "time"
 WAITING_SIGNAL = "signal"
 WAITING_CHILD = "child"
+WAITING_REMOTE = "remote"
+"""With the name of the remote step: ``remote:pipeline.extract``."""
 WAITING_CHECK = "check"
 WAITING_STEPS = "steps"
 WAITING_MORE = "more"
@@ -68,6 +70,9 @@ MAIL_SIGNAL = "signal"
 MAIL_CHILD = "child"
 MAIL_CANCEL = "cancel"
 MAIL_RESUME = "resume"
+MAIL_REMOTE = "remote"
+MAIL_ENDS = frozenset({MAIL_CHILD, MAIL_REMOTE})
+"""What is waited for by its id, and counted as the end of something: children and remote steps."""
 
 # What an operator asks of a running run; its owner learns of it by heartbeat and flush.
 ASK_CANCEL = "cancel"

@@ -1,4 +1,4 @@
-"""Mail reaches a run: signals, and the ends of its children. It is counted, and wakes who waits for it."""
+"""Mail reaches a run: signals, the ends of its children and of its remote steps. It is counted, and wakes who waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wanted_mail(run: Standing) -> frozenset[str]:
 
 
 _SIGNALS = frozenset({status.MAIL_SIGNAL})
-_ALL = frozenset({status.MAIL_SIGNAL, status.MAIL_CHILD})
+_ALL = _SIGNALS | status.MAIL_ENDS
 
 
 def wake(run: Standing, signals: int, ends: int, now: int, number: int = 0) -> Standing:

@@ -3,9 +3,9 @@
 The contract, which other languages speak too, is in ``contract/``.
 """
 
+from ..worker.transport import Transport
 from .messages import FatalError, RemoteTask, Result, Task
 from .sql_transport import SqlTransport
-from .transport import Transport
 from .worker import RemoteWorker
 
 __all__ = ["FatalError", "RemoteTask", "RemoteWorker", "Result", "SqlTransport", "Task", "Transport"]

@@ -57,6 +57,10 @@ class Database(Protocol):
         """The transaction that a caller has open on this connection."""
         ...
 
+    async def locate(self) -> None:
+        """Find out in which schema the tables are, so that they are found over any connection to this database."""
+        ...
+
     async def create(self) -> bool:
         """Make the tables if they are missing; whether they were. Safe when many do it at once."""
         ...

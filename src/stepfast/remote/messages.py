@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import NonRetryableError
+from ..model.remote_steps import Result, Task
+from ..model.status import COMPLETED, FAILED
 
-COMPLETED, FAILED = "completed", "failed"
+__all__ = ["COMPLETED", "FAILED", "Claimed", "FatalError", "Outcome", "RemoteTask", "Result", "Task"]
+
 _LONGEST_MESSAGE = 64 * 1024
 _LONGEST_STACK = 16 * 1024
 """Characters of an error that are kept: MySQL's packets, and readers, have limits."""
@@ -22,32 +25,6 @@ class FatalError(NonRetryableError):
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Task(NamedTuple):
-    """A step that waits to be done elsewhere. ``input`` is JSON text."""
-
-    step_id: str
-    run_id: str
-    seq: int
-    name: str
-    group: str
-    input: str | None
-    attempt: int = 1
-
-
-class Result(NamedTuple):
-    """What became of it. ``output`` and ``error`` are JSON texts; ``started_at`` and ``created_at`` are milliseconds,
-    the first by the clock of whoever served it, or None."""
-
-    step_id: str
-    run_id: str
-    seq: int
-    status: str
-    output: str | None
-    error: str | None
-    started_at: int | None
-    created_at: int = 0
 
 
 class Claimed(NamedTuple):

@@ -35,6 +35,25 @@ class SqlTransport:
         self._create = create
         self._location = None if url is None and pool is None else located(url, pool, prefix)
         self._database: Database | None = None
+        self._joins = False
+
+    @property
+    def homeless(self) -> bool:
+        """Whether it has no database of its own, but is to be at home in an application's."""
+        return self._location is None
+
+    def copy(self) -> SqlTransport:
+        """The same, not open: connections belong to one event loop."""
+        other = SqlTransport(prefix=self.prefix, create=self._create, settings=self.settings)
+        other._location = self._location
+        return other
+
+    def at_home_in(self, url: str, pool: Any = None) -> SqlTransport:
+        """The same in the database of an application, in whose transactions it is to take part."""
+        other = self.copy()
+        other._location = located(None if pool is not None else url, pool, self.prefix)
+        other._joins = True
+        return other
 
     async def open(self) -> None:
         """Connect, and make the tables unless ``create=False``."""
@@ -45,6 +64,8 @@ class SqlTransport:
         try:
             if self._create:
                 await database.create()
+            if self._joins:
+                await database.locate()
         except BaseException:
             await database.close()
             raise
@@ -110,6 +131,12 @@ class SqlTransport:
         async with self._work(None) as work:
             present = {row[0] for row in await work.fetch("present", ids=tuple(step_ids))}
         return [step_id for step_id in step_ids if step_id not in present]
+
+    async def leftovers(self, after: str, limit: int) -> list[str]:
+        """A page of what has lain there for longer than a lease."""
+        async with self._work(None) as work:
+            rows = await work.fetch("leftovers", after=after, most=limit, lease=int(self.settings.lease * 1000))
+        return [row[0] for row in rows]
 
     async def create_tables(self) -> bool:
         """Make the tables if they are missing; whether they were."""

@@ -7,19 +7,22 @@ the connection of the sweeper (``_sweep``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ..model.gate import Decision, Gate
 from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
+from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
-from .flows import mailing, operating, queueing, sweeping
-from .flows.requests import Flow, T, put
+from .flows import mailing, operating, queueing, remote_steps, sweeping
+from .flows.requests import Flow, Rows, T, ask, put
 from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
+from .remote_port import Carrier, Due, Key, Settling
 from .schedules import BaseSchedules
 from .shown import Shown, page, show
 from .statements import OLDEST
@@ -243,6 +246,53 @@ class BaseStore(KeepsRuns, BaseSchedules):
     async def reap(self, worker: str, limit: int, max_losses: int, silent: Sequence[str] | None = None) -> Reaping:
         """Bury dead workers, and give back what they held."""
         return await self._sweep(sweeping.reap, worker, limit, max_losses, silent)
+
+    # -- remote steps ----------------------------------------------------------------------------------------
+
+    def carry(self, carrier: Carrier) -> None:
+        """Only where a transport can be in the same database."""
+        raise NotImplementedError
+
+    async def remote_steps(self, run_id: str) -> tuple[list[RemoteStep], int]:
+        """The remote steps of a run."""
+        rows = await self._fetch("remote_of_run", run_id)
+        return [RemoteStep(*row[1:]) for row in rows], rows[0][0] if rows else 0
+
+    async def alive_remote(self, run_id: str) -> set[str]:
+        """Those of a run that still come to something."""
+        return {row[0] for row in await self._fetch("alive_remote", run_id)}
+
+    async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
+        """A page of those that wait for a result."""
+        return [(row[0], row[1]) for row in await self._fetch("open_remote", carrier, *after, limit)]
+
+    async def over_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
+        """Those of them that nobody seems to wait for."""
+        return [(row[0], row[1]) for row in await self._fetch("over_remote", carrier, *after, limit)]
+
+    async def closed_remote(self, keys: Sequence[Key]) -> list[Key]:
+        """Those of these that nothing is left to do about."""
+        return [(row[0], row[1]) for row in await self._drive(ask, "closed_among", Rows(keys))] if keys else []
+
+    async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, limit: int) -> Due:
+        """What somebody has to see to now."""
+        return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, limit)
+
+    async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:
+        """Decide what results mean."""
+        return await self._drive(remote_steps.settle, results, joined, sweep_ms, random)
+
+    async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
+        """Tasks that vanished are to be sent once more."""
+        return await self._drive(remote_steps.send_again, tasks, why)
+
+    async def withdraw_remote(self, keys: Sequence[Key]) -> int:
+        """Those of these that nobody waits for are to be taken back."""
+        return await self._drive(remote_steps.withdraw, keys)
+
+    async def clear_remote(self, step_ids: Sequence[str]) -> None:
+        """These are over, and have left nothing behind."""
+        await self._drive(remote_steps.clear, step_ids)
 
 
 class _Lists:

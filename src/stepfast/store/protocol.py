@@ -45,6 +45,7 @@ from ..model.rows import (
 from ..model.tally import Believer
 from .breaks import Breaks
 from .keeping import Keeper
+from .remote_port import RemoteStepStore
 from .schedules import ScheduleStore
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -150,7 +151,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, ScheduleStore, Protocol):
+class Store(Keeper, ScheduleStore, RemoteStepStore, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -15,7 +15,9 @@ from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, NewRun, Step
 from ..model.status import COMPENSATING, TERMINAL
 from ..model.tally import Believer
 from ..store.protocol import Wakeups
+from .carriage import Carriage
 from .claimer import Claimer
+from .courier import Courier
 from .doubts import Doubts
 from .errands import Errands, NewChild
 from .executor import Executor
@@ -40,6 +42,7 @@ class Duties:
         switchboard: Switchboard,
         new_child: NewChild,
         planning: Planning,
+        carriage: Carriage,
         broke: Callable[[str, BaseException], None],
     ) -> None:
         self._kit = kit
@@ -56,7 +59,8 @@ class Duties:
         self.journal = Journal(kit, self.doubts, self)
         self.mailman = Mailman(kit)
         self.graphs = Graphs(kit)
-        self.errands = Errands(kit, new_child, self.doubts, self)
+        self.errands = Errands(kit, new_child, carriage, self.doubts, self)
+        self.courier = Courier(kit, carriage, self)
         self.executor = Executor(kit, self.journal, self.mailman, self.errands, self.graphs, self.slots_freed)
         self.remembered: Mapping[str, int] = self.executor.cache.claims
         self.claimer = Claimer(kit, self)
@@ -170,6 +174,10 @@ class Duties:
         if later:
             self.sweeper.tick_now()
 
+    def remote_steps_wait(self) -> None:
+        """There are remote steps to be sent, or results to be looked for."""
+        self.courier.needed()
+
     def each_tick(self) -> None:
         """What is looked at once a tick."""
         self.executor.list_running_steps()
@@ -202,6 +210,8 @@ class Duties:
             self._switchboard.ready(ready | answer.lanes)
         if answer.undelivered or later:
             self.sweeper.tick_now()
+        if any(entry.sends for entry in entries):
+            self.courier.hurry()
         if answer.asked_elsewhere:
             self._switchboard.tick_everywhere()
 
@@ -230,6 +240,12 @@ class Duties:
             )  # fmt: skip
             self.executor.cache.drop(run_id)
         self.chore(self._give_back(held))
+
+    # -- what the courier tells ------------------------------------------------------------------------------------
+
+    def outcomes_left(self) -> None:
+        """Outcomes of remote steps lie in mailboxes: they are delivered at the next tick, which is now."""
+        self.sweeper.tick_now()
 
     # -- what the heartbeat tells ----------------------------------------------------------------------------------
 

@@ -13,9 +13,12 @@ from ..engine.recorder import Errands as EngineErrands
 from ..engine.step_call import exited
 from ..errors import DatabaseRefused, DatabaseUnavailable, LeaseLost, PayloadError, RecordsVanished
 from ..model.records import Claimed, Lane, NewRun, Parent, StepDone, StepRecord, WorkerInfo
+from ..model.remote_steps import Way
 from ..model.rows import DagStepRow, Outcome
+from .carriage import Carriage
 from .doubts import Doubts
 from .kit import Kit
+from .patience import patiently
 
 _PAGE = 1000
 """Records that the store gives at once."""
@@ -92,10 +95,11 @@ class ErrandPort(Protocol):
 class Errands(EngineErrands):
     """Done one by one, as they are asked."""
 
-    def __init__(self, kit: Kit, new_child: NewChild, doubts: Doubts, port: ErrandPort) -> None:
+    def __init__(self, kit: Kit, new_child: NewChild, carriage: Carriage, doubts: Doubts, port: ErrandPort) -> None:
         self._kit = kit
         self._store = kit.store
         self._new_child = new_child
+        self._carriage = carriage
         self._doubts = doubts
         self._port = port
 
@@ -147,6 +151,23 @@ class Errands(EngineErrands):
         if lanes is not None:
             self._port.ready(lanes)
         return lanes is not None
+
+    @property
+    def way(self) -> Way | None:  # type: ignore[override]
+        """How remote steps go out, once that is known."""
+        return self._carriage.way
+
+    async def find_way(self) -> Way:
+        """Open the transport. What is wrong with its URL is the application's to mend, and ends the run."""
+        kit = self._kit
+        return await patiently(
+            self._carriage.open, "the transport", kit.logger, kit.settings.outage_backoff_max, clock=kit.clock
+        )
+
+    async def alive_remote(self, run_id: str) -> set[str]:
+        """Those of a run's remote steps that still come to something."""
+        found: set[str] = await self._patiently(lambda: self._store.alive_remote(run_id))
+        return found
 
     async def transact(
         self,

@@ -288,7 +288,7 @@ class Journal:
                 again.append((entry, receipt))
             elif entry.run_id in answer.lost:
                 _refuse((entry, receipt))
-            elif entry.run_id in answer.barred and isinstance(entry, StepWith) and entry.starts:
+            elif entry.run_id in answer.barred and isinstance(entry, StepWith) and (entry.starts or entry.sends):
                 _bar((entry, receipt))
             elif receipt is not None and not receipt.done():
                 receipt.set_result(answer.now_ms)
@@ -332,7 +332,8 @@ def _size(entry: Entry) -> int:
     if isinstance(entry, StepRunning):
         return len(entry.data or "")
     if isinstance(entry, StepWith):
-        return len(entry.step.output or "") + sum(len(run.input) for run in entry.starts)
+        sent = sum(len(run.input) for run in entry.starts) + sum(len(send.input) for send in entry.sends)
+        return len(entry.step.output or "") + sent
     if isinstance(entry, ValueSet):
         return len(entry.value)
     return len(entry.error or "")

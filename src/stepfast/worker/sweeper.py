@@ -48,6 +48,9 @@ class SweepPort(Protocol):
     def schedules_due(self) -> None:
         """The time of a schedule has come."""
 
+    def remote_steps_wait(self) -> None:
+        """There are remote steps to be sent, or results to be looked for."""
+
     def each_tick(self) -> None:
         """Another tick is over."""
 
@@ -101,6 +104,8 @@ class Sweeper:
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not await self._deliver():
             self._stuck = True
+        if tick.remote:
+            self._port.remote_steps_wait()
         if tick.lanes or tick.suspects:
             self._claimer.found(tick.lanes, tick.suspects)
         if tick.schedule_ms is not None and tick.schedule_ms <= 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
+from .carriage import Carriage
 from .collector import collector
 from .duties import Duties
 from .ending import bounded, ended, to_the_end
@@ -30,11 +31,13 @@ _CLOSE = 2.0
 class Worker:
     """One worker in this process. Use it as ``async with app.worker(): …``."""
 
-    def __init__(self, kit: Kit, switchboard: Switchboard, new_child: NewChild, planning: Planning) -> None:
+    def __init__(
+        self, kit: Kit, switchboard: Switchboard, new_child: NewChild, planning: Planning, carriage: Carriage
+    ) -> None:
         self._kit = kit
         self._store, self._settings, self._logger = kit.store, kit.settings, kit.logger
         self._planning = planning
-        self.duties = Duties(kit, switchboard, new_child, planning, self._break)
+        self.duties = Duties(kit, switchboard, new_child, planning, carriage, self._break)
         self._tasks: list[asyncio.Task[None]] = []
         """The duties that are under way."""
         self.left = asyncio.Event()
@@ -98,7 +101,8 @@ class Worker:
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
-        for duty in (duties.journal, duties.claimer, duties.sweeper, duties.scheduler, duties.janitor):
+        others = (duties.scheduler, duties.courier, duties.janitor)
+        for duty in (duties.journal, duties.claimer, duties.sweeper, *others):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
             self._tasks.append(task)
@@ -155,7 +159,7 @@ class Worker:
         collector.restore(self)
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
-        self.duties.sweeper.stopped = True
+        self.duties.sweeper.stopped = self.duties.courier.stopped = True
         await ended((*self._tasks, *self.duties.chores), clock=self._kit.clock)
         for closing in (self.duties.mailman.close, self.duties.graphs.close, self.duties.executor.close):
             await self._bounded(closing(), _CLOSE, "closing")
@@ -232,7 +236,8 @@ class Worker:
             served = any(self._kit.me.serves(lane) for lane in tick.lanes)
             quiet = executor.idle.is_set() and claimer.idle and claimer.last_found == before
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
-            if quiet and not (served or soon or fires or tick.suspects or tick.mail):
+            moved = tick.remote and await self.duties.courier.drained()
+            if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):
                 return
             await self._kit.clock.sleep(min(max(tick.next_due_ms or 0, 5), 100) / 1000)
 

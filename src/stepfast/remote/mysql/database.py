@@ -95,6 +95,9 @@ class MysqlDatabase:
         with self._translated():
             yield _Work(connection, self._sql, self._packet)
 
+    async def locate(self) -> None:
+        """Tables are found by the database that a connection is to; nobody else's connections are used."""
+
     async def create(self) -> bool:
         """Under a lock of ours. The server itself lets nobody make the same table twice."""
         with self._translated():

@@ -83,3 +83,10 @@ FOR UPDATE SKIP LOCKED;
 SELECT step_id FROM {tasks} WHERE step_id IN :ids
 UNION ALL
 SELECT step_id FROM {results} WHERE step_id IN :ids;
+
+-- name: leftovers
+-- Steps beyond one, of which something has lain here for longer than a lease.
+SELECT step_id FROM {tasks} WHERE step_id > :after AND created_at < {now} - :lease
+UNION
+SELECT step_id FROM {results} WHERE step_id > :after AND created_at < {now} - :lease
+ORDER BY step_id LIMIT :most;

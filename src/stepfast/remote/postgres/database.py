@@ -25,6 +25,7 @@ _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::dou
 _MADE_MEANWHILE = (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError)
 """How it shows that somebody who takes no lock has made the same table at the same moment."""
 _TIMES = 5
+_PACKAGE = __package__ or ""
 
 Statements = dict[str, tuple[str, list[str]]]
 
@@ -39,11 +40,15 @@ class PostgresDatabase:
         names = [f'"{table(where.prefix)}"' for table in (tasks_table, results_table)]
         index = f'"{tasks_table(where.prefix)}_grp_idx"'
         self._names = names
-        words = {"tasks": names[0], "results": names[1], "index": index, "now": _NOW}
-        package = "stepfast.remote.postgres"
-        self._script = load_statements(package, "tables.sql", words)
-        statements = self._script | load_statements(package, "transport.sql", words)
-        self._sql: Statements = {name: _numbered(qualify(text)) for name, text in statements.items()}
+        self._script = load_statements(_PACKAGE, "tables.sql", self._words(*names) | {"index": index})
+        self._sql = self._statements(*names)
+
+    def _words(self, tasks: str, results: str) -> dict[str, str]:
+        return {"tasks": tasks, "results": results, "now": _NOW}
+
+    def _statements(self, tasks: str, results: str) -> Statements:
+        statements = self._script | load_statements(_PACKAGE, "transport.sql", self._words(tasks, results))
+        return {name: _numbered(qualify(text)) for name, text in statements.items()}
 
     async def open(self) -> None:
         """Connect once, so that what is wrong with the URL is told now."""
@@ -79,6 +84,16 @@ class PostgresDatabase:
         """Work in the transaction that a caller has open."""
         with self._translated():
             yield _Work(connection, self._sql)
+
+    async def locate(self) -> None:
+        """Statements name the schema from here on. Sessions of ours have a search_path without it."""
+        with self._translated():
+            async with borrowed(self._pool, self._settings.connect_timeout) as connection:
+                work = _Work(connection, self._sql)
+                found = [(await work.fetch("located", name=name))[0][0] for name in self._names]
+        if None in found:
+            raise missing_tables("they are not on the search_path of this user")
+        self._sql = self._statements(*found)
 
     async def create(self) -> bool:
         """Under a lock of ours. Others who make these tables take none, so that they may come in between."""

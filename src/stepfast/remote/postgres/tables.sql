@@ -2,6 +2,12 @@
 -- Whether both tables are there, wherever the search_path of this user finds them.
 SELECT to_regclass(:tasks::text) IS NOT NULL AND to_regclass(:results::text) IS NOT NULL;
 
+-- name: located
+-- The name of a table with its schema, or null if it is not there.
+SELECT (SELECT quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::text)
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = to_regclass(:name::text)::oid);
+
 -- name: lock
 -- Only one at a time makes the tables.
 SELECT pg_advisory_xact_lock(hashtextextended('stepfast transport ' || :name::text, 0));

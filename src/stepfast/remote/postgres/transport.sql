@@ -103,3 +103,12 @@ FOR UPDATE SKIP LOCKED;
 SELECT step_id FROM {tasks} WHERE step_id::text = ANY(:ids::text[])
 UNION ALL
 SELECT step_id FROM {results} WHERE step_id::text = ANY(:ids::text[]);
+
+-- name: leftovers
+-- Steps beyond one, of which something has lain here for longer than a lease.
+SELECT x.step_id FROM (
+    SELECT step_id FROM {tasks} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+    UNION
+    SELECT step_id FROM {results} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+) AS x
+ORDER BY x.step_id LIMIT :most::bigint;

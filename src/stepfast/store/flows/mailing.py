@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...model.cancelling import way_to_cancel
 from ...model.records import Answer, Lane, Mail
 from ...model.standing import Standing
-from ...model.status import MAIL_CANCEL, MAIL_CHILD, MAIL_RESUME, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
+from ...model.status import MAIL_CANCEL, MAIL_ENDS, MAIL_RESUME, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
 from ...model.waking import wake, wanted_mail
 from ..protocol import Delivery, mailbox_full
 from .operating import cancel_dags, cancel_runs, resume_runs
@@ -127,11 +127,11 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
         wanted = wanted_mail(run)
         count = Counter(kind for _, kind in box.letters if kind in wanted)
         if count:
-            woken.append(wake(run, count[MAIL_SIGNAL], count[MAIL_CHILD], now, number))
+            woken.append(wake(run, count[MAIL_SIGNAL], sum(count[kind] for kind in MAIL_ENDS), now, number))
             lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
         for mail_id, kind in box.letters:
             (kept if kind in wanted else gone).append((run.id, mail_id))
-            if kind not in wanted and kind != MAIL_CHILD and run.reason == REASON_CONTINUED:
+            if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
                 forwarded.append((run.id, mail_id))
     yield from put("delivered", kept)
     yield from put("forward", forwarded)

@@ -10,18 +10,25 @@ from typing import Any
 
 from ...model import status
 from ...model.records import Batch, FlushAnswer, StepRunning, StepWith, TryFailed
+from .remote_steps import send_out
 from .requests import Flow, Rows, Start, ask, put
 
 
 def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
-    """A run that is being cancelled starts no more children: they would not be cancelled with it. Its entries are taken
-    out. What an earlier flush has written, whose reply was lost, is there already, and stays in."""
-    doomed = [e for e in batch.joint if e.starts and answer.asked.get(e.run_id) == status.ASK_CANCEL]
-    if not doomed:
+    """A run that is being cancelled starts no more children, and sends no more remote steps: they would not be
+    cancelled with it. Its entries are taken out. What an earlier flush has written, whose reply was lost, is there
+    already, and stays in; remote steps that went out with it are not sent again."""
+    joint = batch.joint
+    doomed = [e for e in joint if (e.starts or e.sends) and answer.asked.get(e.run_id) == status.ASK_CANCEL]
+    sending = [e for e in joint if e.sends]
+    if not doomed and not sending:
         return
-    rows = yield from ask("own_steps", Rows(e.step[:4] for e in doomed))
+    rows = yield from ask("own_steps", Rows(e.step[:4] for e in {id(e): e for e in (*doomed, *sending)}.values()))
     written = {(row[0], row[1], row[2]) for row in rows}
     barred = {id(e): e.run_id for e in doomed if (e.run_id, e.step.branch, e.step.position) not in written}
+    for entry in sending:
+        if (entry.run_id, entry.step.branch, entry.step.position) in written:
+            entry.sends = []
     batch.joint = [e for e in batch.joint if id(e) not in barred]
     answer.barred = set(barred.values())
 
@@ -29,6 +36,7 @@ def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
 def record_beside(batch: Batch, now: int) -> Flow[None]:
     """Everything in a batch that passed the fence but steps and transitions, in the order in which it belongs."""
     yield from _join(batch.joint)
+    yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in batch.running])
     yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ...model.records import NewRun
+from ...model.remote_steps import Result, Task
 
 
 class Rows(list[tuple[Any, ...]]):
@@ -33,13 +34,25 @@ class Start(NamedTuple):
     runs: Sequence[NewRun]
 
 
+class Carry(NamedTuple):
+    """Send tasks over the transport, which is in the same database, in the same transaction."""
+
+    tasks: Sequence[Task]
+
+
+class Remove(NamedTuple):
+    """Delete results from the transport, in the same way."""
+
+    results: Sequence[Result]
+
+
 class Commit:
     """What was done so far is to be committed, and its locks to be given up; the rest is another transaction."""
 
 
 COMMIT = Commit()
 
-Request = Ask | Put | Start | Commit
+Request = Ask | Put | Start | Carry | Remove | Commit
 T = TypeVar("T")
 Flow = Generator[Request, Any, T]
 

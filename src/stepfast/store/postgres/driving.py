@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...model.records import NewRun
-from ..flows.requests import Ask, Commit, Flow, Put, Request, Rows, T
+from ..flows.requests import Ask, Carry, Commit, Flow, Put, Remove, Request, Rows, T
+from ..remote_port import Carrier
 from .transactions import transaction
 
 
@@ -23,6 +24,8 @@ class Driver:
     def __init__(self, statements: dict[str, str], starts: Inserter) -> None:
         self._sql = statements
         self._starts = starts
+        self.carrier: Carrier | None = None
+        """The transport of remote steps, if it is in this database and open."""
 
     async def run(self, connection: Any, flow: Flow[T]) -> T:
         """The whole of a flow, in a transaction, or in as many as it asks for."""
@@ -47,6 +50,14 @@ class Driver:
             result: T = end.value
             return result
 
+    async def _carry(self, connection: Any, request: Carry | Remove) -> None:
+        """What the transport does in this transaction."""
+        assert self.carrier is not None, "the transport is in another database"
+        if isinstance(request, Carry):
+            await self.carrier.dispatch(request.tasks, connection)
+        else:
+            await self.carrier.remove(request.results, connection)
+
     async def _answer(self, connection: Any, request: Request) -> Any:
         if isinstance(request, Ask):
             return await connection.fetch(self._sql[request.name], *_columns(request.arguments))
@@ -54,6 +65,8 @@ class Driver:
             columns = map(list, zip(*request.rows, strict=True))
             tag = await connection.execute(self._sql[request.name], *columns)
             return int(tag.rsplit(" ", 1)[-1])
+        if isinstance(request, (Carry, Remove)):
+            return await self._carry(connection, request)
         assert not isinstance(request, Commit), "the transaction is not this flow's"
         await self._starts.insert(connection, request.runs)
         return None

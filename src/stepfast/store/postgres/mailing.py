@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
-from ...model.status import MAIL_CHILD, NO_SUCH_STEP, TERMINAL
+from ...model.status import MAIL_ENDS, NO_SUCH_STEP, TERMINAL
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
 from .callers import Callers
@@ -48,7 +48,7 @@ class Mailroom:
                     Mail(run_id, str(row["id"]), row["kind"], row["name"], row["value"], row["error"], row["format"])
                 )
         for box in boxes.values():
-            box.more = not holds_all([mail for mail in box.mail if mail.kind == MAIL_CHILD], most)
+            box.more = not holds_all([mail for mail in box.mail if mail.kind in MAIL_ENDS], most)
         return boxes
 
     # -- sending ---------------------------------------------------------------------------------------------

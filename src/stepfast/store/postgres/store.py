@@ -35,6 +35,7 @@ from ..flows.columns import schedule_columns, standing_columns
 from ..flows.requests import Flow, T
 from ..migrations import migrations
 from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
+from ..remote_port import Carrier
 from ..statements import OLDEST, load_all
 from .arrays import know_arrays
 from .callers import Callers
@@ -283,6 +284,12 @@ class PostgresStore(BaseStore):
     async def beats(self, worker: str) -> list[Beat]:
         """The last beats of all other workers."""
         return await self._sweeps.beats(worker)
+
+    # -- remote steps ------------------------------------------------------------------------------------------
+
+    def carry(self, carrier: Carrier) -> None:
+        """The transport takes part in transactions from now on."""
+        self._driver.carrier = carrier
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
 

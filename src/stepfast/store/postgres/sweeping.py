@@ -39,6 +39,7 @@ class Sweeps:
             gated=frozenset(row["gated"] or ()),
             limited_suspects=row["limited_suspects"] or [],
             schedule_ms=None if schedule is None else schedule - row["now_ms"],
+            remote=row["remote"],
         )
 
     async def beats(self, worker: str) -> list[Beat]:

@@ -72,6 +72,7 @@ SELECT {now} AS now_ms, {server} AS server,
        (SELECT s.due_at FROM {schema}.schedules s
         WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name = ANY($4::text[]))
         ORDER BY s.due_at LIMIT 1) AS next_schedule,
+       (SELECT min(due_at) FROM {schema}.remote_steps WHERE due_at IS NOT NULL) IS NOT NULL AS remote,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,
        (SELECT array_agg(priority) FROM known) AS priorities,

@@ -15,11 +15,11 @@ SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN si
 FROM (
     SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
         SELECT m.*, COALESCE({size}(m.value), 0) + COALESCE({size}(m.error), 0) AS size,
-               CASE WHEN m.kind = 'child' OR json_type(asked.value, '$[1]') = 'null' THEN 2147483647
+               CASE WHEN m.kind IN ('child', 'remote') OR json_type(asked.value, '$[1]') = 'null' THEN 2147483647
                     ELSE (SELECT wanted.value FROM json_each(asked.value, '$[1]') AS wanted WHERE wanted.key = m.name)
                END AS most
         FROM json_each(?) AS asked CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(asked.value, '$[0]')
-        WHERE m.kind IN ('signal', 'child') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
+        WHERE m.kind IN ('signal', 'child', 'remote') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
     ) AS b
     WHERE b.most IS NOT NULL
     WINDOW pile AS (PARTITION BY b.run_id, b.kind, CASE WHEN b.kind = 'signal' THEN b.name END ORDER BY b.sent_at, b.id)

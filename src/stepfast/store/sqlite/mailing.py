@@ -30,7 +30,7 @@ def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look
         if run_id in boxes:
             boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_))
     for box in boxes.values():
-        box.more = not holds_all([letter for letter in box.mail if letter.kind == status.MAIL_CHILD], most)
+        box.more = not holds_all([letter for letter in box.mail if letter.kind in status.MAIL_ENDS], most)
     return boxes
 
 

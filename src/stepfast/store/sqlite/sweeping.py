@@ -24,7 +24,7 @@ def tick(
 ) -> Tick:
     """Which duties have work?"""
     declared = msgspec.json.encode(schedules).decode()
-    now, next_due, mail, schedule = database.execute(sql["duties"], (declared,)).fetchone()
+    now, next_due, mail, schedule, remote = database.execute(sql["duties"], (declared,)).fetchone()
     gates = {name: (bool(paused), suspects) for name, paused, suspects in database.execute(sql["gates"]).fetchall()}
     found = list(_known_lanes(database, sql, workflows)) if lanes else []
     return Tick(
@@ -40,6 +40,7 @@ def tick(
             name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
         ],
         schedule_ms=None if schedule is None else schedule - now,
+        remote=bool(remote),
     )
 
 

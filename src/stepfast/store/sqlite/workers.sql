@@ -44,7 +44,8 @@ SELECT {now},
        EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0),
        (SELECT s.due_at FROM {prefix}schedules AS s
         WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name IN (SELECT value FROM json_each(?)))
-        ORDER BY s.due_at LIMIT 1);
+        ORDER BY s.due_at LIMIT 1),
+       EXISTS (SELECT 1 FROM {prefix}remote_steps INDEXED BY {prefix}remote_steps_due WHERE due_at IS NOT NULL);
 
 -- name: gates
 -- The queues that are paused or limited, and which of the limited ones have runs that workers have died with.

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .messages import Result, Task
+from ..model.remote_steps import Result, Task
 
 
 class Transport(Protocol):
     """The engine's side. ``connection`` is one of the transport's own database, with the caller's transaction open on
     it: what is done there comes with its commit. A transport that is no database refuses it."""
+
+    prefix: str
+    """What tells it from others: a step that went out over one is not looked for over another."""
 
     async def open(self) -> None:
         """Connect, and make what is needed if that is wanted."""
@@ -44,4 +47,9 @@ class Transport(Protocol):
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
         """Those of the steps that have vanished: neither a task nor a result of them is there. Send them again."""
+        ...
+
+    async def leftovers(self, after: str, limit: int) -> list[str]:
+        """A page of the steps, in the order of their ids, of which there is a task or a result that has lain there for
+        longer than a lease. Some of them may be over."""
         ...

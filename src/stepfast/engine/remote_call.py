@@ -1,0 +1,161 @@
+"""``ctx.remote``: a step that workers elsewhere serve.
+
+It goes out with the record that it has begun, in one transaction; its outcome comes as mail, as the end of a child
+does. Retries are not the run's business: the run waits, and no worker is held, until there is an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ..errors import PayloadError, RecordedError, RemoteStepError, RemoteTimeout
+from ..model import status
+from ..model.backoff import Backoff
+from ..model.ids import child_id
+from ..model.records import Mail, StepDone, StepRecord, StepWith
+from ..model.remote_steps import Dispatch, backoff_text, error_text
+from ..settings import FORMAT
+from .cursor import Cursor
+from .durable_call import DurableCall, as_record, time_given
+from .step_call import default_backoff
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+T = TypeVar("T")
+
+REMOTE = "remote"
+
+
+class Order(NamedTuple):
+    """What is asked of a worker elsewhere, and how."""
+
+    name: str
+    group: str
+    input: Any
+    type: Any = Any
+    retries: int = 0
+    backoff: Backoff | None = None
+    timeout_ms: int | None = None
+
+
+class RemoteCall(DurableCall[T]):
+    """A call of ``ctx.remote``."""
+
+    __slots__ = ("_order", "group")
+
+    def __init__(self, execution: Execution, cursor: Cursor, order: Order, where: str, kind: str = REMOTE) -> None:
+        self._order = order
+        self.group: object | None = None
+        """Set where several have to end before the code goes on."""
+        super().__init__(execution, cursor, kind, order.name, where)
+
+    async def _go(self) -> T:
+        record = await self._sent()
+        plan = msgspec.json.decode(record.output or "{}")
+        limit, due_at = self._order.timeout_ms, None
+        if limit is not None:
+            due_at = record.completed_at + time_given(record, limit)
+        what = f"{status.WAITING_REMOTE}:{self.name}"
+        mail = await self._execution.waits.mail(status.MAIL_REMOTE, plan["id"], due_at, what, self.group)
+        if not self._has_won():
+            await self._lost(mail)
+        entry = self._timed_out() if mail is None else self._came(mail)
+        return await self._record_outcome(StepWith(entry, takes=[plan["id"]]))
+
+    # -- going out ---------------------------------------------------------------------------------------------
+
+    async def _sent(self) -> StepRecord:
+        """The record that it has begun. One that an earlier attempt has left may be of a step that was withdrawn
+        meanwhile, because the run had ended: then it goes out once more."""
+        record = self._record
+        if record is None:
+            self._record = record = await self._send(self._new_id())
+        elif self._execution.claimed.attempt > 1:
+            known = msgspec.json.decode(record.output or "{}")["id"]
+            if known not in await self._alive():
+                await self._send(known)
+        return record
+
+    def _new_id(self) -> str:
+        """Made from its address and the claim: sent out again by a later attempt it is another one."""
+        execution = self._execution
+        return child_id(execution.run_id, f"~remote/{execution.claim}/{self.branch}", self.position)
+
+    async def _send(self, id_: str) -> StepRecord:
+        execution, order = self._execution, self._order
+        payloads, settings = execution.recorder.payloads, execution.recorder.settings
+        text = payloads.bare(order.input, f"the input of remote step {self.name!r}")
+        way = execution.recorder.errands.way or await execution.recorder.errands.find_way()
+        plan: dict[str, Any] = {"id": id_} if order.timeout_ms is None else {"id": id_, "for": order.timeout_ms}
+        kept = text if settings.record_arguments and payloads.format == FORMAT else None
+        entry = self._entry(status.WAITING, msgspec.json.encode(plan).decode(), arguments=kept, format_=FORMAT)
+        backoff = backoff_text(order.backoff or default_backoff(settings))
+        send = Dispatch(
+            id_, order.name, order.group, text, way.carrier, way.joined, order.retries, backoff,
+            execution.claimed.attempt, int(settings.sweep * 1000), self.kind != REMOTE,
+        )  # fmt: skip
+        now = await execution.record(StepWith(entry, sends=[send]))
+        execution.stop_if_late()
+        return as_record(entry, now)
+
+    async def _alive(self) -> set[str]:
+        """The remote steps of the run that still come to something: asked once for all calls of it."""
+        inbox, execution = self._execution.inbox, self._execution
+        if inbox.alive is None:
+            inbox.alive = asyncio.ensure_future(execution.recorder.errands.alive_remote(execution.run_id))
+        return await asyncio.shield(inbox.alive)
+
+    # -- coming back -------------------------------------------------------------------------------------------
+
+    def _came(self, mail: Mail) -> StepDone:
+        """The record of an outcome. One that does not fit what was asked for is a failure."""
+        outcome, _, number = mail.name.partition(":")
+        payloads, attempts = self._execution.recorder.payloads, int(number or 1)
+        if outcome != status.COMPLETED:
+            return self._failed(payloads.take_over(mail.error or error_text("nothing is known of its error")), attempts)
+        try:
+            text = payloads.take_over(mail.value or "null", self._order.type, f"the output of {self.name!r}")
+        except PayloadError as error:
+            return self._failed(payloads.take_over(error_text(str(error), retryable=False)), attempts)
+        return self._entry(status.COMPLETED, text, calls=attempts, arguments=self._arguments(), undo=self._undo_name())
+
+    def _timed_out(self) -> StepDone:
+        said = f"no result came within {(self._order.timeout_ms or 0) / 1000:g} s"
+        return self._failed(
+            self._execution.recorder.payloads.take_over(error_text(said, kind=RemoteTimeout.__name__)), 1
+        )
+
+    def _failed(self, error: str, attempts: int) -> StepDone:
+        arguments = self._arguments()
+        self._execution.journal_note(self._failed_try(error, attempts, 0, arguments))
+        return self._entry(status.FAILED, None, error, calls=attempts, arguments=arguments)
+
+    def _arguments(self) -> str | None:
+        """What is kept for the log: its input, as it is stored."""
+        payloads = self._execution.recorder.payloads
+        if not payloads.settings.record_arguments:
+            return None
+        return payloads.encode(self._order.input, f"the input of remote step {self.name!r}")
+
+    def _undo_name(self) -> str | None:
+        return None
+
+    def _value(self, record: StepRecord) -> T:
+        what = f"the recorded result of remote step {self.name!r}"
+        payloads = self._execution.recorder.payloads
+        value: T = payloads.decode(record.output or "null", self._order.type, record.format, what)
+        return value
+
+    def _failure(self, error: dict[str, Any]) -> RecordedError:
+        kind = RemoteTimeout if error["type"] == RemoteTimeout.__name__ else RemoteStepError
+        return kind(
+            self.name,
+            message=error["message"],
+            code=error.get("code"),
+            traceback=error["traceback"],
+            retryable=error["retryable"],
+        )

@@ -1,0 +1,44 @@
+"""What ``ctx.remote`` and ``dag.remote`` are given: checked before anything is sent.
+
+A column of the transport keeps 191 characters, and some servers cut longer ones off without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..model.backoff import check_backoff, seconds
+from ..model.names import check_name, refuse_unknown
+from ..model.payload import check_type
+from .options import RemoteKeywords
+from .remote_call import Order
+
+LONGEST = 191
+"""Characters in a name and a group."""
+NO_PARTITION = frozenset({None, "", "default"})
+"""Partitions that leave the group as it is."""
+
+
+def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "ctx.remote") -> Order:
+    """What is to be done, by whom and how."""
+    refuse_unknown(said_by, given, RemoteKeywords.__annotations__)
+    check_name(name, "the name of a remote step", LONGEST)
+    retries, timeout, type_ = given.get("retries", 0), given.get("timeout"), given.get("type", Any)
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries < 2**31:
+        raise ConfigurationError(f"retries must be a whole number of zero or more, not {retries!r}")
+    if type_ is not Any:
+        check_type(type_, f"the output of remote step {name!r}")
+    limit = None if timeout is None else int(seconds(timeout, f"the timeout of {said_by}") * 1000)
+    group = _group(given.get("group") or name, given.get("partition"))
+    return Order(name, group, input, type_, retries, check_backoff(given.get("backoff")), limit)
+
+
+def _group(group: str, partition: str | None) -> str:
+    """As every engine of the contract spells it: with a hyphen in place of each colon, and the partition behind it."""
+    token = check_name(group, "the group of a remote step", LONGEST).replace(":", "-")
+    if partition not in NO_PARTITION:
+        token = f"{token}@{check_name(partition, 'the partition of a remote step', LONGEST)}"
+    if token != token.strip():
+        raise ConfigurationError(f"the group {token!r} has blanks at an end, which some databases take for nothing")
+    return check_name(token, "the group of a remote step, with its partition,", LONGEST)

@@ -1,0 +1,186 @@
+"""Remote steps: they go out with the record that they have begun, and what comes of them goes into mailboxes.
+
+The rows of runs are locked before those of remote steps, and these before what is the transport's. To settle a step its
+run is not locked: its outcome is only left in the mailbox, and delivered as other mail is.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ...model import remote_steps as remote
+from ...model.records import StepWith
+from ...model.remote_steps import Judged, RemoteStep, Result, Task
+from ...settings import FORMAT
+from ..remote_port import Due, Key, Settling
+from .requests import Carry, Flow, Remove, Rows, ask, put
+from .standings import lock_free
+
+# -- out ---------------------------------------------------------------------------------------------------
+
+
+def send_out(entries: Sequence[StepWith], now: int) -> Flow[None]:
+    """Insert what goes out with these records, and the tasks too if they go over the same database. The runs are
+    locked: nobody else gives numbers to their steps."""
+    entries = [entry for entry in entries if entry.sends]
+    if not entries:
+        return
+    again = [e for e in entries if e.sends[0].attempt > 1]
+    yield from put("withdraw_places", [(e.run_id, e.step.branch, e.step.position, now) for e in again])
+    rows = yield from ask("remote_last", sorted({entry.run_id for entry in entries}))
+    numbers = {row[0]: _Numbers(row[1], row[2]) for row in rows}
+    steps = [_begun(entry, numbers[entry.run_id], now) for entry in entries]
+    yield from put("put_remote", [_values(step) for step in steps])
+    tasks = [step.task for step in steps if step.state == remote.SENT]
+    if tasks:
+        yield Carry(tasks)
+
+
+class _Numbers:
+    """Gives numbers to the remote steps of one run: from 0 upward, and below 0 for undos."""
+
+    def __init__(self, last: int | None, first: int | None) -> None:
+        self._last = -1 if last is None else max(last, -1)
+        self._first = 0 if first is None else min(first, 0)
+
+    def next(self, undo: bool) -> int:
+        """A number that no other step of the run has."""
+        if undo:
+            self._first -= 1
+            return self._first
+        self._last += 1
+        return self._last
+
+
+def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
+    (send,) = entry.sends
+    place = (entry.step.branch, entry.step.position, entry.claim)
+    state = remote.SENT if send.joined else remote.OUTBOX
+    return RemoteStep(
+        entry.run_id, numbers.next(send.undo), send.id, *place, send.attempt, send.name, send.group, send.carrier,
+        send.input, state, 1, send.retries, send.backoff, now, now + send.look_ms if send.joined else now,
+    )  # fmt: skip
+
+
+# -- what is due ---------------------------------------------------------------------------------------------
+
+
+def see_to_due(carrier: str, joined: bool, sweep_ms: int, limit: int) -> Flow[Due]:
+    """Send what is due; say what else somebody has to see to. Each row is put off meanwhile, so that nobody else does
+    the same. What goes over another database is sent after this commit: if that fails, it is found to be missing."""
+    steps, now = _read((yield from ask("due_remote", carrier, limit)))
+    if not steps:
+        return Due()
+    out = [step for step in steps if step.state == remote.OUTBOX]
+    after = [remote.sent(step, now, sweep_ms) for step in out]
+    after += [remote.looked_for(step, now, sweep_ms) for step in steps if step.state != remote.OUTBOX]
+    yield from _change(after)
+    tasks = [step.task for step in out]
+    if tasks and joined:
+        yield Carry(tasks)
+    doubtful = [step.task for step in steps if step.state == remote.SENT]
+    over = [step.step_id for step in steps if step.state not in remote.OPEN]
+    return Due([] if joined else tasks, doubtful, over, len(tasks))
+
+
+def send_again(tasks: Sequence[Task], why: str) -> Flow[int]:
+    """Tasks that have vanished: if they are still waited for, they are due at once; how many runs are told that
+    theirs will never come."""
+    attempts = {task.step_id: task.attempt for task in tasks}
+    steps, now = _read((yield from ask("lock_remote", _keys(attempts))))
+    lost = [step for step in steps if step.state == remote.SENT and step.attempt == attempts[step.step_id]]
+    return (yield from _write([remote.send_again(step, now, why) for step in lost], now))
+
+
+# -- back ----------------------------------------------------------------------------------------------------
+
+
+def settle(results: Sequence[Result], joined: bool, sweep_ms: int, random: _random.Random) -> Flow[Settling]:
+    """Decide what results mean. If they are in the same database they are deleted with that; else afterwards, and
+    whoever finds them a second time finds the step settled. If nobody deletes them, the next sweep does."""
+    found = {key: result for result in results if (key := remote.key_of(result.step_id)) is not None}
+    if not found:
+        return Settling(0, [])
+    steps, now = _read((yield from ask("lock_remote", Rows(sorted(found)))))
+    judged = [remote.judge(step, found[step.run_id, step.seq], now, random) for step in steps]
+    if not joined:
+        judged = [remote.to_be_cleared(each, now + sweep_ms) for each in judged]
+    told = yield from _write(judged, now)
+    if joined:
+        yield Remove(results)
+    again = [j.step for j in judged if j.outcome is not None and (j.step.attempt > 1 or j.step.resent)]
+    return Settling(told, [step.step_id for step in again])
+
+
+def withdraw(keys: Sequence[Key]) -> Flow[int]:
+    """Those of these that nobody waits for any more are to be taken back. Their runs are locked first: an operator may
+    be about to retry one."""
+    runs = {run_id for run_id, _ in keys}
+    locked = set((yield from lock_free(runs)).runs)
+    locked |= {row[0] for row in (yield from ask("gone_runs", sorted(runs - locked)))} if runs - locked else set()
+    mine = Rows(key for key in keys if key[0] in locked)
+    if not mine:
+        return 0
+    steps, now = _read((yield from ask("over_among", mine)))
+    yield from _change([remote.withdrawn(step, now) for step in steps])
+    return len(steps)
+
+
+def clear(step_ids: Collection[str]) -> Flow[None]:
+    """What was withdrawn, or is settled, has left nothing behind."""
+    if not step_ids:
+        return
+    steps, now = _read((yield from ask("lock_remote", _keys(step_ids))))
+    over = [step for step in steps if step.state not in remote.OPEN and step.due_at is not None]
+    yield from _change([remote.cleared(step, now) for step in over])
+    if any(
+        step.state == remote.WITHDRAWN for step in over
+    ):  # a run that was deleted meanwhile has left its rows for this
+        gone = yield from ask("gone_runs", sorted({step.run_id for step in over}))
+        yield from put("remove_remote_steps", [(row[0],) for row in gone])
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
+def _write(judged: Sequence[Judged], now: int) -> Flow[int]:
+    """How many runs are told of an outcome."""
+    yield from put("record_tries", [_try(j.step, j.failed_try, now) for j in judged if j.failed_try is not None])
+    ended = [
+        (j.step.run_id, j.step.id, f"{j.outcome.status}:{j.step.attempt}", j.outcome.output, j.outcome.error, now)
+        for j in judged
+        if j.outcome is not None
+    ]
+    yield from put("leave_outcomes", ended)
+    yield from _change([j.step for j in judged])
+    return len(ended)
+
+
+def _try(step: RemoteStep, error: str, now: int) -> tuple[Any, ...]:
+    return (
+        step.run_id, step.claim, step.branch, step.position, step.run_attempt, step.attempt - 1, step.name, error, None,
+        FORMAT, step.dispatched_at, now, step.due_at,
+    )  # fmt: skip
+
+
+def _read(rows: Sequence[Any]) -> tuple[list[RemoteStep], int]:
+    """Rows of (time, step)."""
+    return [RemoteStep(*row[1:]) for row in rows], rows[0][0] if rows else 0
+
+
+def _keys(step_ids: Collection[str]) -> Rows:
+    return Rows(sorted(key for step_id in step_ids if (key := remote.key_of(step_id)) is not None))
+
+
+def _values(step: RemoteStep) -> tuple[Any, ...]:
+    return tuple(getattr(step, name) for name in step.__struct_fields__)
+
+
+def _change(steps: Sequence[RemoteStep]) -> Flow[None]:
+    rows = [
+        (s.run_id, s.seq, s.state, s.attempt, s.dispatched_at, s.due_at, s.resent, s.queue_ms, s.settled_at)
+        for s in steps
+    ]
+    yield from put("change_remote", rows)

@@ -1,0 +1,65 @@
+"""The transport of remote steps as one event loop uses it: opened with the first remote step, and not before.
+
+An application without remote steps pays nothing for it: no connection, no tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..errors import ConfigurationError
+from ..model.remote_steps import Way
+from ..store import Store
+from .transport import Transport
+
+_NONE = (
+    "ctx.remote needs a transport, over which workers elsewhere are reached: those that serve remote steps cannot read "
+    "this application's SQLite file. Pass Stepfast(transport=SqlTransport(url)) with the URL of a PostgreSQL or "
+    "MariaDB/MySQL database that they can reach (from stepfast.remote import SqlTransport), or keep the application "
+    "itself on PostgreSQL"
+)
+
+
+class Carriage:
+    """The transport, its prefix, and whether it takes part in the store's own transactions."""
+
+    def __init__(self, store: Store, make: Callable[[], Transport] | None, joined: bool = False) -> None:
+        self._store = store
+        self._make = make
+        self._joined = joined
+        self._opening: asyncio.Lock = asyncio.Lock()
+        self._transport: Transport | None = None
+        self.way: Way | None = None
+        """How remote steps go out, once it is open."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is any transport."""
+        return self._make is not None
+
+    @property
+    def transport(self) -> Transport:
+        """The transport, which was opened."""
+        assert self._transport is not None
+        return self._transport
+
+    async def open(self) -> Way:
+        """Open it, once, whoever asks. Its tables are made unless it was told not to."""
+        if self._make is None:
+            raise ConfigurationError(_NONE)
+        async with self._opening:
+            if self.way is None:
+                transport = self._make()
+                await transport.open()
+                if self._joined:
+                    self._store.carry(transport)
+                self._transport = transport
+                self.way = Way(transport.prefix, self._joined)
+        return self.way
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        transport, self._transport, self.way = self._transport, None, None
+        if transport is not None:
+            await transport.close()

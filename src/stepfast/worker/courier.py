@@ -1,0 +1,246 @@
+"""The courier: sends remote steps out when they are due, and brings back what came of them.
+
+It rests while no remote step waits. While some do, it looks for their results: quickly as long as it finds any, and
+less and less often up to the poll interval when it does not, so that of many workers those look that have something to
+bring. What it brings is only left in mailboxes; the sweeper delivers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from ..errors import StepfastError, sentence
+from ..model.remote_steps import Result, Task, Way, key_of
+from ..store.remote_port import Due, Key
+from .carriage import Carriage
+from .kit import Kit
+
+T = TypeVar("T")
+
+_PAGE = 500
+"""Steps that are asked for at once."""
+_SEND = 200
+"""Tasks that are sent at once: each may bring a large input."""
+_FIRST: Key = ("00000000-0000-0000-0000-000000000000", -(2**31))
+_SHARE = 4
+"""Of its time it spends at most one part in so many, and one more, asking for results."""
+_GROWTH = 1.5
+_LATE_LOOKS = 3
+"""How often it looks for leftovers after the last step was settled, a lease apart."""
+
+
+class CourierPort(Protocol):
+    """Whoever is told what was brought."""
+
+    def outcomes_left(self) -> None:
+        """Outcomes of remote steps lie in mailboxes, to be delivered."""
+
+
+class Courier:
+    """Serves all remote steps of the namespace that go over this worker's transport, whoever sent them."""
+
+    def __init__(self, kit: Kit, carriage: Carriage, port: CourierPort) -> None:
+        self._kit = kit
+        self._store, self._settings, self._clock = kit.store, kit.settings, kit.clock
+        self._carriage = carriage
+        self._port = port
+        self._needed = asyncio.Event()
+        self._bell = asyncio.Event()
+        self._pace = 0.0
+        self._look_over_at = 0.0
+        self._tidy_at = 0.0
+        self._sweep_ms = int(kit.settings.sweep * 1000)
+        self._late_looks = 0
+        self.stopped = False
+        """The worker stops: no further round."""
+
+    def needed(self) -> None:
+        """There are remote steps that wait for something."""
+        if self._carriage.exists:
+            self._needed.set()
+
+    def hurry(self) -> None:
+        """Remote steps were just sent, or are to be: somebody may be quick."""
+        self._pace = self._settings.busy_poll
+        self._needed.set()
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Be at work whenever it is needed, until the worker stops."""
+        while not self.stopped:
+            await self._rest()
+            self._needed.clear()
+            try:
+                await self._work()
+            except StepfastError as error:
+                self._kit.logger.error("remote steps: %s; trying again", sentence(error))
+                await self._clock.sleep(self._settings.sweep)
+                self._needed.set()
+
+    async def _rest(self) -> None:
+        """Until there is something to do: a step that waits, or, for a while after the last one, leftovers."""
+        while not self._needed.is_set() and self._late_looks:
+            try:
+                async with self._clock.timeout(self._settings.lease):
+                    await self._needed.wait()
+            except TimeoutError:
+                self._late_looks -= 1
+                await self._tidy()
+        await self._needed.wait()
+
+    async def _work(self) -> None:
+        """Round after round, while steps wait."""
+        await self._ask(self._carriage.open)
+        self._pace = self._settings.busy_poll
+        self._late_looks = _LATE_LOOKS
+        while not self.stopped:
+            self._bell.clear()
+            began = self._clock.now()
+            moved, waiting = await self.round()
+            if not waiting and not moved:
+                return
+            took = self._clock.now() - began
+            self._pace = self._settings.busy_poll if moved else min(self._pace * _GROWTH, self._settings.poll)
+            await self._pause(max(self._pace, took * _SHARE))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with self._clock.timeout(seconds):
+                await self._bell.wait()
+        except TimeoutError:
+            pass
+
+    async def round(self) -> tuple[int, bool]:
+        """Once around: what is due, what has come, what nobody waits for any more. How much was moved, and whether any
+        step still waits."""
+        moved = await self._see_to_due()
+        brought, waiting = await self._bring()
+        now = self._clock.now()
+        if now >= self._look_over_at:
+            self._look_over_at = now + self._settings.poll
+            moved += await self._withdraw()
+        if now >= self._tidy_at:
+            self._tidy_at = now + self._settings.lease
+            await self._tidy()
+        return moved + brought, waiting
+
+    async def drained(self) -> bool:
+        """For whoever works until nothing is runnable: send what is due, and bring what has come; whether there was
+        anything."""
+        if not self._carriage.exists:
+            return False
+        await self._ask(self._carriage.open)
+        moved, _ = await self.round()
+        return bool(moved)
+
+    # -- what is due -------------------------------------------------------------------------------------------
+
+    async def _see_to_due(self) -> int:
+        sweep, way, moved = self._sweep_ms, self._way, 0
+        while not self.stopped:
+            due = await self._ask(lambda: self._store.due_remote(way.carrier, way.joined, sweep, _SEND))
+            moved += due.sent
+            await self._handle(due)
+            if len(due.doubtful) + len(due.over) + due.sent < _SEND:
+                break
+        return moved
+
+    async def _handle(self, due: Due) -> None:
+        transport = self._carriage.transport
+        if due.tasks:
+            await self._ask(lambda: transport.dispatch(due.tasks))
+        if due.doubtful:
+            lost = set(await self._ask(lambda: transport.lost([task.step_id for task in due.doubtful])))
+            if lost:
+                await self._send_again([task for task in due.doubtful if task.step_id in lost])
+        if due.over:
+            await self._take_back(due.over)
+
+    async def _send_again(self, lost: list[Task]) -> None:
+        told = "%d tasks of remote steps have vanished from the transport, and are sent once more: %s"
+        self._kit.logger.warning(told, len(lost), ", ".join(task.step_id for task in lost[:5]))
+        if await self._ask(lambda: self._store.resend_remote(lost, "its task vanished from the transport")):
+            self._port.outcomes_left()
+        self._bell.set()
+
+    async def _take_back(self, step_ids: list[str]) -> None:
+        """What no worker has begun, at once; of the rest what came of it, until nothing is there any more."""
+        transport = self._carriage.transport
+        taken = set(await self._ask(lambda: transport.cancel(step_ids)))
+        rest = [step_id for step_id in step_ids if step_id not in taken]
+        results = await self._ask(lambda: transport.results(rest))
+        await self._ask(lambda: transport.remove(results))
+        gone = await self._ask(lambda: transport.lost(step_ids))
+        await self._ask(lambda: self._store.clear_remote(gone))
+
+    # -- what has come -----------------------------------------------------------------------------------------
+
+    async def _bring(self) -> tuple[int, bool]:
+        """How many results were found, and whether any step waits for one."""
+        carrier, transport, found, after = self._way.carrier, self._carriage.transport, 0, _FIRST
+        while True:
+            keys = await self._ask(lambda: self._store.open_remote(carrier, after, _PAGE))  # noqa: B023
+            results = await self._ask(lambda: transport.results([_step_id(key) for key in keys]))  # noqa: B023
+            if results:
+                await self._settle(results)
+                found += len(results)
+            if len(keys) < _PAGE:
+                return found, bool(keys) or after is not _FIRST
+            after = keys[-1]
+
+    async def _settle(self, results: Sequence[Result]) -> None:
+        """Record what they mean; then, if they are not in the same database, remove them: whoever comes in between
+        finds the steps settled."""
+        joined, transport, random = self._way.joined, self._carriage.transport, self._clock.random
+        done = await self._ask(lambda: self._store.settle_remote(results, joined, self._sweep_ms, random))
+        if done.outcomes:
+            self._port.outcomes_left()
+        if not joined:
+            await self._ask(lambda: transport.remove(results))
+            await self._ask(lambda: self._store.clear_remote([result.step_id for result in results]))
+        if done.leftover:
+            await self._ask(lambda: transport.cancel(done.leftover))
+
+    # -- what is over ------------------------------------------------------------------------------------------
+
+    async def _withdraw(self) -> int:
+        """Steps of runs that have ended, or that gave them up, are taken back."""
+        carrier, after, moved = self._way.carrier, _FIRST, 0
+        while True:
+            keys = await self._ask(lambda: self._store.over_remote(carrier, after, _PAGE))  # noqa: B023
+            if keys:
+                moved += await self._ask(lambda: self._store.withdraw_remote(keys))  # noqa: B023
+            if len(keys) < _PAGE:
+                break
+            after = keys[-1]
+        return moved + (await self._see_to_due() if moved else 0)
+
+    async def _tidy(self) -> None:
+        """What a step that is over has left behind, because a worker was late or died between two commits, is nobody's
+        any more. Of steps that are not ours nothing is touched."""
+        transport, after = self._carriage.transport, ""
+        while True:
+            page = await self._ask(lambda: transport.leftovers(after, _PAGE))  # noqa: B023
+            keys = [key for step_id in page if (key := key_of(step_id)) is not None]
+            closed = [_step_id(key) for key in await self._ask(lambda: self._store.closed_remote(keys))]  # noqa: B023
+            if closed:
+                await self._ask(lambda: transport.cancel(closed))  # noqa: B023
+                results = await self._ask(lambda: transport.results(closed))  # noqa: B023
+                await self._ask(lambda: transport.remove(results))  # noqa: B023
+            if len(page) < _PAGE:
+                return
+            after = page[-1]
+
+    @property
+    def _way(self) -> Way:
+        assert self._carriage.way is not None
+        return self._carriage.way
+
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._kit.ask(call, "remote steps", lambda: self.stopped)
+
+
+def _step_id(key: Key) -> str:
+    return f"{key[0]}:{key[1]}"
