@@ -63,9 +63,9 @@ class Connections:
             if connected is not None:
                 return connected
 
-    def made(self) -> Connected | None:
-        """What this event loop works with, if it is connected."""
-        future = self._loops.get(asyncio.get_running_loop())
+    def made(self, loop: asyncio.AbstractEventLoop | None = None) -> Connected | None:
+        """What an event loop works with, if it is connected: this one, or another. May be asked from any thread."""
+        future = self._loops.get(loop or asyncio.get_running_loop())
         return future.result() if future is not None and future.done() and future.exception() is None else None
 
     async def close(self) -> None:

@@ -149,6 +149,18 @@ class Settings:
     running_after: float = 1.0
     """A step that takes longer than this is listed as running; a quicker one costs no extra write."""
 
+    # -- health and metrics
+    live_lag: float = 60.0
+    """``/live`` says no when the event loop has not moved for this long: whoever watches should restart the process.
+    Long, because a blocked loop loses no lease, and a restart helps only if it stays blocked."""
+    metrics_cache: float = 10.0
+    """``/metrics`` asks the database at most this often, however often and by however many it is asked itself."""
+    metrics_values: int = 200
+    """Values that a label of a metric admits; what comes later is counted as ``_other``. Names of steps can be made at
+    run time."""
+    metrics_series: int = 500
+    """Series of one metric at most; what comes later is counted in one series of ``_other``."""
+
     # -- connections
     pool_size: int = 5
     """Connections for questions (status, results, lists). Starting, waiting and working have a few of their own."""
@@ -218,7 +230,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_OTHER_VARIABLES = ("STEPFAST_URL", "STEPFAST_NAMESPACE", "STEPFAST_CHILD_URL")
+_OTHER_VARIABLES = ("STEPFAST_URL", "STEPFAST_NAMESPACE", "STEPFAST_CHILD_URL", "STEPFAST_REPORT_FD")
 _told: set[str] = set()
 """Variables that were warned of already."""
 

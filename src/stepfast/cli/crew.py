@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import subprocess
 import time
 from asyncio.subprocess import Process
 from collections.abc import Sequence
+from typing import Any
 
+from ..settings import Settings
+from ..telemetry.children import Children, Line
+from ..telemetry.health_port import Listener
 from .exits import FAILED, OK, USAGE
 
 _FIRST_PAUSE = 0.5
@@ -29,8 +34,11 @@ logger = logging.getLogger("stepfast.crew")
 class Crew:
     """A number of children that run the same command."""
 
-    def __init__(self, size: int, command: Sequence[str]) -> None:
+    def __init__(self, size: int, command: Sequence[str], health: tuple[str, int] | None = None) -> None:
         self._size = size
+        self._health = health
+        """The host and the port at which the parent tells how all of them are."""
+        self._family: Children | None = None
         self._command = command
         self._children: set[Process] = set()
         self._received: list[signal.Signals] = []
@@ -42,8 +50,17 @@ class Crew:
         loop = asyncio.get_running_loop()
         for number, passed_on in _SIGNALS.items():
             loop.add_signal_handler(number, self._signalled, passed_on)
+        server = await self._listen()
         await asyncio.gather(*(self._keep(number) for number in range(1, self._size + 1)))
+        if server is not None:
+            server.close()
         return self._failed
+
+    async def _listen(self) -> asyncio.Server | None:
+        if self._health is None:
+            return None
+        self._family = Children(self._size, Settings.from_environment())
+        return await Listener(self._family, *self._health).listen()
 
     def _signalled(self, number: signal.Signals) -> None:
         logger.info("%s: passing it on to %d processes", number.name, len(self._children))
@@ -69,7 +86,22 @@ class Crew:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _run_child(self, number: int) -> int:
-        child = await asyncio.create_subprocess_exec(*self._command, stdin=subprocess.DEVNULL, process_group=0)
+        if self._family is None:
+            return await self._until_ended(number, await self._spawn())
+        line = Line(*socket.socketpair())
+        process = await self._spawn(**line.for_child())
+        member = await self._family.joined(number, line)
+        try:
+            return await self._until_ended(number, process)
+        finally:
+            await self._family.left(member)
+
+    async def _spawn(self, **options: Any) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command, stdin=subprocess.DEVNULL, process_group=0, **options
+        )
+
+    async def _until_ended(self, number: int, child: Process) -> int:
         logger.info("worker process %d has pid %d", number, child.pid)
         self._children.add(child)
         for number in self._received:  # they came while it was being made

@@ -15,6 +15,9 @@ import typer
 
 from ..app import Stepfast
 from ..remote import RemoteWorker
+from ..telemetry import Metrics
+from ..telemetry.health_port import LOOPBACK, HealthPort
+from ..telemetry.reporting import ReportingLine, line_to_parent
 from ..worker import Worker
 from ..worker.stopping import work_until_told
 from .crew import Crew
@@ -36,6 +39,12 @@ def worker(
     poll: Annotated[float | None, time_option("--poll", help="Look this often if nothing wakes it. (1)")] = None,
     grace: Annotated[float | None, time_option("--grace", help="How long a stop waits for handlers. (30)")] = None,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
+    health_port: Annotated[
+        int | None, option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics there. (none)")
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option("--health-host", metavar="HOST", help="Where that port listens.")
+    ] = LOOPBACK,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per line.")] = False,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(LEVELS)}.")
@@ -44,19 +53,37 @@ def worker(
     """Execute runs until SIGTERM or Ctrl+C.
 
     The first signal lets running handlers finish, a second one gives their runs back at once; either way no attempt is
-    used up. With --processes, a process that dies is replaced. Logs go to stderr.
+    used up. With --processes, a process that dies is replaced, and the health port tells of all of them together. Logs
+    go to stderr.
     """
     log_to_stderr(log_level, as_json=log_json)
+    health = None if health_port is None else (health_host, health_port)
     if processes > 1:
-        raise typer.Exit(asyncio.run(Crew(processes, child_command(session)).run()))
+        raise typer.Exit(asyncio.run(Crew(processes, child_command(session), health).run()))
     names = [name.strip() for part in queues or () for name in part.split(",") if name.strip()]
     with stoppable():
         application = session.with_options(None, None, app, False).application()
         if not application.workflows:
             logging.getLogger("stepfast").warning("%s has no workflows: this worker has nothing to execute", app)
         asyncio.run(
-            _work(application, queues=names or None, concurrency=concurrency, lease=lease, poll=poll, grace=grace)
-        )
+            _work(
+                application, _watch(application, health), queues=names or None, concurrency=concurrency, lease=lease,
+                poll=poll, grace=grace,
+            )
+        )  # fmt: skip
+
+
+def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.AbstractAsyncContextManager[object]:
+    """What tells how this worker is: to its parent, if that listens for several; else to whoever asks at the port."""
+    line = line_to_parent()
+    if line is None and health is None:
+        return contextlib.nullcontext()
+    if not any(isinstance(observer, Metrics) for observer in app.observers):
+        app.observers.append(Metrics(app.settings))
+    if line is not None:
+        return ReportingLine(app, line)
+    assert health is not None
+    return HealthPort(app, port=health[1], host=health[0])
 
 
 def child_command(session: Session) -> list[str]:
@@ -73,10 +100,11 @@ def child_command(session: Session) -> list[str]:
     return [sys.executable, "-m", "stepfast", *arguments, "--processes", "1"]
 
 
-async def _work(app: Stepfast, **options: Any) -> None:
+async def _work(app: Stepfast, watch: contextlib.AbstractAsyncContextManager[object], **options: Any) -> None:
     try:
-        worker = await app._make_worker(**options)
-        await work_until_told(worker, Notices().tell)
+        async with watch:
+            worker = await app._make_worker(**options)
+            await work_until_told(worker, Notices().tell)
     finally:
         # Whatever comes now comes too late to change anything, and must not spoil the exit.
         for number in (signal.SIGTERM, signal.SIGINT):

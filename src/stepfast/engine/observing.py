@@ -30,7 +30,7 @@ from ..model.events import (
     StepRefused,
 )
 from ..model.ids import made_at
-from ..model.records import NewRun, Transition
+from ..model.records import Claimed, NewRun, Transition
 from .clock import Clock
 from .failure import type_name
 
@@ -203,8 +203,8 @@ class Observers:
         if self.claimed:
             claimed = execution.claimed
             event = RunClaimed(
-                *_of_run(execution), max(0.0, claimed.now_ms - claimed.place / 1000) / 1000, claimed.parent_id,
-                claimed.dag_id, claimed.dag_step, claimed.undoing,
+                *_of_run(execution), _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
+                claimed.undoing,
             )  # fmt: skip
             self.tell(self.claimed, event)
 
@@ -288,6 +288,11 @@ def _workflow(execution: Execution) -> str:
     """The name under which people know it: a step of a dag goes by the dag's."""
     name, dag_step = execution.workflow.name, execution.claimed.dag_step
     return name if dag_step is None else name.removesuffix(f"/{dag_step}")
+
+
+def _ready_for(claimed: Claimed) -> float:
+    """For how many seconds it was ready. A claim whose reply was lost does not say any more."""
+    return max(0.0, claimed.now_ms - claimed.place / 1000) / 1000 if claimed.place > 0 else 0.0
 
 
 def _busy(execution: Execution) -> float:

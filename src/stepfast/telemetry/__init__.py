@@ -15,10 +15,15 @@ from ..model.events import (
     StepEnded,
     StepRefused,
 )
+from .health_port import HealthPort
+from .metrics import Metrics
+from .text import metrics_text
 
 __all__ = [
     "ClaimAnswered",
+    "HealthPort",
     "JournalFlushed",
+    "Metrics",
     "Observer",
     "RunClaimed",
     "RunEnded",
@@ -30,4 +35,5 @@ __all__ = [
     "StepCalled",
     "StepEnded",
     "StepRefused",
+    "metrics_text",
 ]

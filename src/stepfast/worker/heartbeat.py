@@ -66,6 +66,16 @@ class Heartbeat:
         now = self._clock.now()
         return 0.0 if now - self._last > self._lease else now - self.unbroken_since
 
+    @property
+    def age(self) -> float:
+        """Seconds since the last beat that came through was sent."""
+        return self._clock.now() - self._last
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is at work."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Begin to send heartbeats."""
         self._thread.start()

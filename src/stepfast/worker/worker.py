@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
+from ..model.vitals import Vitals
 from .carriage import Carriage
 from .collector import collector
 from .duties import Duties
@@ -205,6 +206,14 @@ class Worker:
     def running(self) -> int:
         """How many runs it holds."""
         return len(self.duties.executor.running)
+
+    def vitals(self) -> Vitals:
+        """How it is doing, as far as it knows itself. May be asked from any thread; asks nobody else."""
+        heartbeat = self.duties.heartbeat
+        return Vitals(
+            self.id, self.at_work and not self.duties.claimer.paused, self.duties.stopping, self.broken.is_set(),
+            heartbeat.alive, heartbeat.age, self._settings.lease,
+        )  # fmt: skip
 
     @property
     def grace(self) -> float:

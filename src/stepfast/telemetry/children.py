@@ -1,0 +1,158 @@
+"""Several worker processes seen as one: their parent asks each over a line, and adds up what they say.
+
+What a child that has ended had counted is kept, so that no sum goes backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..model.vitals import Finding
+from ..settings import Settings
+from .exposition import GAUGE, Family, merged
+from .reporting import GAUGES, HEALTH, METRICS, VARIABLE
+from .reports import PATIENCE, Report
+from .series import folded
+
+_LONGEST = 32 * 1024 * 1024
+"""Bytes of a report at most."""
+_SOON = 2.0
+"""Seconds within which a child answers that need not ask the database."""
+
+logger = logging.getLogger("stepfast.health")
+
+
+class Line(NamedTuple):
+    """The two ends of the line to a process that is about to be started."""
+
+    ours: socket.socket
+    theirs: socket.socket
+
+    def for_child(self) -> dict[str, Any]:
+        """How the process is to be started so that it has its end."""
+        number = self.theirs.fileno()
+        return {"pass_fds": (number,), "env": {**os.environ, VARIABLE: str(number)}}
+
+
+class Child:
+    """One worker process, and the line to it."""
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self._reader, self._writer = reader, writer
+        self.families: list[Family] = []
+        """What it had counted when it last said so."""
+        self.answered_at = time.monotonic()
+        self.introduced = False
+        """Whether it has said anything yet. One that still loads its code cannot, and is not waited for."""
+        self._waiting: deque[asyncio.Future[Report]] = deque()
+
+    async def listen(self) -> None:
+        """Take in what it says, until it ends."""
+        try:
+            while text := await self._reader.readline():
+                self._heard(msgspec.json.decode(text, type=Report))
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            logger.debug("the line to worker process %d broke: %s", self.number, type(error).__name__)
+        finally:
+            self._writer.close()
+            for future in self._waiting:
+                future.cancel()
+
+    def _heard(self, report: Report) -> None:
+        self.answered_at = time.monotonic()
+        if not self.introduced:
+            self.introduced = True
+            return
+        if report.families:
+            self.families = report.families
+        if self._waiting and not (future := self._waiting.popleft()).done():
+            future.set_result(report)
+
+    async def ask(self, word: str, patience: float) -> Report | None:
+        """Its report; None if it does not answer in time."""
+        if not self.introduced or self._writer.is_closing():
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._writer.write(f"{word}\n".encode())
+        done, _ = await asyncio.wait((future,), timeout=patience)
+        return future.result() if done and not future.cancelled() else None
+
+
+class Children:
+    """All worker processes of a parent, as the health port sees them."""
+
+    def __init__(self, size: int, settings: Settings) -> None:
+        self._size = size
+        self._settings = settings
+        self._living: dict[Child, asyncio.Task[None]] = {}
+        self._departed: list[Family] = []
+        """What those had counted that have ended."""
+
+    async def joined(self, number: int, line: Line) -> Child:
+        """A process was started, and has its end of this line."""
+        line.theirs.close()
+        child = Child(number, *await asyncio.open_connection(sock=line.ours, limit=_LONGEST))
+        self._living[child] = asyncio.create_task(child.listen(), name="stepfast-report")
+        return child
+
+    async def left(self, child: Child) -> None:
+        """A process has ended: hear its last word, and keep what it had counted."""
+        task = self._living[child]
+        await asyncio.wait((task,), timeout=_SOON)
+        task.cancel()
+        del self._living[child]
+        lasting = [family for family in child.families if family.kind != GAUGE]
+        self._departed = folded(merged([*self._departed, *lasting]), self._settings.metrics_series)
+
+    async def health(self) -> Report:
+        """All are alive, and all are ready; or who is not."""
+        children = sorted(self._living, key=lambda child: child.number)
+        reports = await asyncio.gather(*(child.ask(HEALTH, _SOON) for child in children))
+        whole = Report([], [])
+        for child, report in zip(children, reports, strict=True):
+            said = self._silent(child) if report is None else report
+            whole.live += _named(child, said.live)
+            whole.ready += _named(child, said.ready)
+        missing = self._size - len(children)
+        whole.live.append(Finding("parent", True, "keeps its worker processes"))
+        if missing:
+            whole.ready.append(Finding("processes", False, f"{missing} of {self._size} are not running just now"))
+        return whole
+
+    def _silent(self, child: Child) -> Report:
+        silent = time.monotonic() - child.answered_at
+        said = f"has not answered for {silent:.1f} s" if child.introduced else f"has been starting for {silent:.1f} s"
+        alive = silent < self._settings.live_lag
+        return Report([Finding("process", alive, said)], [Finding("process", False, said)])
+
+    async def metrics(self) -> list[Family]:
+        """The sums over all, and what one of them reads in the database for all."""
+        children = sorted(self._living, key=lambda child: child.number)
+        gauges = asyncio.create_task(self._gauges(children))
+        await asyncio.gather(*(child.ask(METRICS, _SOON) for child in children))
+        counted = [family for child in children for family in child.families]
+        return await gauges + merged([*self._departed, *counted])
+
+    async def _gauges(self, children: Iterable[Child]) -> list[Family]:
+        """From the first that answers: the same one each time, so that its cache serves."""
+        until = time.monotonic() + PATIENCE + _SOON
+        for child in children:
+            report = await child.ask(GAUGES, max(0.0, min(PATIENCE + 0.5, until - time.monotonic())))
+            if report is not None and report.gauges:
+                return report.gauges
+        return []
+
+
+def _named(child: Child, findings: Iterable[Finding]) -> list[Finding]:
+    return [Finding(f"process {child.number}, {found.name}", found.ok, found.said) for found in findings]

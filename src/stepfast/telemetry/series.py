@@ -1,0 +1,106 @@
+"""Counters and histograms of one process. However many names there are, the number of series is bounded.
+
+Names of steps can be made at run time, and a queue can be named after a customer. Each label admits so many values, and
+each metric so many series; what comes later is counted under ``_other``, so that sums stay right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from .exposition import COUNTER, HISTOGRAM, Family, harmless, merged
+
+OTHER = "_other"
+"""The value of a label that stands for all values that came too late."""
+
+Values = tuple[str, ...]
+
+
+class Caps:
+    """How much is admitted."""
+
+    def __init__(self, values: int, series: int) -> None:
+        self.values = values
+        self.series = series
+
+
+class Metric:
+    """A metric with labels. Not safe for threads by itself."""
+
+    kind = COUNTER
+
+    def __init__(self, caps: Caps, name: str, help: str, *labels: str, buckets: tuple[float, ...] = ()) -> None:
+        self._caps = caps
+        self._name = name
+        self._help = help
+        self._labels = labels
+        self._buckets = buckets
+        self._seen: list[set[str]] = [set() for _ in labels]
+        """The values that each label has admitted."""
+        self._known: dict[Values, list[float]] = {}
+        """What was counted, by the values as they came; several may lead to one series."""
+        self._series: dict[Values, list[float]] = {}
+        if not labels:
+            self._numbers(())  # there from the beginning: a rate over its first increase is seen
+
+    def family(self) -> Family:
+        """The metric as it stands."""
+        series = [(values, list(numbers)) for values, numbers in self._series.items()]
+        return Family(self._name, self.kind, self._help, self._labels, series, self._buckets)
+
+    def _numbers(self, values: Values) -> list[float]:
+        """The numbers of a series; that of the others, if there is no room for a new one."""
+        numbers = self._known.get(values)
+        return self._admit(values) if numbers is None else numbers
+
+    def _admit(self, values: Values) -> list[float]:
+        admitted = tuple(self._value(seen, harmless(value)) for seen, value in zip(self._seen, values, strict=True))
+        if admitted not in self._series and len(self._series) >= self._caps.series:
+            admitted = (OTHER,) * len(values)
+        numbers = self._series.setdefault(admitted, [0.0] * self._width)
+        if len(self._known) < 2 * self._caps.series:  # bounded too: the rest is looked up the long way
+            self._known[values] = numbers
+        return numbers
+
+    def _value(self, seen: set[str], value: str) -> str:
+        if value not in seen:
+            if len(seen) >= self._caps.values:
+                return OTHER
+            seen.add(value)
+        return value
+
+    @property
+    def _width(self) -> int:
+        return 1 if self.kind == COUNTER else len(self._buckets) + 2
+
+
+class Counter(Metric):
+    """A number that only ever grows."""
+
+    def add(self, values: Values = (), amount: float = 1) -> None:
+        """Count something that has happened."""
+        self._numbers(values)[0] += amount
+
+
+class Histogram(Metric):
+    """How values are spread."""
+
+    kind = HISTOGRAM
+
+    def observe(self, amount: float, values: Values = ()) -> None:
+        """Put a value into its bucket."""
+        numbers = self._numbers(values)
+        numbers[bisect_left(self._buckets, amount)] += 1
+        numbers[-1] += amount
+
+
+def folded(families: list[Family], most: int) -> list[Family]:
+    """The same sums in at most so many series per metric: those that came last become one."""
+    for family in families:
+        if len(family.series) > most:
+            others = [(OTHER,) * len(family.labels)] * (len(family.series) - most)
+            late = [(labels, numbers) for labels, (_, numbers) in zip(others, family.series[most:], strict=True)]
+            rest = Family(family.name, family.kind, family.help, family.labels, late, family.buckets)
+            kept = Family(family.name, family.kind, family.help, family.labels, family.series[:most], family.buckets)
+            family.series = merged([kept, rest])[0].series
+    return families

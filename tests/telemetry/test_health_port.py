@@ -1,0 +1,232 @@
+"""The health port: alive, ready, metrics; answered by a thread of its own, whatever it is asked and whoever blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from stepfast import ConfigurationError, Settings, Stepfast
+from stepfast.model.vitals import Vitals, is_live, is_ready
+from stepfast.telemetry import HealthPort, Metrics, health_port, reports
+from stepfast.telemetry.loop_lag import LoopLag
+from tests.support.engine import Gate, eventually
+from tests.telemetry.conftest import MakeApp
+from tests.telemetry.scraping import ask, get, parsed, raw, value
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Stepfast:
+    return make_app(observers=[Metrics()], settings=Settings(live_lag=0.3, lease=5))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the event loop more often than in life, and waits for it less."""
+    monkeypatch.setattr(reports, "EVERY", 0.1)
+    monkeypatch.setattr(reports, "PATIENCE", 0.1)
+
+
+@pytest.fixture
+async def port(app: Stepfast) -> AsyncIterator[int]:
+    async with HealthPort(app, 0) as health:
+        yield health.port
+
+
+# -- what is answered --------------------------------------------------------------------------------------------------
+
+
+async def test_ready_while_a_worker_works(app: Stepfast, port: int) -> None:
+    gate = Gate()
+
+    @app.task
+    async def hold() -> None:
+        await gate.passing()
+
+    assert (await ask(port, "/ready"))[0] == 503
+    assert (await ask(port, "/live"))[0] == 200
+    await app.start(hold)
+    async with app.worker() as worker:
+        code, text, _ = await ask(port, "/ready")
+        assert code == 200
+        assert f"ok: worker: {worker.id} is registered" in text and "ok: heartbeat: " in text
+        assert "ok: event loop: moves" in (await ask(port, "/live?verbose"))[1]
+        await gate.reached()
+        stopping = asyncio.create_task(worker.stop())
+        await eventually(lambda: worker.duties.stopping)
+        assert (await ask(port, "/ready"))[:2] == (503, f"wrong: worker: {worker.id} stops\n")
+        assert (await ask(port, "/live"))[0] == 200
+        gate.open()
+        await stopping
+    assert (await ask(port, "/ready"))[0] == 503
+
+
+async def test_the_other_names_of_the_pages(app: Stepfast, port: int) -> None:
+    async with app.worker():
+        assert [(await ask(port, path))[0] for path in ("/livez", "/readyz", "/metrics")] == [200, 200, 200]
+
+
+async def test_metrics_are_text_for_prometheus(app: Stepfast, port: int) -> None:
+    @app.task
+    async def job() -> None: ...
+
+    await app.start(job)
+    await app.drain()
+    code, text, headers = await ask(port, "/metrics")
+    assert code == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = parsed(text)
+    assert value(samples, "stepfast_runs_ended_total", workflow="job", status="completed", reason="") == 1
+    assert 0 <= value(samples, "stepfast_loop_lag_seconds") < 30
+
+
+async def test_head_gives_the_head_alone(port: int) -> None:
+    code, text, headers = await ask(port, "/live", "HEAD")
+    assert (code, text) == (200, "")
+    assert int(headers["Content-Length"]) > 0
+
+
+async def test_the_liveness_of_a_worker_whose_event_loop_is_blocked(app: Stepfast, port: int) -> None:
+    """It is answered, and as it is."""
+    answers: list[tuple[int, str]] = []
+
+    def watch() -> None:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            answers.append(get(port, "/live")[:2])
+            if answers[-1][0] == 503:
+                return
+            time.sleep(0.02)
+
+    async with app.worker():
+        thread = threading.Thread(target=watch)
+        thread.start()
+        thread.join(30)  # blocks the event loop until the watcher has seen that
+        assert answers[-1][0] == 503
+        assert "wrong: event loop: the event loop has not moved for" in answers[-1][1]
+        for _ in range(500):  # the word has to be taken, and another one
+            if (await ask(port, "/live"))[0] == 200:
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise AssertionError("it is alive again, and nobody says so")
+
+
+async def test_metrics_are_answered_too_while_the_loop_is_blocked(app: Stepfast, port: int) -> None:
+    """Without what only the loop can ask the database."""
+    found: list[str] = []
+    async with app.worker():
+        thread = threading.Thread(target=lambda: found.append(get(port, "/metrics")[1]))
+        thread.start()
+        thread.join(30)
+    assert "stepfast_runs_started_total" in found[0]
+
+
+# -- what is not answered ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+async def test_only_questions_are_answered(port: int, method: str) -> None:
+    code, _, headers = await ask(port, "/metrics", method)
+    assert (code, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "//live", "/live%20", "/../live", "http://elsewhere/live", "/Live"])
+async def test_other_addresses_are_not_there_and_not_repeated(port: int, path: str) -> None:
+    code, text, _ = await ask(port, path)
+    assert code == 404
+    assert text == "there are /live, /ready and /metrics\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\r\n\r\n", b"GET\r\n\r\n", b"GET /live\r\n\r\n", b"GET /live HTTP/2\r\n\r\n", b"\x16\x03\x01\x00\xa5\r\n\r\n",
+     b"GET /li ve HTTP/1.1\r\n\r\n", b"GET /live HTTP/1.1\r\nX: " + b"x" * 20_000],
+    ids=["empty", "a word", "no version", "another version", "tls", "a blank", "too long"],
+)  # fmt: skip
+async def test_what_is_no_request_is_refused(port: int, sent: bytes) -> None:
+    said = await raw(port, sent)
+    assert said == b"" or said.startswith(b"HTTP/1.1 400 "), said
+    assert (await ask(port, "/live"))[0] == 200
+
+
+async def test_who_says_nothing_is_not_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_port, "_PATIENCE", 0.1)
+    assert await raw(port, b"GET /live HT") == b""
+
+
+async def test_connections_at_once_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_port, "_MOST", 2)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    assert (await ask(port, "/live"))[:2] == (503, "too many connections at once\n")
+    for _, writer in silent:
+        writer.close()
+    for _ in range(500):
+        if (await ask(port, "/live"))[0] == 200:
+            return
+    raise AssertionError("those who have gone are counted still")
+
+
+async def test_a_port_that_is_taken_is_refused_by_name(app: Stepfast) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"cannot listen on 127\.0\.0\.1, port {number}: .+--health-port"):
+            async with HealthPort(app, number):
+                pass
+
+
+async def test_the_port_is_free_again_afterwards(app: Stepfast) -> None:
+    async with HealthPort(app, 0) as health:
+        port = health.port
+    async with HealthPort(app, port) as health:
+        assert (await ask(port, "/live"))[0] == 200
+    assert not [thread for thread in threading.enumerate() if thread.name == "stepfast-health"]
+
+
+# -- what is decided ---------------------------------------------------------------------------------------------------
+
+WELL = Vitals("w", True, False, False, True, 1.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "live", "ready"),
+    [
+        ({}, True, True),
+        ({"registered": False}, True, False),
+        ({"stopping": True}, True, False),
+        ({"stopping": True, "heartbeat_alive": False}, True, False),
+        ({"beat_age": 29.9}, True, True),
+        ({"beat_age": 30.0}, True, False),  # an outage: a restart would not help
+        ({"beat_age": 3000.0}, True, False),
+        ({"heartbeat_alive": False}, False, True),
+        ({"broken": True}, False, True),
+    ],
+)  # fmt: skip
+def test_alive_and_ready(changes: dict[str, Any], live: bool, ready: bool) -> None:
+    vitals = WELL._replace(**changes)
+    assert all(finding.ok for finding in is_live([vitals], 0.1, 60)) is live
+    assert all(finding.ok for finding in is_ready([vitals])) is ready
+
+
+def test_without_a_worker_it_is_alive_and_not_ready() -> None:
+    assert all(finding.ok for finding in is_live([], 0.0, 60))
+    assert not all(finding.ok for finding in is_ready([]))
+    assert not all(finding.ok for finding in is_live([], 60.0, 60))
+
+
+async def test_a_process_that_was_stopped_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP and SIGCONT: the word has been lying there for an hour, but nobody could have taken it."""
+    lag, now = LoopLag(asyncio.get_running_loop()), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    lag.examine()
+    now += 1
+    lag.examine()
+    assert lag.seconds == pytest.approx(1)
+    now += 3600
+    lag.examine()
+    assert lag.seconds < 1
