@@ -78,6 +78,7 @@ check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules
 	$(BIN)/python tools/unwinding.py
 	$(BIN)/python tools/clockwork.py
 	$(BIN)/python tools/docstrings.py
+	$(BIN)/python tools/sizes.py
 
 .PHONY: fmt
 fmt: $(STAMP) ## format the code and repair what the linter can

@@ -2,12 +2,13 @@
 
 from .app import Stepfast
 from .checking import CheckedRun
-from .engine.branches import BranchCall, FirstCall, MapCall
+from .engine.branches import BranchCall, MapCall
 from .engine.children import ChildRun
 from .engine.context import Context
 from .engine.dag import Dag
 from .engine.dag_context import DagContext, DagSyncContext
 from .engine.durable_call import DurableCall
+from .engine.first import FirstCall
 from .engine.scope import cancelled
 from .engine.step import step
 from .engine.step_call import StepCall

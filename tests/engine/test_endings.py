@@ -29,13 +29,10 @@ def claimed(**facts: Any) -> Claimed:
     return msgspec.structs.replace(plain, **facts)
 
 
-class Leaver:
-    """A run that leaves."""
+class Account:
+    """What is recorded of it."""
 
-    def __init__(self, undos: bool = False, recorded: bool = False, **facts: Any) -> None:
-        self.claimed = claimed(**facts)
-        self.run_id, self.claim = self.claimed.id, self.claimed.claim
-        self.diverged: NonDeterminismError | None = None
+    def __init__(self, undos: bool, recorded: bool) -> None:
         self.fresh: Sequence[tuple[str, int]] = ()
         self.recorded = recorded
         self._undos = undos
@@ -43,11 +40,21 @@ class Leaver:
     def has_undos(self) -> bool:
         return self._undos
 
-    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        return [("", 4)]
-
     def last_step(self) -> str | None:
         return "charge"
+
+
+class Leaver:
+    """A run that leaves."""
+
+    def __init__(self, undos: bool = False, recorded: bool = False, **facts: Any) -> None:
+        self.claimed = claimed(**facts)
+        self.run_id, self.claim = self.claimed.id, self.claimed.claim
+        self.diverged: NonDeterminismError | None = None
+        self.ledger = Account(undos, recorded)
+
+    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
+        return [("", 4)]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +101,7 @@ def test_a_run_that_fails_undoes_first_what_its_code_says_how_to_undo(
 
 def test_what_diverging_code_has_recorded_does_not_stay() -> None:
     run = Leaver()
-    run.fresh = [("", 2)]
+    run.ledger.fresh = [("", 2)]
     assert endings.failed(run, "error", status.REASON_CODE, None, FORMAT).drop == []
     run.diverged = NonDeterminismError("other code")
     assert endings.failed(run, "error", status.REASON_NON_DETERMINISM, None, FORMAT).drop == [("", 2)]

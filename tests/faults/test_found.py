@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stepfast import Context, Stepfast
-from stepfast.engine.branches import FirstCall
 from stepfast.engine.execution import Execution
+from stepfast.engine.first import FirstCall
 from stepfast.engine.inbox import Inbox
 from stepfast.engine.scope import current_execution
 from stepfast.settings import Settings

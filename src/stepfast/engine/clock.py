@@ -18,6 +18,11 @@ from ..model.ids import new_id
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
 
+CHANCE = 0.01
+"""Seconds that code is given to go on before it counts as being at rest."""
+TURNS = 5
+"""Turns of the event loop that it is given at least: what a task needs at most to go on after another has ended."""
+
 
 class Timer(Protocol):
     """Something that rings once, unless it is cancelled."""

@@ -18,10 +18,11 @@ from typing import (
 
 from ..errors import ContextMisuse
 from ..model.backoff import Backoff
-from .branches import BranchCall, FirstCall, Many, MapCall, check_runners, gather, to_await
+from .branches import BranchCall, Many, MapCall, gather, to_await
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
+from .first import FirstCall, check_runners
 from .options import ChildKeywords, RemoteKeywords
 from .polling import UntilCall
 from .remote_call import RemoteCall

@@ -104,7 +104,7 @@ class ContextBase:
     def now(self) -> datetime:
         """The database's time of the newest record seen here; the same on every replay."""
         execution = self._execution
-        milliseconds = execution.newest.get(self._cursor.branch) or execution.claimed.started_at
+        milliseconds = execution.ledger.newest.get(self._cursor.branch) or execution.claimed.started_at
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
     def random(self) -> float:

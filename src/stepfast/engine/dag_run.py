@@ -20,6 +20,7 @@ from .dag import Dag, DagStepWorkflow
 from .dag_context import DagContext, DagView
 from .execution import Execution
 from .failure import decode_error, step_failed, type_name
+from .heeding import obey
 from .run_logging import ids_of
 from .step import Undoable
 from .undo import call_undo, undo_cursor
@@ -44,9 +45,11 @@ async def finish_dag(execution: Execution) -> dict[str, Any]:
         execution.asked = status.ASK_CANCEL
     if not claimed.failing and execution.asked != status.ASK_CANCEL:
         return result_of(execution, dag_steps)  # whatever becomes of it: what has come to its end is not undone
-    execution.undo_recorded = bool(to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps))
+    execution.ledger.undo_recorded = bool(
+        to_undo(execution.view.graph, dag_steps) or failed_within(execution, dag_steps)
+    )
     if execution.asked == status.ASK_CANCEL:
-        execution.obey()
+        obey(execution)
         raise execution.closed or AttemptEnded("the dag run is cancelled")
     if claimed.reason == status.REASON_DEADLINE:
         late = DeadlineExceeded(f"dag run {execution.run_id} did not end before its deadline")

@@ -162,7 +162,7 @@ class DurableCall(AsCoroutine[T]):
 
     async def _replay(self, record: StepRecord) -> T:
         execution = self._execution
-        execution.saw(self.branch, record.completed_at)
+        execution.ledger.saw(self.branch, record.completed_at)
         if record.status == status.CANCELLED:
             if execution.replaying and execution.history.ends_with(record):
                 raise execution.replaying.ends_at(self)

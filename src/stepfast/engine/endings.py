@@ -20,13 +20,8 @@ from ..model.records import Claimed, NewRun, Transition
 from ..settings import FORMAT
 
 
-class Leaver(Protocol):
-    """A run that leaves, as far as its end depends on it."""
-
-    run_id: str
-    claim: int
-    claimed: Claimed
-    diverged: NonDeterminismError | None
+class Account(Protocol):
+    """What is recorded of a run, as far as its end depends on it."""
 
     @property
     def fresh(self) -> Sequence[tuple[str, int]]:
@@ -42,12 +37,26 @@ class Leaver(Protocol):
         """Whether something that was done can be undone."""
         ...
 
-    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
-        """The records that a new attempt makes anew."""
-        ...
-
     def last_step(self) -> str | None:
         """The name of the step that was recorded last, before this claim."""
+        ...
+
+
+class Leaver(Protocol):
+    """A run that leaves, as far as its end depends on it."""
+
+    run_id: str
+    claim: int
+    claimed: Claimed
+    diverged: NonDeterminismError | None
+
+    @property
+    def ledger(self) -> Account:
+        """What is recorded of it."""
+        ...
+
+    def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:
+        """The records that a new attempt makes anew."""
         ...
 
 
@@ -100,37 +109,37 @@ def continued(run: Leaver, successor: NewRun) -> Transition:
 def failed(run: Leaver, error: str, reason: str, cause: RecordedError | None, format_: int) -> Transition:
     """There is no further attempt. What was done is undone first, if the code is to blame and says how. What a claim
     recorded by code that diverges does not stay."""
-    undo = reason not in status.UNDONE_BY_CANCEL and not run.claimed.undoing and run.has_undos()
+    undo = reason not in status.UNDONE_BY_CANCEL and not run.claimed.undoing and run.ledger.has_undos()
     return Transition(
         run.run_id,
         run.claim,
         status.COMPENSATING if undo else status.FAILED,
         reason=reason,
         error=error,
-        recorded=run.recorded,
+        recorded=run.ledger.recorded,
         forget=[] if undo else run.to_forget(cause),
-        drop=[] if run.diverged is None else list(run.fresh),
+        drop=[] if run.diverged is None else list(run.ledger.fresh),
         format=format_,
     )
 
 
 def cancelled(run: Leaver) -> Transition:
     """Somebody cancelled it: that is its end, or the beginning of its undoing."""
-    undo, lost = run.has_undos(), run.claimed.losses
+    undo, lost = run.ledger.has_undos(), run.claimed.losses
     return Transition(
         run.run_id,
         run.claim,
         status.COMPENSATING if undo else status.CANCELLED,
         reason=status.REASON_CANCELLED,
-        error=None if run.recorded else may_have_acted(lost, status.RUNNING, None, run.last_step()),
-        recorded=run.recorded,
+        error=None if run.ledger.recorded else may_have_acted(lost, status.RUNNING, None, run.ledger.last_step()),
+        recorded=run.ledger.recorded,
         forget=[] if undo else run.to_forget(None),
     )
 
 
 def undone(run: Leaver, format_: int) -> Transition:
     """Every undo was called. The run keeps the error that it had ended with."""
-    return Transition(run.run_id, run.claim, status.COMPENSATED, recorded=run.recorded, format=format_)
+    return Transition(run.run_id, run.claim, status.COMPENSATED, recorded=run.ledger.recorded, format=format_)
 
 
 def undo_failed(run: Leaver, error: str, format_: int) -> Transition:
@@ -141,7 +150,7 @@ def undo_failed(run: Leaver, error: str, format_: int) -> Transition:
         status.FAILED,
         reason=status.REASON_UNDO,
         error=error,
-        recorded=run.recorded,
+        recorded=run.ledger.recorded,
         format=format_,
     )
 
@@ -163,7 +172,7 @@ def next_attempt(run: Leaver, error: str, delay: float, cause: RecordedError | N
         error=error,
         delay_ms=max(1, int(delay * 1000)),
         next_attempt=True,
-        recorded=run.recorded,
+        recorded=run.ledger.recorded,
         forget=run.to_forget(cause),
         format=format_,
     )
@@ -179,7 +188,7 @@ def waiting(
         status.COMPENSATING if run.claimed.undoing else status.WAITING,
         waiting_for=waiting_for,
         wakes=wakes,
-        recorded=run.recorded,
+        recorded=run.ledger.recorded,
         due_at=due_at,
         awaits=awaits,
         linger_ms=linger_ms,
@@ -194,12 +203,12 @@ def waits_for_graph(run: Leaver, due_at: int) -> Transition:
 def paused(run: Leaver) -> Transition:
     """An operator holds it. With the count of wakes at the claim, whatever was seen since: a resume has taken the wish
     back, and moved it on."""
-    return Transition(run.run_id, run.claim, status.PAUSED, wakes=run.claimed.wakes, recorded=run.recorded)
+    return Transition(run.run_id, run.claim, status.PAUSED, wakes=run.claimed.wakes, recorded=run.ledger.recorded)
 
 
 def given_back(run: Leaver) -> Transition:
     """The worker stops: the run is ready again at once, no attempt is used, nothing has failed."""
-    return Transition(run.run_id, run.claim, status.QUEUED, delay_ms=0, recorded=run.recorded)
+    return Transition(run.run_id, run.claim, status.QUEUED, delay_ms=0, recorded=run.ledger.recorded)
 
 
 def left_to_others(run: Leaver, delay: float) -> Transition:
@@ -210,7 +219,7 @@ def left_to_others(run: Leaver, delay: float) -> Transition:
         status.QUEUED,
         delay_ms=int(delay * 1000),
         version=run.claimed.last_version,
-        drop=list(run.fresh),
+        drop=list(run.ledger.fresh),
     )
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import AttemptEnded, ContextMisuse, LeaseLost, NonDeterminismError, RecordedError, RunSuspended
-from ..model import status
-from ..model.cancelling import goes_on_first
 from ..model.records import Claimed, Entry, NewRun, StepDone, StepRecord, StepWith, Transition
 from . import endings
 from .clock import Timer
 from .cursor import Cursor
 from .failure import ending_record
+from .heeding import heed, heed_now, must_go_on_first, obey
 from .holding import Holds
 from .inbox import Inbox
 from .ledger import Ledger
@@ -25,7 +23,7 @@ from .recorder import Recorder
 from .trail import Trail
 from .unplaced import UnplacedCall
 from .waits import Waits
-from .workflow import DAG_STEP, WORKFLOW, Workflow
+from .workflow import Workflow
 
 if TYPE_CHECKING:
     from ..model.graph import Graph
@@ -73,12 +71,8 @@ class Execution:
     """For a step of a dag run, or the run itself: what it sees of it."""
     replaying: Replaying | None = None
     """Set if this is only to see what is recorded: whatever is not stops the branch that asks for it."""
-    undo_recorded = False
-    """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
     performing: asyncio.Task[Any] | None = None
     """For a plain def: the task that performs the step its thread waits for."""
-    recorded = False
-    """Whether this claim has made a new record."""
     branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
     """The tasks of branches that are under way."""
     late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
@@ -109,8 +103,6 @@ class Execution:
         self.taken: list[tuple[str, int]] = []
         """The positions taken so far, over all branches, in the order they were taken."""
         self.unawaited: set[DurableCall[Any] | UnplacedCall[Any]] = set()
-        self.newest: dict[str, int] = {}
-        """The database time of each branch's newest record that the code has seen."""
         self.active: dict[Any, float] = {}
         """Calls under way; of a step, when its function was called, and 0 while it is not, or once it was listed."""
 
@@ -265,7 +257,7 @@ class Execution:
             raise self.closed
         done = entry if type(entry) is StepDone else entry.step  # type: ignore[union-attr]
         if done.undo is not None:
-            self.undo_recorded = True
+            self.ledger.undo_recorded = True
         receipt = self.recorder.record(entry)
         self.at_work += 1  # an operator's wish waits for the commit, and until it is noted here
         now = None
@@ -283,16 +275,11 @@ class Execution:
         finally:
             self.at_work -= 1
         if now is None:
-            await self._heed_now()
+            await heed_now(self)
         assert now is not None
-        self.recorded = True  # as in `noted`, written out: this is the hot path
-        if now > self.newest.get(done.branch, 0):
-            self.newest[done.branch] = now
         self.ledger.add(done, now)
-        if self.history.left:
-            self.ledger.made_early((done.branch, done.position))
         if self.asked is not None:
-            await self.heed()
+            await heed(self)
         return now
 
     def stop_if_late(self) -> None:
@@ -301,16 +288,6 @@ class Execution:
             self.late_stops -= {task}
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError
-
-    def noted(self, entry: StepDone, now: int) -> None:
-        """A record of this run is committed."""
-        self.recorded = True
-        self.undo_recorded |= entry.undo is not None
-        if now > self.newest.get(entry.branch, 0):
-            self.newest[entry.branch] = now
-        self.ledger.add(entry, now)
-        if self.history.left:
-            self.ledger.made_early((entry.branch, entry.position))
 
     def leave_open(self) -> None:
         """The run is released: each call that is under way leaves an open record, if it has none. So whoever replays
@@ -326,16 +303,6 @@ class Execution:
     def believed(self) -> int:
         """How much is stored of this run, if nothing that was acknowledged has vanished."""
         return self.ledger.believed()
-
-    @property
-    def fresh(self) -> Sequence[tuple[str, int]]:
-        """The records of this claim that do not stay if its code diverges."""
-        return self.ledger.fresh
-
-    def saw(self, branch: str, recorded_at: int) -> None:
-        """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
-        if recorded_at > self.newest.get(branch, 0):
-            self.newest[branch] = recorded_at
 
     def raised(self, error: E, cursor: Cursor) -> E:
         """Remember how far the code was when it saw this error; what it did after is forgotten on a new attempt."""
@@ -431,57 +398,11 @@ class Execution:
 
     # -- leaving -----------------------------------------------------------------------------------------------
 
-    @property
-    def settles_loss(self) -> bool:
-        """Whether the run is to be cancelled, but has to come to a new record first: its last worker died, perhaps
-        after a step had acted, and only what is on record can be undone. A task has neither records nor undos."""
-        return (
-            self.asked == status.ASK_CANCEL
-            and goes_on_first(self.claimed.losses, status.RUNNING)
-            and not self.recorded
-            and self.workflow.kind in (WORKFLOW, DAG_STEP)
-        )
-
-    async def heed(self) -> None:
-        """Between two steps: do what an operator asks, as soon as no other step is being executed."""
-        if not self.settles_loss:
-            await self._heed_now()
-
-    async def _heed_now(self) -> None:
-        if self.at_work == 0:
-            self.obey()
-        if self.closed is None:
-            await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
-        assert self.closed is not None
-        raise self.closed
-
-    def obey(self) -> None:
-        """An operator's wish is carried out: the run leaves this worker."""
-        if self.closed is not None or self.parting is not None:
-            return
-        if self.asked == status.ASK_PAUSE:
-            self.leave(endings.paused(self))
-            self.close(RunSuspended(f"run {self.run_id} is paused"))
-        elif self.asked == status.ASK_CANCEL:
-            self.leave(endings.cancelled(self))
-            self.close(AttemptEnded(f"run {self.run_id} is cancelled"))
-
-    def last_step(self) -> str | None:
-        """The name of the step that was recorded last, before this claim."""
-        last = max(self.history.records.values(), key=lambda record: record.seq, default=None)
-        return None if last is None else last.name
-
-    def has_undos(self) -> bool:
-        """Whether something that was done can be undone."""
-        return self.undo_recorded or any(
-            record.undo is not None and record.status == status.COMPLETED for record in self.history.records.values()
-        )
-
     def suspend(self, due_at: int | None, waiting_for: str, awaits: int | None = None, linger_ms: int = 0) -> None:
         """Give the slot back until the wait is over. Who is to be cancelled, and went on only to see whether something
         was left to record, has come to the end of it."""
-        if self.closed is None and self.settles_loss:
-            self.obey()
+        if self.closed is None and must_go_on_first(self):
+            obey(self)
         elif self.closed is None:
             self.leave(endings.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))

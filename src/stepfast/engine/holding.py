@@ -13,6 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NonDeterminismError
+from .clock import CHANCE, TURNS
 from .cursor import Cursor
 from .matching import CAUSES, recorded_as
 
@@ -20,12 +21,9 @@ if TYPE_CHECKING:
     from .durable_call import DurableCall
     from .execution import Execution
 
-_CHANCE = 0.01
-"""Seconds the code is given to go on before it counts as being at rest."""
-_TURNS = 5
-"""Turns of the event loop it is given at least."""
 _ELSEWHERE = 5.0
-"""The same where a call is awaited by a task of the user's: the code of its branch may be awaiting something else."""
+"""Seconds that the code is given where a call is awaited by a task of the user's: the code of its branch may await
+something else."""
 
 
 class Holds:
@@ -84,7 +82,7 @@ class Holds:
     def check_rest_soon(self) -> None:
         """See whether the code is at rest, when it has had a chance to go on."""
         if self._held and not self._execution.busy:
-            self._execution.clock.after(_CHANCE, self._check_rest, _TURNS, self._moves)
+            self._execution.clock.after(CHANCE, self._check_rest, TURNS, self._moves)
 
     def _check_rest(self, turns: int, moves: int) -> None:
         if moves != self._moves or self._execution.busy or self._execution.closed is not None or not self._held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..model import status
 from ..model.records import StepDone, StepRecord
 from ..model.tally import Tally
 from .durable_call import as_record
@@ -15,7 +16,7 @@ from .trail import Address
 class Ledger:
     """Records of this claim are kept while they are few; from then on only their number is."""
 
-    __slots__ = ("_history", "_kept", "_most", "_sure", "_tally", "fresh")
+    __slots__ = ("_history", "_kept", "_most", "_sure", "_tally", "fresh", "newest", "recorded", "undo_recorded")
 
     def __init__(self, history: History, most: int) -> None:
         self._history = history
@@ -29,9 +30,22 @@ class Ledger:
         self.fresh: Sequence[Address] = ()
         """Where this claim has made a record before the code had asked for all that was recorded: if it diverges, they
         do not stay."""
+        self.newest: dict[str, int] = {}
+        """The database time of each branch's newest record that the code has seen."""
+        self.recorded = False
+        """Whether this claim has made a new record."""
+        self.undo_recorded = False
+        """Whether this claim has recorded a step that can be undone; the code may not have heard of it yet."""
 
     def add(self, entry: StepDone, now: int) -> None:
         """A record of this run is committed."""
+        self.recorded = True
+        if entry.undo is not None:
+            self.undo_recorded = True
+        if now > self.newest.get(entry.branch, 0):
+            self.newest[entry.branch] = now
+        if self._history.left:
+            self.made_early((entry.branch, entry.position))
         kept = self._kept
         if kept is None:
             assert self._tally is not None
@@ -40,6 +54,22 @@ class Ledger:
         kept.append((entry, now))
         if len(kept) > self._most:
             self.keep_only_count()
+
+    def saw(self, branch: str, recorded_at: int) -> None:
+        """The code sees a record: ``ctx.now()`` moves on, never back, in whatever order parallel records are read."""
+        if recorded_at > self.newest.get(branch, 0):
+            self.newest[branch] = recorded_at
+
+    def has_undos(self) -> bool:
+        """Whether something that was done can be undone."""
+        return self.undo_recorded or any(
+            record.undo is not None and record.status == status.COMPLETED for record in self._history.records.values()
+        )
+
+    def last_step(self) -> str | None:
+        """The name of the step that was recorded last, before this claim."""
+        last = max(self._history.records.values(), key=lambda record: record.seq, default=None)
+        return None if last is None else last.name
 
     def made_early(self, address: Address) -> None:
         """A record was made while others had not been asked for. What was open before is decided by it, and stays."""

@@ -15,6 +15,7 @@ from ..model.records import StepDone, ValueSet
 from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import time_given
+from .heeding import heed
 from .scope import current_call
 from .step import Work
 from .step_call import StepCall, exited
@@ -107,7 +108,7 @@ class UntilCall(StepCall[T]):
                 self._forgiven = self._calls - 1
                 self._keep()  # now: if the worker dies, the next one must not count them
             if execution.asked is not None:
-                await execution.heed()
+                await heed(execution)
             if execution.inbox.wakes == self._wakes:  # else it was woken during the check, which may have missed why
                 await self._wait_for_next()
             result = await self._ask_again()

@@ -35,13 +35,13 @@ class SleepCall(DurableCall[None]):
         wake_at = wakes_at(self._record)
         if wake_at > execution.database_now():
             await execution.waits.until(wake_at, status.WAITING_TIME)
-        execution.saw(self.branch, wake_at)
+        execution.ledger.saw(self.branch, wake_at)
 
     async def _perform(self) -> None:
         execution = self._execution
         record = self._record
         if record is not None and wakes_at(record) <= execution.database_now():
-            execution.saw(self.branch, wakes_at(record))  # slept already
+            execution.ledger.saw(self.branch, wakes_at(record))  # slept already
         else:
             await super()._perform()
 

@@ -20,6 +20,7 @@ from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
+from .heeding import heed
 from .run_logging import tell_try
 from .scope import BlockingTry, current_call, current_try, wake
 from .signature import name_of
@@ -306,7 +307,7 @@ class StepCall(DurableCall[T]):
         self._last_error = text = encode_error(error, execution.recorder.payloads)
         now = await execution.journal(self._failed_try(text, failures, retry_ms, self._encoded_arguments()))
         if execution.asked is not None:
-            await execution.heed()
+            await heed(execution)
         return now + retry_ms
 
     def _encoded_arguments(self) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ..errors import LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
+from .heeding import heed
 from .step_call import StepCall
 
 T = TypeVar("T")
@@ -48,9 +49,9 @@ class TransactionCall(StepCall[T]):
     async def _done(self, result: Any) -> T:
         """It is recorded already."""
         execution, record = self._execution, result
-        execution.noted(self._as_entry(record), record.completed_at)
+        execution.ledger.add(self._as_entry(record), record.completed_at)
         if execution.asked is not None:
-            await execution.heed()
+            await heed(execution)
         return self._value(record)
 
     def _as_entry(self, record: StepRecord) -> StepDone:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..model import status
 from ..model.records import Mail
+from .clock import CHANCE, TURNS
+from .heeding import must_go_on_first
 from .mail_reader import MailReader
 from .scope import wake
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHANCE = 0.01
-"""Seconds the code is given to go on after a step before the run counts as waiting."""
-_TURNS = 5
-"""Turns of the event loop it is given at least."""
 _MANY = 50
 """A run that waits for more children than this is not woken for each, but for as many as end while waking it would
 take."""
@@ -145,7 +143,7 @@ class Waits:
         """Release the run if it is still at rest when its code has had a chance to go on: a step that just ended may be
         followed by another."""
         if self._open:
-            self._clock.after(_CHANCE, self._release_after, _TURNS)
+            self._clock.after(CHANCE, self._release_after, TURNS)
 
     def _release_after(self, turns: int) -> None:
         """The time may have passed in a loop that was held up: the code needs turns of the loop, not only time."""
@@ -185,7 +183,7 @@ class Waits:
             return
         if any(future.done() for future in self._open):
             return  # what it waited for has come, in this very turn of the loop: it is about to go on
-        if execution.settles_loss and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
+        if must_go_on_first(execution) and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
             return  # whether the step has acted is known after its next try: only then is the run cancelled
         ends = Counter(wait.group or future for future, wait in self._open.items() if wait.by_end)
         awaits = execution.inbox.ends + min(ends.values()) if ends else None

@@ -18,6 +18,7 @@ from ..engine.dag import SKIP
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
 from ..engine.failure import decode_error, encode_error, ending_record, explain, type_name
+from ..engine.heeding import must_go_on_first, obey
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
 from ..engine.scope import current_execution
@@ -98,8 +99,8 @@ class Attempts:
             execution.asked = execution.asked or claimed.asked
         if claimed.undoing:
             return await kind.undo(execution, self._threads.submit)
-        if execution.asked is not None and kind.heeds_first and not execution.settles_loss:
-            execution.obey()
+        if execution.asked is not None and kind.heeds_first and not must_go_on_first(execution):
+            obey(execution)
             raise execution.closed or OVER
         return await kind.perform(execution, partial(self._threads.call, execution))
 

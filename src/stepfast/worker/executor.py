@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ..engine import endings
 from ..engine.execution import Execution, Stage
+from ..engine.heeding import must_go_on_first, obey
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of
 from ..engine.suspect import Suspect
@@ -106,8 +107,8 @@ class Executor:
         execution.asked = what
         known = execution.claimed.complete  # without its whole history nobody knows what there is to undo
         between = kind_of(execution.workflow).is_between_steps(execution)
-        if execution.closed is None and between and known and not execution.settles_loss:
-            execution.obey()
+        if execution.closed is None and between and known and not must_go_on_first(execution):
+            obey(execution)
 
     # -- losing and giving back ------------------------------------------------------------------------------------
 

@@ -55,7 +55,8 @@ class Slots:
         unproved = [
             execution.claimed.losses
             for execution in self.running.values()
-            if execution.claimed.losses >= SUSPECT_LOSSES and not (execution.recorded or execution in self._ending)
+            if execution.claimed.losses >= SUSPECT_LOSSES
+            and not (execution.ledger.recorded or execution in self._ending)
         ]
         return room_for_suspects(unproved, self._max_losses, self._concurrency)
 

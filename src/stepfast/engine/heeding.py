@@ -1,0 +1,54 @@
+"""Heeding what an operator asks of a run that is being executed: to cancel or to pause it, between two steps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..errors import AttemptEnded, RunSuspended
+from ..model import status
+from ..model.cancelling import goes_on_first
+from . import endings
+from .workflow import DAG_STEP, WORKFLOW
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+
+def must_go_on_first(execution: Execution) -> bool:
+    """Whether the run is to be cancelled, but has to come to a new record first: its last worker died, perhaps after a
+    step had acted, and only what is on record can be undone. A task has neither records nor undos."""
+    return (
+        execution.asked == status.ASK_CANCEL
+        and goes_on_first(execution.claimed.losses, status.RUNNING)
+        and not execution.ledger.recorded
+        and execution.workflow.kind in (WORKFLOW, DAG_STEP)
+    )
+
+
+async def heed(execution: Execution) -> None:
+    """Between two steps: do what an operator asks, as soon as no other step is being executed."""
+    if not must_go_on_first(execution):
+        await heed_now(execution)
+
+
+async def heed_now(execution: Execution) -> None:
+    """The same, whatever the run has to come to first. The code that calls this does not go on."""
+    if execution.at_work == 0:
+        obey(execution)
+    if execution.closed is None:
+        await asyncio.get_running_loop().create_future()  # until the last step in flight is recorded
+    assert execution.closed is not None
+    raise execution.closed
+
+
+def obey(execution: Execution) -> None:
+    """An operator's wish is carried out: the run leaves this worker."""
+    if execution.closed is not None or execution.parting is not None:
+        return
+    if execution.asked == status.ASK_PAUSE:
+        execution.leave(endings.paused(execution))
+        execution.close(RunSuspended(f"run {execution.run_id} is paused"))
+    elif execution.asked == status.ASK_CANCEL:
+        execution.leave(endings.cancelled(execution))
+        execution.close(AttemptEnded(f"run {execution.run_id} is cancelled"))
