@@ -93,8 +93,8 @@ FILL = [
     "ANALYZE",
 ]
 
-SMALL = {"workers", "definitions", "meta"}
-"""Tables with a row per process or per workflow: these may be read from end to end."""
+SMALL = {"workers", "definitions", "meta", "queues"}
+"""Tables with a row per process, per workflow or per queue: these may be read from end to end."""
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
@@ -110,6 +110,11 @@ BY_ID = (
     "delivered", "mail", "take_mail", "tell_parents", "traces", "which_exist", "dag_inputs",
 )  # fmt: skip
 """Statements that are given the ids of what they are about, and find it by them alone."""
+REMOVING = (
+    "ended", "lock_ended", "lock_links", "join_links", "origins", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
+    "remove_tries", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags", "remove_runs",
+)  # fmt: skip
+"""The same, for runs that have ended."""
 BY_DAG = {
     "lock_dependents": "runs_dag_step", "lock_open_steps": "runs_dag_step", "dag_steps": "runs_dag_step",
     "step_named": "runs_dag_step", "begun_dags": "runs_dag_step",
@@ -303,6 +308,16 @@ async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements
     rows, pages = await looked_at(connection, statements["tick"], True, ["w1"], None, ["declared"])
     assert rows <= 50
     assert pages <= 200
+
+
+async def test_looking_for_old_runs_goes_along_the_ids_and_no_further_than_it_says(
+    connection: Any, statements: dict[str, str]
+) -> None:
+    """However many runs are kept."""
+    plan = await plan_of(connection, statements["ended_page"])
+    assert "runs_pkey" in [node.get("Index Name") for node in nodes(plan)]
+    rows, _ = await looked_at(connection, statements["ended_page"], UUID(int=0), 500, 1, 1, None, 200)
+    assert rows <= 500 + DAGS * STEPS + WIDE  # the steps of dag runs among them are passed over
 
 
 async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(
