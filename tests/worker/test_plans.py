@@ -113,6 +113,7 @@ BY_ID = (
 REMOVING = (
     "ended", "lock_ended", "lock_links", "join_links", "origins", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
     "remove_tries", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags", "remove_runs",
+    "remove_remote_steps",
 )  # fmt: skip
 """The same, for runs that have ended."""
 BY_DAG = {
