@@ -1,6 +1,6 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-app, cli  →  worker, remote, telemetry  →  engine  →  store  →  model  →  errors, settings, cancellation
+app, cli  →  worker, remote, telemetry  →  engine  →  store  →  model  →  errors, settings, cancellation, callers_thread
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
 except that the command line is a client of the app. Imports for type checkers only (`if TYPE_CHECKING:`) are
@@ -31,6 +31,7 @@ HEIGHT = {
     "engine": 3,
     "store": 2,
     "model": 1,
+    "callers_thread": 0,
     "cancellation": 0,
     "errors": 0,
     "settings": 0,
@@ -62,7 +63,13 @@ ROOM = {
 }
 #: Sideways imports that are meant.
 #: A remote worker rides out trouble, uses threads and ends as a worker does; a worker knows nothing of it.
-ALLOWED = {("cli", "app"), ("remote", "worker"), ("settings", "errors")}
+ALLOWED = {
+    ("cli", "app"),
+    ("remote", "worker"),
+    ("settings", "errors"),
+    ("callers_thread", "cancellation"),
+    ("callers_thread", "errors"),
+}
 
 DRIVERS = {
     "aiosqlite",

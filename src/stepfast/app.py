@@ -150,8 +150,8 @@ class Stepfast(QueueVerbs, Scheduling):
         """Start a run; when this returns, it is committed and will not be lost.
 
         With a ``key``, a second start of the same workflow gives the same run, never a second one. With a
-        ``connection`` of your own (asyncpg's, SQLAlchemy's async session or connection, sqlite3's) the start joins its
-        transaction: it is committed, or rolled back, with yours.
+        ``connection`` of your own (asyncpg's, psycopg's, sqlite3's, or a session or connection of SQLAlchemy's) the
+        start joins its transaction: it is committed, or rolled back, with yours.
         """
         refuse_in_workflow("app.start", "ctx.start")
         refuse_unknown("app.start", options, StartKeywords.__annotations__)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
+from .callers_thread import CallersThread
 from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
@@ -54,7 +56,7 @@ class SyncApp:
     def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> SyncRun[Any]: ...
     def start(self, workflow: Any, input: Any = None, **options: Any) -> SyncRun[Any]:
         """Start a run; the options are those of ``app.start``."""
-        return SyncRun(self.call(self._app.start(workflow, input, **options)), self)
+        return SyncRun(self.call(self._app.start(workflow, input, **options), options.get("connection")), self)
 
     @overload
     def start_many(
@@ -66,15 +68,16 @@ class SyncApp:
     ) -> list[SyncRun[Any]]: ...
     def start_many(self, workflow: Any, inputs: Sequence[Any], **options: Any) -> list[SyncRun[Any]]:
         """Start many runs, all or none."""
-        return [SyncRun(run, self) for run in self.call(self._app.start_many(workflow, inputs, **options))]
+        runs = self.call(self._app.start_many(workflow, inputs, **options), options.get("connection"))
+        return [SyncRun(run, self) for run in runs]
 
     def get(self, run_id: str) -> SyncRun[Any]:
         """A handle for a run, without a query."""
         return SyncRun(self._app.get(run_id), self)
 
-    def signal(self, run_id: str, name: str, value: Any = None) -> None:
+    def signal(self, run_id: str, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to a run."""
-        self.call(self._app.signal(run_id, name, value))
+        self.call(self._app.signal(run_id, name, value, connection=connection), connection)
 
     def runs(self, **filters: Unpack[ListKeywords]) -> list[RunInfo]:
         """A page of runs; the filters are those of ``app.runs``."""
@@ -151,10 +154,11 @@ class SyncApp:
             await asyncio.wrap_future(self._ended)
             self._thread.join()
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine that runs in the thread. Interrupted, it is cancelled."""
+    def call(self, coroutine: Coroutine[Any, Any, T], connection: Any = None) -> T:
+        """Wait for a coroutine that runs in the thread. Interrupted, it is cancelled. What it does on a connection of
+        the caller's is done here meanwhile."""
         if self.forked:
-            return self._app.sync.call(coroutine)
+            return self._app.sync.call(coroutine, connection)
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise ContextMisuse(
@@ -164,9 +168,11 @@ class SyncApp:
             if self._over:
                 coroutine.close()
                 raise AppClosed
-            future = asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop)
+            here = None if connection is None else CallersThread()
+            with contextlib.nullcontext() if here is None else here.known():
+                future = asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop)
         try:
-            return future.result()
+            return future.result() if here is None else here.work_until(future)
         except concurrent.futures.CancelledError:
             coroutine.close()  # it may not have begun
             if self._over:
@@ -259,9 +265,9 @@ class SyncRun(Generic[C]):
         """A value that the run has set."""
         return self._app.call(self._run.get(key, default))
 
-    def signal(self, name: str, value: Any = None) -> None:
+    def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to the run."""
-        self._app.call(self._run.signal(name, value))
+        self._app.call(self._run.signal(name, value, connection=connection), connection)
 
     def cancel(self) -> None:
         """Cancel the run, as ``Run.cancel`` does."""

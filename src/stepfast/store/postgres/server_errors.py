@@ -27,7 +27,7 @@ def translate(error: Exception) -> Exception:
     """What an error of the driver means to us: away for now, refused, set up wrongly, or a bug (itself)."""
     if isinstance(error, (DatabaseUnavailable, DatabaseRefused, SchemaError, ConfigurationError)):
         return error
-    if isinstance(error, asyncpg.PostgresError):
+    if isinstance(error, asyncpg.PostgresError) or _foreign_state(error) is not None:
         return _by_class(error)
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
         return DatabaseRefused(sentence(error))  # the driver itself could not make a value into what the server takes
@@ -36,7 +36,7 @@ def translate(error: Exception) -> Exception:
     return error
 
 
-def _by_class(error: asyncpg.PostgresError) -> Exception:
+def _by_class(error: Exception) -> Exception:
     state, said = _state(error), sentence(error)
     if state[:2] in ABOUT_DATA:
         return DatabaseRefused(said)
@@ -51,5 +51,12 @@ def _by_class(error: asyncpg.PostgresError) -> Exception:
     return DatabaseUnavailable(f"the database could not do it at the moment (SQLSTATE {state}): {said}")
 
 
-def _state(error: asyncpg.PostgresError) -> str:
-    return getattr(error, "sqlstate", None) or "XX000"
+def _state(error: Exception) -> str:
+    return getattr(error, "sqlstate", None) or _foreign_state(error) or "XX000"
+
+
+def _foreign_state(error: Exception) -> str | None:
+    """What the drivers of callers call the same: psycopg, and psycopg2."""
+    if type(error).__module__.partition(".")[0] not in ("psycopg", "psycopg2"):
+        return None
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
+from ...callers_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Answer, Mail, NewRun
@@ -92,11 +93,19 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
 
 
 async def _within(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
-    if isinstance(connection, sqlite3.Connection):
-        return _in_transaction(connection, work, sql, troubles)
+    if hasattr(connection, "run_sync"):
+        refuse_without_loop()
+    if (own := callers_thread()) is not None:
+        return await own.do(lambda: _blocking(connection, work, sql, troubles))
     if hasattr(connection, "run_sync"):
         result: T = await connection.run_sync(lambda inner: _in_alchemy(inner, work, sql, troubles))
         return result
+    return _blocking(connection, work, sql, troubles)
+
+
+def _blocking(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
+    if isinstance(connection, sqlite3.Connection):
+        return _in_transaction(connection, work, sql, troubles)
     return _in_alchemy(connection, work, sql, troubles)
 
 
