@@ -12,12 +12,15 @@ from stepfast import Settings, Stepfast
 from stepfast.remote import RemoteWorker, SqlTransport
 from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.tables import Tables
-from tests.support.engine import eventually
+from tests.support.engine import Calls, eventually
 
 __all__ = ["mariadb_server", "mariadb_url"]
 
-QUICK = Settings(sweep=0.2, poll=0.1, backoff_base=0.01)
+QUICK = Settings(sweep=0.2, poll=0.1, backoff_base=0.01, moment=0.2)
 """For tests that wait for a sweep."""
+
+joined = pytest.mark.parametrize("home", ["joined"], indirect=True)
+"""Enough with the transport in the same database."""
 
 HOMES = ("joined", "outbox", "mariadb")
 
@@ -36,6 +39,31 @@ class Home:
         """A worker elsewhere, which looks often."""
         return RemoteWorker(self.workers_url, group, **{"poll": 0.02, **options})
 
+    async def count_tasks(self, count: int) -> bool:
+        """Whether there are so many tasks."""
+        return len(await self.tables.tasks()) == count
+
+    async def answer(self, run_id: str, seq: int = 0, **columns: Any) -> None:
+        """Play a worker of others: when the task is there, write a result and delete the task, in two commits."""
+        step_id = f"{run_id}:{seq}"
+        await eventually(lambda: self._has_task(step_id))
+        await self.tables.put_result(step_id, **{"status": "completed", **columns})
+        await self.tables.fetch("DELETE FROM [tasks] WHERE step_id = ?", step_id)
+
+    async def _has_task(self, step_id: str) -> bool:
+        return step_id in await self.tables.tasks()
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """Ask the Postgres that the application is on."""
+        store: Any = await self.app.store()
+        rows: list[Any] = await store._with_connection(lambda connection: connection.fetch(sql, *values))
+        return rows
+
+    async def inserts(self) -> int:
+        """How many transactions have put tasks into the table: each stamps them with its time."""
+        rows = await self.fetch("SELECT count(DISTINCT xmin::text) FROM public.durable_transport_tasks")
+        return int(rows[0][0])
+
     async def nothing_is_left(self) -> None:
         """Wait until the transport's tables are empty."""
 
@@ -43,6 +71,12 @@ class Home:
             return not await self.tables.tasks() and not await self.tables.results()
 
         await eventually(empty)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    """Counts calls by name."""
+    return Calls()
 
 
 @pytest.fixture(params=HOMES)

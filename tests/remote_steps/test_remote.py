@@ -2,24 +2,486 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
-from stepfast import Context
-from tests.remote_steps.conftest import Home
+import pytest
+
+from stepfast import (
+    Backoff,
+    ConfigurationError,
+    Context,
+    NonRetryableError,
+    RemoteStepError,
+    RunFailed,
+    Stepfast,
+    SyncContext,
+)
+from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
+from tests.remote_steps.conftest import QUICK, Home, joined
+from tests.support.engine import Calls, eventually, stopped_at_once
+
+NOW = Backoff(base=0, jitter=False)
 
 
-async def test_a_remote_step_is_served_elsewhere(home: Home) -> None:
+def echoing(home: Home, calls: Calls | None = None) -> RemoteWorker:
+    """A worker whose handler gives back what it was given."""
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> Any:
+        if calls is not None:
+            calls.hit("echo")
+        return input
+
+    return worker
+
+
+# -- values and errors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["joined", "outbox", "mariadb"], indirect=True)
+async def test_values_and_errors_come_through(home: Home) -> None:
+    values = [None, False, 0, "", "Grüße, 世界 🌍", {"a": [1, 2.5, {"b": None}]}, "x" * 200_000, 2**70]
+
     @home.app.workflow
-    async def shop(ctx: Context, order: dict[str, Any]) -> Any:
-        return await ctx.remote("echo", {"order": order})
+    async def shop(ctx: Context) -> list[Any]:
+        return await ctx.gather(*(ctx.remote("echo", value) for value in values))
+
+    @home.app.workflow
+    async def unlucky(ctx: Context) -> tuple[Any, ...]:
+        try:
+            await ctx.remote("fatal", group="echo", retries=5)
+        except RemoteStepError as error:
+            return error.step, error.message, error.code, error.retryable, str(error)
+        raise AssertionError
+
+    worker = echoing(home)
+
+    @worker.handle("fatal")
+    async def fatal(input: Any) -> None:
+        raise FatalError("never", code="E1")
+
+    run, other = await home.app.start(shop), await home.app.start(unlucky)
+    async with home.app.worker(), worker:
+        assert await run.result(timeout=20) == values
+        assert await other.result(timeout=20) == (
+            "fatal",
+            "never",
+            "E1",
+            False,
+            "remote step 'fatal' failed: never (E1)",
+        )
+        await home.nothing_is_left()
+
+
+@joined
+async def test_an_error_is_raised_alike_live_and_replayed(home: Home) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> None:
+        try:
+            await ctx.remote("echo", 1)
+        except RemoteStepError as error:
+            seen.append((str(error), error.code, error.retryable, error.address, error.traceback is not None))
+        await ctx.wait_signal("go")
+
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any) -> None:
+        raise ValueError("not today")
+
+    run = await home.app.start(shop)
+    async with worker, home.app.worker():
+        await eventually(lambda: seen)
+    await run.signal("go")
+    async with home.app.worker():
+        await run.result(timeout=20)
+    assert seen[0] == ("remote step 'echo' failed: not today", None, True, ("", 0), True)
+    assert len(seen) >= 2
+    assert set(seen) == {seen[0]}
+
+
+@joined
+async def test_an_uncaught_failure_is_sent_anew_by_the_next_attempt(home: Home) -> None:
+    tasks: list[RemoteTask] = []
+
+    @home.app.workflow(backoff=NOW)
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 1)
+
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any, task: RemoteTask) -> Any:
+        tasks.append(task)
+        if len(tasks) == 1:
+            raise ValueError("not today")
+        return "done"
+
+    run = await home.app.start(shop)
+    async with worker, home.app.worker():
+        assert await run.result(timeout=20) == "done"
+    assert [(task.step_id, task.attempt) for task in tasks] == [(f"{run.id}:0", 1), (f"{run.id}:1", 1)]
+
+
+@joined
+async def test_a_run_that_cannot_be_helped_by_a_retry_ends_at_once(home: Home) -> None:
+    @home.app.workflow(max_attempts=5)
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("unknown", group="echo", retries=5)
+
+    run = await home.app.start(shop)
+    async with echoing(home), home.app.worker():
+        with pytest.raises(RunFailed, match="no handler for unknown"):
+            await run.result(timeout=20)
+    assert (await run.info()).attempt == 1
+
+
+@dataclass
+class Page:
+    text: str
+
+
+@joined
+async def test_the_output_has_its_type_and_one_that_does_not_fit_is_a_failure(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> str:
+        page = await ctx.remote("echo", {"text": "all of it"}, type=Page)
+        try:
+            await ctx.remote("echo", {"words": 1}, type=Page)
+        except RemoteStepError as error:
+            return f"{page.text}; {error.message}; {error.retryable}"
+        return "?"
+
+    run = await home.app.start(shop)
+    async with echoing(home), home.app.worker():
+        said = await run.result(timeout=20)
+    assert said.startswith("all of it; the output of 'echo' does not fit its annotation: ")
+    assert said.endswith("False")
+
+
+@joined
+async def test_an_output_that_is_no_json_is_a_failure(home: Home) -> None:
+    """Workers of others write bare NaN, and whatever they like."""
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> str:
+        try:
+            return str(await ctx.remote("echo", 1))
+        except RemoteStepError as error:
+            return f"{error.retryable} {error.message}"
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+        await home.answer(run.id, output="NaN")
+        assert (await run.result(timeout=20)).startswith("False the worker's output is not usable: it is not JSON (")
+
+
+# -- retries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["joined", "outbox", "mariadb"], indirect=True)
+async def test_retries_go_on_under_the_same_id_and_without_the_run(home: Home) -> None:
+    tasks: list[RemoteTask] = []
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 7, retries=2, backoff=Backoff(base=0.02, jitter=False))
+
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any, task: RemoteTask) -> Any:
+        tasks.append(task)
+        if task.attempt < 3:
+            raise ValueError(f"attempt {task.attempt}")
+        return input
+
+    run = await home.app.start(shop)
+    async with worker, home.app.worker():
+        assert await run.result(timeout=20) == 7
+        await home.nothing_is_left()
+    assert [(task.step_id, task.attempt) for task in tasks] == [(f"{run.id}:0", n) for n in (1, 2, 3)]
+    (step,) = await run.steps()
+    assert (step.name, step.kind, step.status, step.attempts) == ("echo", "remote", "completed", 3)
+    told = [(call.attempt, call.status, call.error and call.error.message) for call in await run.activity()]
+    assert told == [(1, "failed", "attempt 1"), (2, "failed", "attempt 2"), (3, "completed", None)]
+    assert (await run.info()).attempt == 1
+
+
+@joined
+async def test_when_the_retries_are_used_up_the_last_error_comes(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> str:
+        try:
+            return str(await ctx.remote("echo", retries=1, backoff=NOW))
+        except RemoteStepError as error:
+            return error.message
+
+    worker = home.worker()
+
+    @worker.handle("echo")
+    async def echo(input: Any, task: RemoteTask) -> None:
+        raise ValueError(f"attempt {task.attempt}")
+
+    run = await home.app.start(shop)
+    async with worker, home.app.worker():
+        assert await run.result(timeout=20) == "attempt 2"
+    assert [call.attempt for call in await run.activity()] == [1, 2]
+
+
+# -- in every kind of code -------------------------------------------------------------------------------------------
+
+
+@joined
+async def test_a_plain_def_has_it_too(home: Home) -> None:
+    @home.app.workflow
+    def shop(ctx: SyncContext, number: int) -> int:
+        return ctx.remote("echo", number, type=int) + ctx.remote("echo", 1, type=int)
+
+    run = await home.app.start(shop, 41)
+    async with echoing(home), home.app.worker():
+        assert await run.result(timeout=20) == 42
+
+
+@joined
+async def test_branches_maps_and_races(home: Home) -> None:
+    async def twice(ctx: Context, number: int) -> int:
+        first = await ctx.remote("echo", number, type=int)
+        return first + await ctx.remote("echo", number, type=int)
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> list[Any]:
+        branch = await ctx.branch(twice, 5)
+        mapped = await ctx.map(twice, range(20), limit=4)
+        winner, value = await ctx.first(remote=ctx.remote("echo", "quick"), late=ctx.sleep(3600))
+        other, _ = await ctx.first(remote=ctx.remote("nobody", group="nobody"), soon=ctx.sleep(0.05))
+        return [branch, mapped, winner, value, other]
+
+    run = await home.app.start(shop)
+    async with echoing(home), home.app.worker():
+        expected = [10, [2 * n for n in range(20)], "remote", "quick", "soon"]
+        assert await run.result(timeout=20) == expected
+        await home.nothing_is_left()  # who lost the race is taken back
+
+
+@joined
+async def test_a_thousand_steps_of_one_gather_are_one_insert_and_few_resumes(home: Home) -> None:
+    app = home.make(settings=replace(QUICK, moment=0.0))
+
+    @app.workflow
+    async def shop(ctx: Context) -> int:
+        return sum(await ctx.gather(*(ctx.remote("echo", n, type=int) for n in range(1000))))
+
+    run = await app.start(shop)
+    worker = home.worker(concurrency=200, batch=200)
+
+    @worker.handle("echo")
+    async def echo(input: int) -> int:
+        return input
+
+    async with app.worker():
+        await eventually(lambda: home.count_tasks(1000))
+        assert await home.inserts() == 1
+        async with worker:
+            assert await run.result(timeout=40) == 499_500
+    row = await home.fetch("SELECT claim FROM stepfast.runs WHERE id = $1::uuid", run.id)
+    assert row[0][0] <= 4, "the run was claimed too often"
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
+async def test_a_run_that_waits_holds_no_slot_and_says_what_for(home: Home) -> None:
+    app = home.make(settings=replace(QUICK, moment=0.0))
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", {"a": 1})
+
+    run = await app.start(shop)
+    async with app.worker(concurrency=1):
+        await eventually(lambda: _waits_for(run, "remote:echo"))
+        (step,) = await run.steps()
+        assert (step.name, step.kind, step.status) == ("echo", "remote", "waiting")
+        await eventually(lambda: home.count_tasks(1))
+    async with echoing(home), app.worker(concurrency=1):
+        assert await run.result(timeout=20) == {"a": 1}
+
+
+async def _waits_for(run: Any, what: str) -> bool:
+    return bool((await run.info()).waiting_for == what)
+
+
+@pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
+async def test_a_result_that_comes_while_no_engine_lives_is_found(home: Home, calls: Calls) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 5)
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+        await eventually(lambda: home.count_tasks(1))
+    async with echoing(home, calls):
+        await eventually(lambda: calls["echo"])
+    async with home.app.worker():
+        assert await run.result(timeout=20) == 5
+    assert calls == {"echo": 1}
+
+
+@joined
+async def test_what_nobody_serves_in_time_is_taken_back(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> str:
+        try:
+            await ctx.remote("echo", timeout=timedelta(milliseconds=50))
+        except TimeoutError as error:
+            return f"{type(error).__name__}: {error}"
+        return "?"
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+        assert await run.result(timeout=20) == "RemoteTimeout: remote step 'echo' failed: no result came within 0.05 s"
+        await home.nothing_is_left()
+
+
+@joined
+async def test_the_codes_own_timeout_takes_it_back_too(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.remote("echo")
+        except TimeoutError:
+            await ctx.sleep(0.3)
+            return "given up"
+        return "?"
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+        assert await run.result(timeout=20) == "given up"
+        await home.nothing_is_left()
+
+
+@pytest.mark.parametrize("home", ["joined", "outbox", "mariadb"], indirect=True)
+async def test_a_cancelled_run_takes_back_what_nobody_has_begun(home: Home) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.gather(ctx.remote("echo", 1), ctx.remote("later", group="nobody"))
 
     worker = home.worker()
 
     @worker.handle("echo")
     async def echo(input: Any) -> Any:
-        return {"seen": input}
+        begun.set()
+        await go.wait()
+        return input
 
-    run = await home.app.start(shop, {"id": 1})
+    run = await home.app.start(shop)
     async with home.app.worker(), worker:
-        assert await run.result(timeout=20) == {"seen": {"order": {"id": 1}}}
+        await asyncio.wait_for(begun.wait(), 20)
+        await run.cancel()
+        await eventually(lambda: home.count_tasks(1))  # the one that nobody serves is gone
+        go.set()
+        await home.nothing_is_left()  # and what came of the other was thrown away
+    assert await run.status() == "cancelled"
+
+
+@joined
+async def test_a_retried_run_sends_again_what_was_taken_back(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 5)
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+        await eventually(lambda: home.count_tasks(1))
+        await run.cancel()
         await home.nothing_is_left()
+        await run.retry()
+        async with echoing(home):
+            assert await run.result(timeout=20) == 5
+
+
+@joined
+async def test_a_worker_that_dies_while_its_run_waits_changes_nothing(home: Home, calls: Calls) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 5)
+
+    run = await home.app.start(shop)
+    async with stopped_at_once(home.app):
+        await eventually(lambda: home.count_tasks(1))
+    async with echoing(home, calls), home.app.worker():
+        assert await run.result(timeout=20) == 5
+    assert calls == {"echo": 1}
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+async def test_on_sqlite_alone_it_is_refused_with_what_to_do(sqlite_url: str) -> None:
+    async with Stepfast(sqlite_url) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo")
+
+        run = await app.start(shop)
+        await app.drain()
+        with pytest.raises(RunFailed, match=r"Pass Stepfast\(transport=SqlTransport\(url\)\)"):
+            await run.result(timeout=20)
+        assert (await run.info()).attempt == 1
+
+
+async def test_a_transport_is_checked_when_the_application_is_made(sqlite_url: str) -> None:
+    with pytest.raises(ConfigurationError, match="transport= takes a transport"):
+        Stepfast(sqlite_url, transport=SqlTransport)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="transport= takes a transport"):
+        Stepfast(sqlite_url, transport="postgresql://localhost/shop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "x" * 192}, "at most 191"),
+        ({"group": "g" * 192}, "at most 191"),
+        ({"partition": "p" * 191}, "at most 191"),
+        ({"retries": -1}, "retries must be"),
+        ({"retries": True}, "retries must be"),
+        ({"timeout": -1}, "timeout"),
+        ({"backoff": 3}, "backoff must be"),
+        ({"grp": "x"}, "grp"),
+        ({"type": object()}, "annotation"),
+    ],
+)
+async def test_options_that_cannot_work_are_refused(sqlite_url: str, options: dict[str, Any], said: str) -> None:
+    async with Stepfast(sqlite_url) as app:
+
+        @app.workflow(max_attempts=1)
+        async def shop(ctx: Context) -> Any:
+            given = {"name": "echo", **options}
+            return await ctx.remote(given.pop("name"), 1, **given)
+
+        run = await app.start(shop)
+        await app.drain()
+        with pytest.raises(RunFailed, match=said):
+            await run.result(timeout=20)
+
+
+def test_groups_are_spelled_as_the_contract_does() -> None:
+    from stepfast.engine.remote_order import remote_order
+    from stepfast.remote.names import group_of
+
+    for name in ("pipeline.extract", "a:b:c", "Ä b"):
+        for partition in (None, "", "default", "eu", "a:b"):
+            assert remote_order(name, 1, {"partition": partition}).group == group_of(name, partition)
+    assert issubclass(FatalError, NonRetryableError)

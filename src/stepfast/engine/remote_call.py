@@ -16,7 +16,7 @@ from ..model import status
 from ..model.backoff import Backoff
 from ..model.ids import child_id
 from ..model.records import Mail, StepDone, StepRecord, StepWith
-from ..model.remote_steps import Dispatch, backoff_text, error_text
+from ..model.remote_steps import Dispatch, backoff_text, error_text, read_label
 from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall, as_record, time_given
@@ -113,8 +113,10 @@ class RemoteCall(DurableCall[T]):
 
     def _came(self, mail: Mail) -> StepDone:
         """The record of an outcome. One that does not fit what was asked for is a failure."""
-        outcome, _, number = mail.name.partition(":")
-        payloads, attempts = self._execution.recorder.payloads, int(number or 1)
+        execution, (outcome, attempts, sent_at) = self._execution, read_label(mail.name)
+        payloads = execution.recorder.payloads
+        if attempts > 1:  # as with any step, the time of the last try is told; the others are in the log
+            self._began = execution.clock.now() - max(0, execution.database_now() - sent_at) / 1000
         if outcome != status.COMPLETED:
             return self._failed(payloads.take_over(mail.error or error_text("nothing is known of its error")), attempts)
         try:

@@ -36,9 +36,10 @@ def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "c
 
 def _group(group: str, partition: str | None) -> str:
     """As every engine of the contract spells it: with a hyphen in place of each colon, and the partition behind it."""
-    token = check_name(group, "the group of a remote step", LONGEST).replace(":", "-")
+    token = check_name(group, "the group of a remote step", LONGEST)
     if partition not in NO_PARTITION:
         token = f"{token}@{check_name(partition, 'the partition of a remote step', LONGEST)}"
+    token = token.replace(":", "-")
     if token != token.strip():
         raise ConfigurationError(f"the group {token!r} has blanks at an end, which some databases take for nothing")
     return check_name(token, "the group of a remote step, with its partition,", LONGEST)

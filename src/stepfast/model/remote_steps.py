@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .backoff import Backoff
+from .ids import is_id
 from .status import COMPLETED, FAILED
 
 OUTBOX: Final = "outbox"
@@ -161,11 +162,31 @@ class Judged(NamedTuple):
     """The error of an attempt that another one follows."""
 
 
+class Label(NamedTuple):
+    """What stands on the mail with an outcome."""
+
+    status: str
+    attempts: int
+    sent_at: int
+    """When the last attempt was sent."""
+
+
+def label(step: RemoteStep, outcome: Outcome) -> str:
+    """The label of an outcome, in one word."""
+    return f"{outcome.status}:{step.attempt}:{step.dispatched_at}"
+
+
+def read_label(text: str) -> Label:
+    """And as it is read back."""
+    status, attempts, sent_at = text.split(":")
+    return Label(status, int(attempts), int(sent_at))
+
+
 def key_of(step_id: str) -> tuple[str, int] | None:
     """The run and the number in an id of the transport; None if it is none of ours."""
     run_id, _, number = step_id.rpartition(":")
     digits = number.removeprefix("-")
-    if len(run_id) != 36 or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
+    if not is_id(run_id) or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
         return None
     return run_id, int(number)
 

@@ -28,7 +28,7 @@ class Carriage:
         self._store = store
         self._make = make
         self._joined = joined
-        self._opening: asyncio.Lock = asyncio.Lock()
+        self._opening: asyncio.Future[Way] | None = None
         self._transport: Transport | None = None
         self.way: Way | None = None
         """How remote steps go out, once it is open."""
@@ -48,18 +48,31 @@ class Carriage:
         """Open it, once, whoever asks. Its tables are made unless it was told not to."""
         if self._make is None:
             raise ConfigurationError(_NONE)
-        async with self._opening:
-            if self.way is None:
-                transport = self._make()
-                await transport.open()
-                if self._joined:
-                    self._store.carry(transport)
-                self._transport = transport
-                self.way = Way(transport.prefix, self._joined)
+        if self.way is not None:
+            return self.way
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open(self._make()))
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self, transport: Transport) -> Way:
+        await transport.open()
+        if self._joined:
+            self._store.carry(transport)
+        self._transport = transport
+        self.way = Way(transport.prefix, self._joined)
         return self.way
+
+    def _opened(self, opening: asyncio.Future[Way]) -> None:
+        """Whoever comes after a failure begins anew."""
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # there may be nobody who waits for it any more
 
     async def close(self) -> None:
         """Close what was opened."""
+        if self._opening is not None:
+            await asyncio.wait((self._opening,))
         transport, self._transport, self.way = self._transport, None, None
         if transport is not None:
             await transport.close()

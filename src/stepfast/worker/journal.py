@@ -152,6 +152,8 @@ class Journal:
         waiting = self._waiting
         crowd = max(self._settings.concurrency, len(waiting))
         limit = min(self._settings.flush_records, max(_HALF_FROM, crowd // 2))
+        if len(waiting) > limit and isinstance(first := waiting[0][0], StepWith) and first.sends:
+            limit = self._settings.flush_records  # a crowd that goes out waits for others, and computes nothing
         if len(waiting) <= limit:
             items, self._waiting = waiting, []
         else:

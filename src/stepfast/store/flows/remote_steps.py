@@ -149,7 +149,7 @@ def _write(judged: Sequence[Judged], now: int) -> Flow[int]:
     """How many runs are told of an outcome."""
     yield from put("record_tries", [_try(j.step, j.failed_try, now) for j in judged if j.failed_try is not None])
     ended = [
-        (j.step.run_id, j.step.id, f"{j.outcome.status}:{j.step.attempt}", j.outcome.output, j.outcome.error, now)
+        (j.step.run_id, j.step.id, remote.label(j.step, j.outcome), j.outcome.output, j.outcome.error, now)
         for j in judged
         if j.outcome is not None
     ]

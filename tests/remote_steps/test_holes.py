@@ -1,0 +1,161 @@
+"""What goes wrong with engines that know no more than the contract, and does not here.
+
+Each test sets up the scene in which somebody else's engine would lose a step, settle it wrongly, or take what is not
+its own. Workers are played by hand, so that they can be as late, and as careless, as the contract allows.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from stepfast import Backoff, Context, Run
+from tests.remote_steps.conftest import Home, joined
+from tests.support.engine import eventually
+
+NOW = Backoff(base=0, jitter=False)
+both = pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
+
+
+def add_shop(home: Home) -> None:
+    @home.app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 1, retries=3, backoff=NOW)
+
+
+async def on_attempt(home: Home, run: Run[Any], attempt: int) -> None:
+    """Wait until an attempt of the step is out."""
+
+    async def out() -> bool:
+        rows = await home.tables.fetch("SELECT attempt FROM [tasks] WHERE step_id = ?", f"{run.id}:0")
+        return rows == [(attempt,)]
+
+    await eventually(out)
+
+
+async def no_results(home: Home) -> None:
+    async def none() -> bool:
+        return not await home.tables.results()
+
+    await eventually(none)
+
+
+@both
+async def test_a_second_word_on_an_old_attempt_does_not_settle_the_next(home: Home) -> None:
+    add_shop(home)
+    run = await home.app.start("shop")
+    async with home.app.worker():
+        long_ago = await home.tables.now() - 60_000
+        await home.answer(run.id, status="failed", error='{"message": "one"}', started_at=long_ago)
+        await on_attempt(home, run, 2)
+        for _ in range(2):
+            await home.answer(run.id, status="failed", error='{"message": "one again"}', started_at=long_ago)
+            await no_results(home)
+            await on_attempt(home, run, 2)  # as the same attempt, though its task is gone
+        await home.answer(run.id, output='"done"', started_at=await home.tables.now())
+        assert await run.result(timeout=20) == "done"
+    assert [call.attempt for call in await run.activity()] == [1, 2]
+
+
+@both
+async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
+    """It was the first attempt's, and the second is out: its task is taken back."""
+    add_shop(home)
+    run = await home.app.start("shop")
+    async with home.app.worker():
+        await home.answer(run.id, status="failed", error='{"message": "one"}')
+        await on_attempt(home, run, 2)
+        await home.tables.put_result(f"{run.id}:0", "completed", output='"late"', started_at=1)
+        assert await run.result(timeout=20) == "late"
+        await home.nothing_is_left()
+
+
+@both
+async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
+    """A worker that was late has deleted the row of the next attempt."""
+    add_shop(home)
+    run = await home.app.start("shop")
+    async with home.app.worker():
+        await home.answer(run.id, status="failed", error='{"message": "one"}')
+        await on_attempt(home, run, 2)
+        await home.tables.fetch("DELETE FROM [tasks]")
+        await on_attempt(home, run, 2)
+        await home.answer(run.id, output="3")
+        assert await run.result(timeout=20) == 3
+
+
+@both
+async def test_results_of_others_are_not_touched(home: Home) -> None:
+    """Neither those of runs that this engine does not know, nor what looks like none of its ids."""
+    add_shop(home)
+    foreign = ["0197a1b2-0000-7000-8000-000000000000:0", "run:0", "x:-1", "a:b:c:99999999999"]
+    for step_id in foreign:
+        run_id, _, seq = step_id.rpartition(":")
+        await home.tables.fetch(
+            "INSERT INTO [results] (step_id, run_id, seq, status, created_at) VALUES (?, ?, ?, 'completed', 1)",
+            step_id, run_id, int(seq) % 1000,
+        )  # fmt: skip
+    run = await home.app.start("shop")
+    async with home.app.worker() as worker:
+        await home.answer(run.id, output="3")
+        assert await run.result(timeout=20) == 3
+        await worker.duties.courier._tidy()
+    assert sorted(await home.tables.results()) == sorted(foreign)
+
+
+@joined
+async def test_what_a_step_that_is_over_leaves_behind_is_removed(home: Home) -> None:
+    """A worker died between its two commits, and another did the task once more; or it was late."""
+    add_shop(home)
+    run = await home.app.start("shop")
+    async with home.app.worker() as worker:
+        await home.answer(run.id, output="3")
+        assert await run.result(timeout=20) == 3
+        await home.tables.put_result(f"{run.id}:0", "completed", output="3")
+        await home.tables.put_task(f"{run.id}:0")
+        await worker.duties.courier._tidy()
+        await home.nothing_is_left()
+
+
+@joined
+async def test_only_the_clock_of_the_database_counts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day off, here, changes neither what tasks are stamped with nor which failures are old."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    monkeypatch.setattr(time, "time_ns", lambda: int((real() + 86_400) * 1e9))
+    add_shop(home)
+    run = await home.app.start("shop")
+    async with home.app.worker():
+        await on_attempt(home, run, 1)
+        rows = await home.tables.fetch("SELECT created_at FROM [tasks]")
+        assert abs(rows[0][0] - await home.tables.now()) < 60_000
+        await home.answer(run.id, status="failed", error="{}", started_at=await home.tables.now())
+        await on_attempt(home, run, 2)
+        await home.answer(run.id, status="failed", error="{}", started_at=await home.tables.now())
+        await on_attempt(home, run, 3)
+        await home.answer(run.id, output="3", started_at=await home.tables.now())
+        assert await run.result(timeout=20) == 3
+
+
+@joined
+async def test_a_step_whose_task_keeps_vanishing_fails_in_the_end(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another engine is at work on the same tables."""
+    monkeypatch.setattr("stepfast.model.remote_steps.MOST_RESENT", 2)
+
+    @home.app.workflow(max_attempts=1)
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 1)
+
+    run = await home.app.start(shop)
+    async with home.app.worker():
+
+        async def over() -> bool:
+            await home.tables.fetch("DELETE FROM [tasks]")
+            return bool(await run.status() == "failed")
+
+        await eventually(over)
+    error = (await run.info()).error
+    assert error is not None
+    assert "it was sent out 3 times, because its task vanished from the transport" in error.message
