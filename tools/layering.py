@@ -44,6 +44,7 @@ ROOM = {
     "carrying": "app",
     "connected": "app",
     "connecting": "app",
+    "debouncing": "app",
     "planning": "app",
     "pruning": "app",
     "queues": "app",

@@ -14,6 +14,7 @@ from .carrying import carriage_for, check_transport
 from .checking import CheckedRun, Checker
 from .connected import Connected
 from .connecting import Connections
+from .debouncing import check_debounce, debounced
 from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.observing import Observer, check_observer, observers_of
 from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
@@ -145,22 +146,30 @@ class Stepfast(QueueVerbs, Scheduling):
         *,
         key: str | None = None,
         connection: Any = None,
+        debounce: Seconds | None = None,
+        debounce_max: Seconds | None = None,
         **options: Unpack[ChildKeywords],
     ) -> Run[Any]:
         """Start a run; when this returns, it is committed and will not be lost.
 
         With a ``key``, a second start of the same workflow gives the same run, never a second one. With a
         ``connection`` of your own (asyncpg's, psycopg's, sqlite3's, or a session or connection of SQLAlchemy's) the
-        start joins its transaction: it is committed, or rolled back, with yours.
+        start joins its transaction: it is committed, or rolled back, with yours. With ``debounce`` the run waits for
+        more starts of its key, each of which gives it another input and puts it off, at most until ``debounce_max``.
         """
         refuse_in_workflow("app.start", "ctx.start")
         refuse_unknown("app.start", options, StartKeywords.__annotations__)
+        waits = check_debounce(debounce, debounce_max, key, connection, options)
         connected = await self._connect()
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
+        if waits is not None:
+            plan = debounced(plan, waits)
         runs = plan.runs(new_id(), input, key)
-        if connection is not None:
+        if waits is not None:
+            run_id = await connected.starter.start_debounced(runs[0], waits)
+        elif connection is not None:
             run_id = (await connected.start_within(connection, runs))[0]
         elif len(runs) == 1:
             run_id = await connected.starter.start(runs[0])

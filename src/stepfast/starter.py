@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from .engine.observing import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
+from .model.debouncing import Debounce
 from .model.records import NewRun
 from .settings import Settings
 from .store import Store
@@ -68,6 +69,20 @@ class Starter:
             ids = await self._insert(runs, at_once=False)
         self._started(runs, ids)
         return ids
+
+    async def start_debounced(self, run: NewRun, debounce: Debounce) -> str:
+        """The id of the run that waits for more starts of the key: this one, or an earlier one that is put off."""
+        if self._over:
+            raise AppClosed
+        until = time.monotonic() + _PATIENCE
+        done = await patiently(
+            lambda: self._store.start_debounced(run, debounce),
+            "start", self._logger, 1.0, lambda: time.monotonic() > until,
+        )  # fmt: skip
+        if done.lane is not None:
+            self._switchboard.ready([done.lane])
+        self._started([run], [done.run_id])
+        return done.run_id
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Start nothing more; whoever waits is told so. The tasks, to be cancelled."""

@@ -26,6 +26,10 @@ async def start(
         str | None, typer.Argument(metavar="[JSON]", show_default=False, help="Its input; - reads stdin.")
     ] = None,
     key: Annotated[str | None, option("--key", help="Same key: the same run.")] = None,
+    debounce: Annotated[
+        float | None, time_option("--debounce", help="With --key: wait so long for more starts of it.")
+    ] = None,
+    debounce_max: Annotated[float | None, time_option("--debounce-max", help="And at most so long in all.")] = None,
     queue: Annotated[str | None, option("--queue", help="Else the workflow's own.")] = None,
     priority: Annotated[int, typer.Option("--priority", help="Higher is sooner.")] = 0,
     delay: Annotated[float | None, time_option("--delay", help="Not before this has passed.")] = None,
@@ -47,6 +51,8 @@ async def start(
             name,
             value,
             key=key,
+            debounce=debounce,
+            debounce_max=debounce_max,
             queue=queue,
             priority=priority,
             delay=delay,

@@ -111,6 +111,11 @@ class StartKeywords(ChildKeywords, total=False):
 
     key: str | None
     """The same key of the same workflow: the same run, never a second one."""
+    debounce: Seconds | None
+    """With a key: the run waits so long for more starts of it, each of which gives it another input and puts it off.
+    The key is free again when a worker first claims the run."""
+    debounce_max: Seconds | None
+    """How long it is put off at most, from the first of them on."""
     connection: Any
     """A connection of the caller's, whose transaction the start joins."""
 

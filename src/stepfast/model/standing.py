@@ -14,6 +14,7 @@ the same end. Each event has a file:
 ``losing.py``           the worker of a run died
 ``settling.py``         the end of a dag step: what it means to the steps after it and to the dag run
 ``claiming.py``         a worker takes a run
+``debouncing.py``       a debounced run is started once more before anybody has claimed it
 ======================  ====================================================================================
 
 Three decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim,

@@ -18,6 +18,7 @@ from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
+from .debouncing import BaseDebounces
 from .flows import mailing, operating, queueing, remote_steps, sweeping
 from .flows.requests import Flow, Rows, T, ask, put
 from .keeping import KeepsRuns
@@ -43,7 +44,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns, BaseSchedules):
+class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings

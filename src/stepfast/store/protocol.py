@@ -44,6 +44,7 @@ from ..model.rows import (
 )
 from ..model.tally import Believer
 from .breaks import Breaks
+from .debouncing import DebounceStore
 from .keeping import Keeper
 from .remote_port import RemoteStepStore
 from .schedules import ScheduleStore
@@ -151,7 +152,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, ScheduleStore, RemoteStepStore, Protocol):
+class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -173,6 +173,8 @@ class Duties:
             self._switchboard.ready(ready)
         if later:
             self.sweeper.tick_now()
+        if self._kit.observers is not None:
+            self._kit.observers.starts(runs)
 
     def remote_steps_wait(self) -> None:
         """There are remote steps to be sent, or results to be looked for."""

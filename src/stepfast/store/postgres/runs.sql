@@ -55,7 +55,7 @@ WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'c
 -- name: run
 -- One run, for people.
 SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at, dag_id::text
 FROM {schema}.runs WHERE id = $1;
@@ -80,7 +80,7 @@ SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
 SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
        CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
@@ -91,7 +91,7 @@ WHERE dag_id IS NULL
   AND ($3::text IS NULL OR queue = $3)
   AND ($4::uuid IS NULL OR id {beyond} $4)
   AND ($5::text IS NULL OR reason = $5)
-  AND ($6::text IS NULL OR key = $6)
+  AND ($6::text IS NULL OR key = $6 OR debounced = $6)
   AND ($8::bigint IS NULL OR created_at >= {now} - $8)
   AND ($9::bigint IS NULL OR created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
@@ -101,7 +101,7 @@ ORDER BY r.id {direction} LIMIT $7;
 SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
        CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
@@ -123,7 +123,7 @@ ORDER BY r.id {direction} LIMIT $3;
 SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        CASE WHEN octet_length(r.input) <= {listed} THEN r.input END AS input,
        CASE WHEN octet_length(r.output) <= {listed} THEN r.output END AS output, r.error, r.format,
-       r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id::text, r.worker::text, r.visible_at,
+       r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id::text, r.worker::text, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id::text, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
@@ -134,7 +134,7 @@ WHERE t.tag = $10
   AND ($3::text IS NULL OR r.queue = $3)
   AND ($4::uuid IS NULL OR t.run_id {beyond} $4)
   AND ($5::text IS NULL OR r.reason = $5)
-  AND ($6::text IS NULL OR r.key = $6)
+  AND ($6::text IS NULL OR r.key = $6 OR r.debounced = $6)
   AND ($8::bigint IS NULL OR r.created_at >= {now} - $8)
   AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
 ORDER BY t.run_id {direction} LIMIT $7;

@@ -33,7 +33,7 @@ WHERE r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 -- name: run
 -- One run, for people.
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at, dag_id
 FROM {prefix}runs WHERE id = ?;
@@ -56,7 +56,7 @@ SELECT id FROM chain ORDER BY n DESC LIMIT 1;
 SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(input) <= {listed} THEN input END AS input,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
@@ -67,7 +67,7 @@ WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, o
   AND (:status IS NULL OR status = :status)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
-  AND (:key IS NULL OR key = :key)
+  AND (:key IS NULL OR key = :key OR debounced = :key)
   AND (:since IS NULL OR created_at >= {now} - :since)
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
@@ -77,7 +77,7 @@ ORDER BY id {direction} LIMIT :limit;
 SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(input) <= {listed} THEN input END AS input,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
@@ -88,7 +88,7 @@ WHERE workflow = :workflow
   AND (:status IS NULL OR status = :status)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
-  AND (:key IS NULL OR key = :key)
+  AND (:key IS NULL OR key = :key OR debounced = :key)
   AND (:since IS NULL OR created_at >= {now} - :since)
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
@@ -98,7 +98,7 @@ ORDER BY id {direction} LIMIT :limit;
 SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(input) <= {listed} THEN input END AS input,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
@@ -110,7 +110,7 @@ WHERE status = :status
   AND (:workflow IS NULL OR workflow = :workflow)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
-  AND (:key IS NULL OR key = :key)
+  AND (:key IS NULL OR key = :key OR debounced = :key)
   AND (:since IS NULL OR created_at >= {now} - :since)
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
@@ -120,7 +120,7 @@ ORDER BY id {direction} LIMIT :limit;
 SELECT id, workflow, version, queue, status, reason, waiting_for,
        CASE WHEN {size}(input) <= {listed} THEN input END AS input,
        CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, key, tags, parent_id, worker, visible_at, created_at, started_at,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
        NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
@@ -143,7 +143,7 @@ ORDER BY r.id {direction} LIMIT ?3;
 SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        CASE WHEN {size}(r.input) <= {listed} THEN r.input END AS input,
        CASE WHEN {size}(r.output) <= {listed} THEN r.output END AS output, r.error, r.format, r.output_format,
-       r.attempt, r.max_attempts, r.losses, r.claim, r.priority, r.key, r.tags, r.parent_id, r.worker, r.visible_at,
+       r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
        r.paused_at, NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output
@@ -155,7 +155,7 @@ WHERE t.tag = :tag
   AND (:status IS NULL OR r.status = :status)
   AND (:queue IS NULL OR r.queue = :queue)
   AND (:reason IS NULL OR r.reason = :reason)
-  AND (:key IS NULL OR r.key = :key)
+  AND (:key IS NULL OR r.key = :key OR r.debounced = :key)
   AND (:since IS NULL OR r.created_at >= {now} - :since)
   AND (:older IS NULL OR r.created_at < {now} - :older)
 ORDER BY t.run_id {direction} LIMIT :limit;
