@@ -1,4 +1,5 @@
-"""Check that the engine and the worker take time, timers, threads and chance from their clock alone.
+"""Check that the engine, the worker and what they share with the application take time, timers, threads and chance from
+their clock alone.
 
 So whoever gives a worker another clock has all of it in hand: a clock that stands until it is moved, and chance that
 comes from a seed. Turns of the event loop (``asyncio.sleep(0)``) and waits without a limit are no time.
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOMS = ("engine", "worker")
+FACE = ("connected.py", "connecting.py", "nobody_serves.py", "starter.py")
+"""What an application has for all of its workers and callers. How long a caller waits is real time."""
 MADE_OF = {"engine/clock.py", "worker/clockwork.py", "worker/threads.py"}
 """The clock itself, and the threads that it gives."""
 
@@ -35,11 +38,11 @@ NAMES = {"Random", "Threads", "new_id"}
 def check(package: Path) -> list[str]:
     """Every violation, as a line to be printed."""
     found = []
-    for room in ROOMS:
-        for path in sorted((package / room).rglob("*.py")):
-            if path.relative_to(package).as_posix() not in MADE_OF:
-                tree = ast.parse(path.read_text(), str(path))
-                found += [f"{path}:{line}: {what} goes past the clock" for line, what in sorted(past_the_clock(tree))]
+    rooms = [path for room in ROOMS for path in sorted((package / room).rglob("*.py"))]
+    for path in (*rooms, *(path for name in FACE if (path := package / name).exists())):
+        if path.relative_to(package).as_posix() not in MADE_OF:
+            tree = ast.parse(path.read_text(), str(path))
+            found += [f"{path}:{line}: {what} goes past the clock" for line, what in sorted(past_the_clock(tree))]
     return found
 
 

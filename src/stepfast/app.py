@@ -40,7 +40,7 @@ from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
-from .worker.clockwork import Clockwork
+from .worker.clockwork import REAL
 from .worker.identity import Identity
 from .worker.kit import Kit
 from .worker.stopping import work_until_told
@@ -98,11 +98,14 @@ class Stepfast(QueueVerbs, Scheduling):
         self._declared = DeclaredSchedules(self._planner, self._payloads, self.settings, self.logger, self._connect)
         self._auto_migrate = auto_migrate
         self._pool = pool
+        self._clock = REAL
+        """Time, timers, threads and chance of all workers that are made here. A test may put another in its place."""
         check_transport(transport)
         self._transport = transport
         self._connections = Connections(
-            lambda: open_store(self.url, self.namespace, self.settings, self._pool), self.settings, self.logger,
-            lambda: observers_of(self.observers, self.logger),
+            lambda: open_store(self.url, self.namespace, self.settings, self._pool, self._clock.database_now),
+            self.settings, self.logger,
+            lambda: observers_of(self.observers, self.logger), lambda: self._clock,
         )  # fmt: skip
         self._sync: SyncApp | None = None
         self._sync_lock = threading.Lock()
@@ -312,7 +315,7 @@ class Stepfast(QueueVerbs, Scheduling):
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
-        clock = Clockwork()
+        clock = self._clock
         me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs))
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
         if connected.carriage is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from .engine.clock import Clock
 from .engine.observing import Observers
 from .engine.workflow import Workflow
 from .errors import UnknownWorkflow
@@ -20,6 +20,7 @@ from .starter import Starter
 from .store import Store
 from .watcher import Watcher
 from .worker.carriage import Carriage
+from .worker.clockwork import REAL
 from .worker.wakeups import Switchboard
 from .worker.worker import Worker
 
@@ -39,6 +40,7 @@ class Connected:
         logger: logging.Logger,
         user: object = None,
         observers: Observers | None = None,
+        clock: Clock = REAL,
     ) -> None:
         self.store = store
         self.observers = observers
@@ -47,10 +49,10 @@ class Connected:
         """Who this is to a store that several event loops share."""
         self.logger = logger
         self.loop = asyncio.get_running_loop()
-        self.switchboard = Switchboard(store, logger)
-        self.starter = Starter(store, settings, logger, self.switchboard, observers)
-        self.watcher = Watcher(store, settings, logger, self.switchboard)
-        self.lookout = Lookout(store, logger)
+        self.switchboard = Switchboard(store, logger, clock)
+        self.starter = Starter(store, settings, logger, self.switchboard, clock, observers)
+        self.watcher = Watcher(store, settings, logger, self.switchboard, clock)
+        self.lookout = Lookout(store, logger, clock)
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         """The workers that were made here."""
         self.carriage: Carriage | None = None
@@ -59,6 +61,7 @@ class Connected:
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
+        self._clock = clock
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Start runs in a transaction of the caller's."""
@@ -94,9 +97,9 @@ class Connected:
 
     async def definition(self, name: str, also_known: list[str]) -> Definition:
         """The stored definition of a workflow whose code is not here."""
-        if name not in self._known or time.monotonic() - self._known_at > _FRESH:
+        if name not in self._known or self._clock.now() - self._known_at > _FRESH:
             self._known = {d.name: d for d in await self.store.definitions()}
-            self._known_at = time.monotonic()
+            self._known_at = self._clock.now()
         if name not in self._known:
             raise UnknownWorkflow(name, sorted({*self._known, *also_known}))
         return self._known[name]
@@ -109,7 +112,7 @@ class Connected:
             self.watcher.drop()
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
-                await asyncio.wait(self._storing, timeout=_PATIENCE)
+                await self._clock.wait(self._storing, _PATIENCE)
             if self.carriage is not None:
                 await self.carriage.close()
         finally:

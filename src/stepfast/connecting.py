@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from .connected import Connected
+from .engine.clock import Clock
 from .engine.observing import Observers
 from .errors import ConfigurationError
 from .settings import Settings
@@ -33,9 +34,11 @@ class Connections:
         settings: Settings,
         logger: logging.Logger,
         observers: Callable[[], Observers | None],
+        clock: Callable[[], Clock],
     ) -> None:
         self._make = make
         self._observers = observers
+        self._clock = clock
         self._settings = settings
         self._logger = logger
         self._loops: dict[asyncio.AbstractEventLoop, asyncio.Future[Connected | None]] = {}
@@ -116,7 +119,7 @@ class Connections:
         try:
             await store.open()
             await prepare(store)
-            return Connected(store, self._settings, self._logger, user, self._observers())
+            return Connected(store, self._settings, self._logger, user, self._observers(), self._clock())
         except BaseException as error:
             if self._leave(user, store):
                 if isinstance(error, Exception):

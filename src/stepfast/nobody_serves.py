@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 
+from .engine.clock import Clock
 from .errors import StepfastError
 from .model import status
 from .model.serving import nobody_serves
@@ -20,17 +20,18 @@ _AT_MOST_EVERY = 5.0
 class Lookout:
     """Looks for workers on behalf of those who wait."""
 
-    def __init__(self, store: Store, logger: logging.Logger) -> None:
+    def __init__(self, store: Store, logger: logging.Logger, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._logger = logger
         self._looked = float("-inf")
 
     async def warn(self, run_id: str) -> None:
         """One line in the log, if nobody will take the run. Somebody else in this process may just have looked: then it
         has been said, or is not so."""
-        if time.monotonic() - self._looked < _AT_MOST_EVERY:
+        if self._clock.now() - self._looked < _AT_MOST_EVERY:
             return
-        self._looked = time.monotonic()
+        self._looked = self._clock.now()
         if missing := await self.missing(run_id):
             self._logger.warning("run %s: %s", run_id, missing, extra={"run_id": run_id})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
+from .engine.clock import Clock
 from .engine.observing import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.debouncing import Debounce
@@ -32,9 +32,11 @@ class Starter:
         settings: Settings,
         logger: logging.Logger,
         switchboard: Switchboard,
+        clock: Clock,
         observers: Observers | None = None,
     ) -> None:
         self._store = store
+        self._clock = clock
         self._observers = observers
         self._settings = settings
         self._logger = logger
@@ -74,10 +76,10 @@ class Starter:
         """The id of the run that waits for more starts of the key: this one, or an earlier one that is put off."""
         if self._over:
             raise AppClosed
-        until = time.monotonic() + _PATIENCE
+        until = self._clock.now() + _PATIENCE
         done = await patiently(
             lambda: self._store.start_debounced(run, debounce),
-            "start", self._logger, 1.0, lambda: time.monotonic() > until,
+            "start", self._logger, 1.0, lambda: self._clock.now() > until,
         )  # fmt: skip
         if done.lane is not None:
             self._switchboard.ready([done.lane])
@@ -147,9 +149,14 @@ class Starter:
             self._started(runs, ids)
 
     async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
-        until = time.monotonic() + _PATIENCE
+        clock, until = self._clock, self._clock.now() + _PATIENCE
         return await patiently(
-            lambda: self._store.start(runs, at_once), "start", self._logger, 1.0, lambda: time.monotonic() > until
+            lambda: self._store.start(runs, at_once),
+            "start",
+            self._logger,
+            1.0,
+            lambda: clock.now() > until,
+            clock=clock,
         )
 
     def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:

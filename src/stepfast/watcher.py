@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from .engine.clock import Clock
 from .errors import AppClosed, DatabaseUnavailable, SchemaError
 from .model.records import Transition
 from .model.rows import Outcome
@@ -26,8 +27,11 @@ _MOST_AT_ONCE = 5000
 class Watcher:
     """Resolves whoever waits for a run to end."""
 
-    def __init__(self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, logger: logging.Logger, switchboard: Switchboard, clock: Clock
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._settings = settings
         self._logger = logger
         self._switchboard = switchboard
@@ -38,7 +42,7 @@ class Watcher:
         switchboard.outcomes = self._ended_here
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
-        """How the run ended; None if it had not by the timeout."""
+        """How the run ended; None if it had not by the timeout, which is the caller's own, and goes by real time."""
         if self._over:
             raise _closed(run_id)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -103,7 +107,7 @@ class Watcher:
             longest = self._settings.poll if self._store.can_wake else self._settings.poll / 2
             wait = _FIRST if found else min(wait * 2, longest)
             try:
-                async with asyncio.timeout(longest if self._store.can_wake else wait):
+                async with self._clock.timeout(longest if self._store.can_wake else wait):
                     await self._look.wait()
             except TimeoutError:
                 pass
@@ -118,7 +122,7 @@ class Watcher:
                 raise
             except (DatabaseUnavailable, SchemaError) as error:
                 self._logger.debug("watching results: %s", error)
-                await asyncio.sleep(0.2)
+                await self._clock.sleep(0.2)
                 return False
             for outcome in outcomes:
                 found = True

@@ -25,6 +25,10 @@ def make_kit(store: Any = None, **settings: Any) -> Kit:
     return Kit(store, made, Payloads(made), logging.getLogger("test"), Identity({}, None, clock), clock)
 
 
+EPOCH = 1_700_000_000_000
+"""When the database's time began, where a clock stands."""
+
+
 class Alarm:
     """A timer of a clock that stands."""
 
@@ -61,6 +65,10 @@ class StandingClock(Clockwork):
     def now(self) -> float:
         """The time that it was moved to."""
         return self.time
+
+    def database_now(self) -> int:
+        """The same for a database in memory."""
+        return EPOCH + round(self.time * 1000)
 
     def after(self, seconds: float, function: Callable[..., object], *args: Any) -> Alarm:
         alarm = Alarm(function, args)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stepfast import AttemptTimeout, Context, RunFailed, StepFailed, Stepfast
+from stepfast import AttemptTimeout, Context, Run, RunFailed, StepFailed, Stepfast
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.kit import StandingClock
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
-    """Of every worker that is made."""
-    clock = StandingClock()
-    monkeypatch.setattr("stepfast.app.Clockwork", lambda: clock)
-    return clock
+def app_with_clock() -> tuple[Stepfast, StandingClock]:
+    """An application whose workers, and whose database in memory, go by a clock that stands."""
+    app, clock = Stepfast("sqlite://"), StandingClock()
+    app._clock = clock
+    return app, clock
 
 
-async def test_the_timeout_of_a_step_is_over_when_the_clock_says_so(clock: StandingClock) -> None:
-    app, gate = Stepfast("sqlite://"), Gate()
+async def test_the_timeout_of_a_step_is_over_when_the_clock_says_so() -> None:
+    (app, clock), gate = app_with_clock(), Gate()
 
     @app.workflow
     async def order(ctx: Context) -> str:
@@ -41,8 +41,8 @@ async def test_the_timeout_of_a_step_is_over_when_the_clock_says_so(clock: Stand
         assert await run.result(timeout=PATIENCE) == "StepTimeout"
 
 
-async def test_the_timeout_of_an_attempt_is_over_when_the_clock_says_so(clock: StandingClock) -> None:
-    app, gate = Stepfast("sqlite://"), Gate()
+async def test_the_timeout_of_an_attempt_is_over_when_the_clock_says_so() -> None:
+    (app, clock), gate = app_with_clock(), Gate()
 
     @app.task(timeout=20, max_attempts=1)
     async def work() -> Any:
@@ -55,3 +55,35 @@ async def test_the_timeout_of_an_attempt_is_over_when_the_clock_says_so(clock: S
         with pytest.raises(RunFailed) as caught:
             await run.result(timeout=PATIENCE)
         assert caught.value.error_type == AttemptTimeout.__name__
+
+
+async def has_status(run: Run[Any], status: str) -> bool:
+    return await run.status() == status
+
+
+async def test_a_sleep_of_a_day_is_over_when_the_clock_of_worker_and_database_is_moved() -> None:
+    """The run is released, becomes due by the database's time, and is found by the next sweep."""
+    app, clock = app_with_clock()
+
+    @app.workflow
+    async def order(ctx: Context) -> float:
+        before = ctx.now()
+        await ctx.sleep(86_400)
+        return (ctx.now() - before).total_seconds()
+
+    async with app, app.worker():
+        run = await app.start(order)
+        await eventually(lambda: has_status(run, "waiting"))
+        clock.advance(86_000)
+        assert await run.status() == "waiting"
+        await eventually(lambda: moved_on(clock, run))
+        assert await run.result() >= 86_400
+        info = await run.info()
+        assert info.completed_at is not None
+        assert timedelta(seconds=86_400) <= info.completed_at - info.created_at < timedelta(seconds=172_800)
+
+
+async def moved_on(clock: StandingClock, run: Run[Any]) -> bool:
+    """Move the clock by a minute; whether the run has ended."""
+    clock.advance(60)
+    return await has_status(run, "completed")

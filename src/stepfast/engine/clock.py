@@ -32,12 +32,15 @@ class Timer(Protocol):
 
 
 class Clock:
-    """As it is in life. Made once for each worker."""
+    """As it is in life."""
 
     now = staticmethod(time.monotonic)
     """Seconds by a clock that only goes on."""
     new_id = staticmethod(new_id)
     """An id that nobody else has."""
+
+    database_now: Callable[[], int] | None = None
+    """What a database in memory takes for its time, in milliseconds since 1970; None: that of the machine."""
 
     def __init__(self) -> None:
         self.random = Random()

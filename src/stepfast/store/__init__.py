@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -12,12 +13,16 @@ from .protocol import Store
 __all__ = ["Store", "open_store"]
 
 
-def open_store(url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None) -> Store:
-    """The store for a URL. Nothing is connected yet; a missing driver is told by the extra that brings it."""
+def open_store(
+    url: DatabaseUrl, namespace: str, settings: Settings, pool: Any = None, now: Callable[[], int] | None = None
+) -> Store:
+    """The store for a URL. Nothing is connected yet; a missing driver is told by the extra that brings it. ``now`` is
+    the clock of a database in memory, in milliseconds, if it is not to be that of the machine; all others have
+    their own."""
     if url.kind == "sqlite":
         from .sqlite import SqliteStore
 
-        return SqliteStore(url, namespace, settings)
+        return SqliteStore(url, namespace, settings, now)
     try:
         from .postgres import PostgresStore
     except ModuleNotFoundError as error:

@@ -43,4 +43,4 @@ class Clockwork(Clock):
 
 
 REAL = Clockwork()
-"""For what belongs to no worker."""
+"""That of every application, unless a test gives it another."""

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+GIVEN_NOW = "stepfast_now"
+"""The function by which SQL asks a clock that is not the machine's."""
 _NAP = (0.001, 0.005)
 """Seconds between two looks at a locked file. At random, so that two who wait do not keep in step."""
 _CACHE_KIB = 32 * 1024
@@ -34,9 +36,10 @@ def connect(
     ours: str,
     read_only: bool = False,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
+    now: Callable[[], int] | None = None,
 ) -> sqlite3.Connection:
     """A connection to the file, or to a new database in memory; transactions are begun and ended by hand. ``ours`` is
-    the name of a table by which a file is known to be ours."""
+    the name of a table by which a file is known to be ours, ``now`` the clock that the database is given, if any."""
     _make_private(path)
     database = sqlite3.connect(
         path or ":memory:", timeout=0, isolation_level=None, cached_statements=256, factory=factory
@@ -48,6 +51,8 @@ def connect(
         database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         database.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
         database.execute("PRAGMA temp_store = MEMORY")
+        if now is not None:
+            database.create_function(GIVEN_NOW, 0, now)
         if read_only:
             database.execute("PRAGMA query_only = ON")
     except BaseException:

@@ -36,7 +36,7 @@ from ..protocol import NOTHING, Check, SchemaState, Transacted, Wakeups
 from ..statements import OLDEST, load_all
 from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
-from .connections import connect, turn_to_wal
+from .connections import GIVEN_NOW, connect, turn_to_wal
 from .ctx_transaction import Undone, transact
 from .driving import drive, fetch
 from .flushing import flush
@@ -70,13 +70,17 @@ class SqliteStore(BaseStore):
     dialect = "sqlite"
     can_wake = True
 
-    def __init__(self, url: DatabaseUrl, namespace: str, settings: Settings) -> None:
+    def __init__(
+        self, url: DatabaseUrl, namespace: str, settings: Settings, now: Callable[[], int] | None = None
+    ) -> None:
         self.breaks = Breaks()
         self._path = url.path
         self._ours = f"{namespace}_meta"
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
-        words = {"prefix": f"{namespace}_", "now": _NOW, "size": _SIZE, "large": str(_LARGE)}
+        self._given_now = now if url.path is None else None
+        now_word = _NOW if self._given_now is None else f"{GIVEN_NOW}()"
+        words = {"prefix": f"{namespace}_", "now": now_word, "size": _SIZE, "large": str(_LARGE)}
         words |= {
             "listed": str(settings.listed_payload),
             "standing": standing_columns(),
@@ -112,7 +116,7 @@ class SqliteStore(BaseStore):
         patience, path, ours = self._settings.command_timeout, self._path, self._ours
         writer = Writer(
             "stepfast-sqlite-writer",
-            lambda: connect(path, patience, ours=ours, factory=GuardedConnection),
+            lambda: connect(path, patience, ours=ours, factory=GuardedConnection, now=self._given_now),
             self._troubles,
             patience,
             watched=lambda: path is not None and self._bell.heard,
