@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from stepfast import Backoff, Context, Settings, Stepfast
+from stepfast.errors import DatabaseUnavailable
 from stepfast.telemetry import Metrics, StepEnded, metrics_text
+from tests.store.scene import Rows
 from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import Samples, parsed, total, value
 
@@ -140,3 +144,110 @@ def test_counting_from_several_threads_loses_nothing() -> None:
 async def test_without_metrics_among_the_observers_nothing_is_counted(make_app: MakeApp) -> None:
     app = make_app()
     assert "stepfast_runs_started_total" not in await metrics_text(app)
+
+
+# -- what stands in the database ---------------------------------------------------------------------------------------
+
+
+async def test_how_things_stand_in_the_database(app: Stepfast) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    @app.workflow(queue="orders")
+    async def order(ctx: Context) -> None:
+        await ctx.wait_signal("approved")
+
+    await app.start_many(send, [None] * 3)
+    await app.start(order)
+    await app.pause_queue("mail")
+    await app.drain()
+    samples = await scrape(app)
+    assert value(samples, "stepfast_database_up") == 1
+    assert value(samples, "stepfast_queue_ready", queue="mail") == 3
+    assert value(samples, "stepfast_queue_oldest_ready_seconds", queue="mail") >= 0
+    assert value(samples, "stepfast_queue_ready", queue="orders") == 0
+    assert value(samples, "stepfast_queue_workers", queue="mail") == 0
+    assert value(samples, "stepfast_queue_paused", queue="mail") == 1
+    assert value(samples, "stepfast_queue_paused", queue="orders") == 0
+    assert value(samples, "stepfast_runs", status="waiting") == 1
+    assert value(samples, "stepfast_timer_lag_seconds") == 0
+    assert value(samples, "stepfast_workers", state="live") == 0
+    [labels] = [dict(labels) for name, labels in samples if name == "stepfast_info"]
+    assert labels["engine"] == "sqlite" and int(labels["schema"]) > 0
+
+
+async def test_workers_and_their_slots(app: Stepfast) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    async with app.worker(concurrency=7), app.worker(queues=["other"], concurrency=5):
+        samples = await scrape(app)
+    assert value(samples, "stepfast_workers", state="live") == 2
+    assert value(samples, "stepfast_worker_slots", state="live") == 12
+    assert value(samples, "stepfast_queue_workers", queue="mail") == 1
+    assert value(samples, "stepfast_queue_workers", queue="other") == 2
+
+
+async def test_the_oldest_comes_first(app: Stepfast) -> None:
+    await app.migrate()
+    names = [
+        line.split()[2] for line in (await metrics_text(app)).splitlines() if line.startswith("# TYPE stepfast_queue")
+    ]
+    assert names[0] == "stepfast_queue_oldest_ready_seconds"
+
+
+async def test_the_database_is_asked_once_however_many_ask(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, asked = await app.store(), 0
+    census = store.census
+
+    async def counting(most: int) -> Any:
+        nonlocal asked
+        asked += 1
+        return await census(most)
+
+    monkeypatch.setattr(store, "census", counting)
+    texts = await asyncio.gather(*(metrics_text(app) for _ in range(10)))
+    assert asked == 1 and len(set(texts)) == 1
+    monkeypatch.setattr(time, "monotonic", lambda: time.perf_counter() + 1e9)
+    await metrics_text(app)
+    assert asked == 2
+
+
+async def test_a_database_that_is_away_is_told_and_is_no_error(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await app.store()
+
+    async def away(most: int) -> Any:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(store, "census", away)
+    samples = await scrape(app)
+    assert value(samples, "stepfast_database_up") == 0
+    assert not [name for name, _ in samples if name.startswith("stepfast_queue")]
+
+
+async def test_queues_beyond_the_bound_are_told_as_one(make_app: MakeApp) -> None:
+    app = make_app(settings=Settings(metrics_values=3))
+
+    @app.task
+    async def send() -> None: ...
+
+    for number in range(5):
+        await app.start(send, queue=f'hostile "\n{number}')
+    samples = await scrape(app)
+    assert len([labels for name, labels in samples if name == "stepfast_queue_ready"]) == 4
+    assert total(samples, "stepfast_queue_ready") == 5
+
+
+async def test_a_schedule_that_nobody_comes_to_is_late_if_somebody_should(app: Stepfast) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    await app.put_schedule("customer", send, every=3600)
+    app.schedule("declared", send, every=3600)
+    async with app.worker():
+        pass  # stores what the code declares
+    rows = Rows(await app.store())
+    await rows.fetch("UPDATE [schedules] SET due_at = due_at - 7200000")
+    samples = await scrape(app)
+    assert 0 < value(samples, "stepfast_schedule_late_seconds", schedule="customer") < 7200
+    assert len([name for name, _ in samples if name == "stepfast_schedule_late_seconds"]) == 1  # the other one sleeps

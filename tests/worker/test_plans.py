@@ -194,7 +194,7 @@ async def test_no_hot_statement_reads_a_whole_table(connection: Any, statements:
         plan = await plan_of(connection, statements[name])
         if bad := sorted(set(problems(plan))):
             found[name] = bad
-    assert found == {}
+    assert found == {}, found.keys()
 
 
 async def test_the_flush_looks_the_fence_up_in_a_hash(connection: Any, statements: dict[str, str]) -> None:
@@ -319,6 +319,17 @@ async def test_looking_for_old_runs_goes_along_the_ids_and_no_further_than_it_sa
     assert "runs_pkey" in [node.get("Index Name") for node in nodes(plan)]
     rows, _ = await looked_at(connection, statements["ended_page"], UUID(int=0), 500, 1, 1, None, 200)
     assert rows <= 500 + DAGS * STEPS + WIDE  # the steps of dag runs among them are passed over
+
+
+async def test_a_census_looks_at_no_more_than_it_counts(connection: Any, statements: dict[str, str]) -> None:
+    """However much is ready or waits, and whatever has ended: by the indexes, each count up to its bound."""
+    rows, pages = await looked_at(connection, statements["census"], 50)
+    assert rows <= 4 * 50 + 10
+    assert pages <= 500
+    lanes = 10
+    rows, pages = await looked_at(connection, statements["census_queues"], 50)
+    assert rows <= lanes * (50 + 2) + 50
+    assert pages <= 2000
 
 
 async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(

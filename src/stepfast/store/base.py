@@ -18,6 +18,7 @@ from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
 from ..settings import Settings
+from .census import BaseCensus
 from .debouncing import BaseDebounces
 from .flows import mailing, operating, queueing, remote_steps, sweeping
 from .flows.requests import Flow, Rows, T, ask, put
@@ -44,7 +45,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces):
+class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings

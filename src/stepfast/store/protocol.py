@@ -44,6 +44,7 @@ from ..model.rows import (
 )
 from ..model.tally import Believer
 from .breaks import Breaks
+from .census import CensusStore
 from .debouncing import DebounceStore
 from .keeping import Keeper
 from .remote_port import RemoteStepStore
@@ -152,7 +153,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, Protocol):
+class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -1,15 +1,162 @@
-"""What stands in the database, as gauges. Read by bounded questions, and not more often than every few seconds."""
+"""What stands in the database, as gauges. Read by bounded questions, and not more often than every few seconds.
+
+Whoever asks meanwhile, from whichever thread or tab, gets what was read last.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+import weakref
+from collections.abc import Iterable
+from importlib import metadata
 from typing import TYPE_CHECKING
 
-from .exposition import Family
+from ..errors import StepfastError
+from ..model.records import WorkerInfo
+from ..model.serving import claiming_workers, serves_queue
+from ..store.census import Census
+from .exposition import GAUGE, Family, harmless
+from .series import OTHER
 
 if TYPE_CHECKING:
     from ..app import Stepfast
 
+MOST = 10_000
+"""Counts stop here: a gauge that stands at it means so many, or more."""
+_PATIENCE = 5.0
+"""Seconds for all questions together. A database that needs longer is not to be asked more."""
+
+_readings: weakref.WeakKeyDictionary[Stepfast, Reading] = weakref.WeakKeyDictionary()
+
 
 async def gauges_of(app: Stepfast) -> list[Family]:
     """How things stand in the database of an application, as of a few seconds ago at most."""
-    return []
+    return await _readings.setdefault(app, Reading()).families(app)
+
+
+class Reading:
+    """What was read last of one database, and when."""
+
+    def __init__(self) -> None:
+        self._families: list[Family] = []
+        self._read_at: float | None = None
+        self._under_way: asyncio.Task[list[Family]] | None = None
+
+    async def families(self, app: Stepfast) -> list[Family]:
+        """What was read last; read again, if that is too long ago. One reads for all who wait."""
+        if self._read_at is not None and time.monotonic() - self._read_at < app.settings.metrics_cache:
+            return self._families
+        task = self._under_way
+        if task is None or task.done():
+            task = self._under_way = asyncio.create_task(self._read(app))
+        elif task.get_loop() is not asyncio.get_running_loop():
+            return self._families
+        return await asyncio.shield(task)
+
+    async def _read(self, app: Stepfast) -> list[Family]:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                found = await _look(app)
+        except (StepfastError, TimeoutError):
+            found = [_one("stepfast_database_up", "Whether the database answered the last time.", 0)]
+        self._read_at = time.monotonic()
+        found.append(_one("stepfast_scrape_seconds", "How long it took to ask the database.", self._read_at - began))
+        self._families = found
+        return found
+
+
+async def _look(app: Stepfast) -> list[Family]:
+    """Ask, one question after the other: a watcher takes one connection, and leaves the others to those who work."""
+    store = await app.store()
+    census = await store.census(MOST)
+    workers = await store.workers()
+    gates = {gate.name: gate.paused for gate in await store.queues()}
+    named = {definition.queue for definition in await store.definitions()}
+    version = (await store.schema_state()).version
+    labels = (_version(), str(version), store.dialect)
+    info = Family(
+        "stepfast_info", GAUGE, "Which code and which tables.", ("version", "schema", "engine"), [(labels, [1])]
+    )
+    return [
+        _one("stepfast_database_up", "Whether the database answered the last time.", 1),
+        info,
+        *_queues(census, workers, gates, named, app.settings.metrics_values),
+        *_runs(census, app.settings.metrics_values, workers),
+        *_workers(workers),
+    ]
+
+
+def _queues(
+    census: Census, workers: list[WorkerInfo], gates: dict[str, bool], named: set[str], most: int
+) -> list[Family]:
+    """The age of the oldest first: it is what an operator has to hear of."""
+    live = claiming_workers(workers)
+    named = named | gates.keys() | census.queues.keys() | {queue for worker in live for queue in worker.queues or ()}
+    busiest = sorted(named, key=lambda name: (-census.queues.get(name, (0, 0.0))[1], name))
+    told, rest = busiest[:most], busiest[most:]
+    oldest = [(name, census.queues.get(name, (0, 0.0))[1]) for name in told]
+    ready = [(name, float(census.queues.get(name, (0, 0.0))[0])) for name in told]
+    served = [(name, float(sum(serves_queue(worker, name) for worker in live))) for name in told]
+    paused = [(name, float(gates.get(name, False))) for name in told]
+    if rest:
+        others = [census.queues.get(name, (0, 0.0)) for name in rest]
+        oldest.append((OTHER, max(age for _, age in others)))
+        ready.append((OTHER, float(sum(count for count, _ in others))))
+    return [
+        _labelled(
+            "stepfast_queue_oldest_ready_seconds", "For how long the first in line has been ready.", "queue", oldest
+        ),
+        _labelled("stepfast_queue_ready", f"Runs that are ready; counted up to {MOST}.", "queue", ready),
+        _labelled("stepfast_queue_workers", "Live workers that serve the queue; 0: nobody does.", "queue", served),
+        _labelled("stepfast_queue_paused", "Whether the queue is paused.", "queue", paused),
+    ]
+
+
+def _runs(census: Census, most: int, workers: list[WorkerInfo]) -> list[Family]:
+    declared = {name for worker in claiming_workers(workers) for name in worker.schedules}
+    late = [(name, seconds) for name, in_code, seconds in census.late if not in_code or name in declared][:most]
+    return [
+        _labelled(
+            "stepfast_runs", f"Unfinished runs by status; counted up to {MOST}.", "status",
+            [(status, float(count)) for status, count in census.runs.items()],
+        ),
+        _one("stepfast_timer_lag_seconds", "For how long something has been due, and is not ready.", census.timer_lag),
+        _one("stepfast_mail_undelivered", f"Mail that is to be delivered; counted up to {MOST}.", census.undelivered),
+        _labelled("stepfast_schedule_late_seconds", "For how long the tick of a schedule is late.", "schedule", late),
+    ]  # fmt: skip
+
+
+def _workers(workers: list[WorkerInfo]) -> list[Family]:
+    by_state: dict[str, list[WorkerInfo]] = {state: [] for state in ("live", "stopping", "dead")}
+    for worker in workers:
+        by_state.setdefault(worker.state, []).append(worker)
+    counts = [(state, float(len(found))) for state, found in by_state.items()]
+    slots = [(state, float(sum(worker.concurrency for worker in found))) for state, found in by_state.items()]
+    used = [(state, float(sum(worker.running for worker in found))) for state, found in by_state.items()]
+    return [
+        _labelled("stepfast_workers", "Workers by state.", "state", counts),
+        _labelled("stepfast_worker_slots", "Slots of workers, by the state of the worker.", "state", slots),
+        _labelled("stepfast_worker_slots_used", "Slots that hold a run, as of the last heartbeat.", "state", used),
+    ]
+
+
+def _one(name: str, said: str, value: float) -> Family:
+    return Family(name, GAUGE, said, series=[((), [float(value)])])
+
+
+def _labelled(name: str, said: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
+    """A series for each name. Names that look alike without their control characters are one: the larger counts."""
+    series: dict[tuple[str, ...], list[float]] = {}
+    for value, number in values:
+        known = series.setdefault((harmless(value),), [number])
+        known[0] = max(known[0], number)
+    return Family(name, GAUGE, said, (label,), list(series.items()))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("stepfast")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,50 @@
+"""The census: how things stand in the database, by questions whose cost is bounded; for whoever watches over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Census(Struct):
+    """How things stand. Counts stop at the bound that was given: so many, or more."""
+
+    runs: dict[str, int]
+    """Unfinished runs by status: those that workers hold, that wait, are paused, or are being undone."""
+    timer_lag: float
+    """For how many seconds something has been due that nobody has made ready yet."""
+    undelivered: int
+    """Mail that was sent and has not been delivered."""
+    queues: dict[str, tuple[int, float]]
+    """Of each queue that has something ready: how much, and for how many seconds the first in line has been."""
+    late: list[tuple[str, bool, float]]
+    """Schedules that nobody has come to in time: the name, whether code declares it, and for how many seconds."""
+
+
+class CensusStore(Protocol):
+    """A database that can be watched."""
+
+    async def census(self, most: int) -> Census:
+        """How things stand now, counting up to ``most`` of each."""
+        ...
+
+
+class BaseCensus:
+    """The same on every database."""
+
+    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    async def census(self, most: int) -> Census:
+        """How things stand now."""
+        [(now, running, waiting, paused, compensating, next_due, undelivered)] = await self._fetch("census", most)
+        runs = {"running": running, "waiting": waiting, "paused": paused, "compensating": compensating}
+        lag = 0.0 if next_due is None else max(0, now - next_due) / 1000
+        queues: dict[str, tuple[int, float]] = {}
+        for queue, ready, oldest in await self._fetch("census_queues", most):
+            before = queues.get(queue, (0, 0.0))
+            queues[queue] = min(most, before[0] + ready), max(before[1], oldest / 1_000_000)
+        late = [(name, bool(declared), ms / 1000) for name, declared, ms in await self._fetch("census_schedules", most)]
+        return Census(runs, lag, undelivered, queues, late)

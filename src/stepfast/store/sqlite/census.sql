@@ -1,0 +1,51 @@
+-- The census: how things stand, for whoever watches over all of it. Every count stops at a bound, and what has ended is
+-- not counted at all: the tables may hold millions of that.
+
+-- name: census
+-- Runs that workers hold, that wait, that are held and that are being undone; the timer that is due first; and mail that
+-- was not delivered.
+SELECT {now} AS now_ms,
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}runs WHERE worker IS NOT NULL LIMIT ?1)) AS running,
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest WHERE status = 'waiting'
+            AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+            AND dag_id IS NULL LIMIT ?1)) AS waiting,
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest WHERE status = 'paused'
+            AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+            AND dag_id IS NULL LIMIT ?1)) AS paused,
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest WHERE status = 'compensating'
+            AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+            AND dag_id IS NULL LIMIT ?1)) AS compensating,
+       (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL) AS next_due,
+       (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE delivered = 0 LIMIT ?1)) AS undelivered;
+
+-- name: census_queues
+-- How many runs are ready in each queue, ?1 at most, and for how many microseconds the first in line has been. The lanes
+-- are found by skipping from one to the next in the index, and the first of each is the oldest of it. Suspects stand in
+-- no lane, and are counted apart.
+WITH RECURSIVE lanes(queue, workflow, priority, place) AS (
+    SELECT queue, workflow, priority, place FROM {prefix}runs WHERE id = (
+        SELECT id FROM {prefix}runs WHERE place IS NOT NULL AND losses < 2
+        ORDER BY queue, workflow, priority, place LIMIT 1)
+    UNION ALL
+    SELECT r.queue, r.workflow, r.priority, r.place FROM lanes AS l CROSS JOIN {prefix}runs AS r ON r.id = (
+        SELECT n.id FROM {prefix}runs AS n INDEXED BY {prefix}runs_ready
+        WHERE n.place IS NOT NULL AND n.losses < 2
+          AND (n.queue, n.workflow, n.priority) > (l.queue, l.workflow, l.priority)
+        ORDER BY n.queue, n.workflow, n.priority, n.place LIMIT 1)
+    LIMIT ?1
+), queues AS (
+    SELECT queue, min(place) AS first FROM lanes GROUP BY queue
+)
+SELECT q.queue, (SELECT count(*) FROM (SELECT 1 FROM {prefix}runs AS r INDEXED BY {prefix}runs_ready
+                                       WHERE r.place IS NOT NULL AND r.losses < 2 AND r.queue = q.queue
+                                       LIMIT ?1)) AS ready,
+       {now} * 1000 - q.first AS oldest
+FROM queues AS q
+UNION ALL
+SELECT queue, count(*), {now} * 1000 - min(place)
+FROM (SELECT queue, place FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2 LIMIT ?1) GROUP BY queue;
+
+-- name: census_schedules
+-- Schedules whose time has come and that nobody has come to yet, those that wait longest first; and for how long.
+SELECT name, declared, {now} - due_at AS late FROM {prefix}schedules
+WHERE due_at IS NOT NULL AND due_at <= {now} ORDER BY due_at LIMIT ?1;
