@@ -42,6 +42,7 @@ ROOM = {
     "announcing": "app",
     "archiving": "app",
     "carrying": "app",
+    "bulk": "app",
     "connected": "app",
     "connecting": "app",
     "debouncing": "app",

@@ -6,27 +6,51 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import ConfigurationError
 from ..model import status
+from ..model.rows import RunRow
 from ..run import Run
-from .batches import RunsArgument, Told, each_run
-from .ids import RunArgument, find_run
+from .batches import Told, each_run
+from .choosing import Choice, RunsOrChoice
+from .ids import find_run
+from .many import Wish, ask_chosen
 from .options import json_argument
 from .output import say, write_json
 from .session import Session
 
+_GOING_ON = (status.QUEUED, status.WAITING, status.RUNNING)
+_CANCEL = Wish("cancel", "cancelled", (*_GOING_ON, status.PAUSED))
+_PAUSE = Wish("pause", "paused", _GOING_ON)
+_RESUME = Wish("resume", "resumed", (status.PAUSED,))
+_SIGNAL = Wish("signal", "signalled", (status.WAITING, status.PAUSED))
+
 
 async def signal(
     session: Session,
-    run: RunArgument,
-    name: Annotated[str, typer.Argument(help="The signal that it waits for, or will.")],
-    value: Annotated[
-        str | None, typer.Argument(metavar="[JSON]", show_default=False, help="Its value; - reads stdin.")
-    ] = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUN] NAME [JSON]",
+            help="The run, unless runs are chosen; the signal that it waits for, or will; its value (- reads stdin).",
+        ),
+    ],
+    choice: Choice,
 ) -> None:
-    """Send a signal to a run, which keeps it until it takes it. Without a value it is null."""
-    given = json_argument(value, "the value")
+    """Send a signal to a run, which keeps it until it takes it. Without a value it is null.
+
+    With --workflow, --tag … it goes to all runs that fit and wait for it (with --status, to all of that status):
+    counted, asked, and sent in batches.
+    """
+    many = choice.is_made(()) if len(words) < 2 else any(v is not None for v in choice.filters.values())
+    named = words if many else words[1:]
+    if len(named) not in (1, 2):
+        raise ConfigurationError("signal takes a run, the name of the signal and its value; chosen runs are not named")
+    name, given = named[0], json_argument(named[1] if len(named) == 2 else None, "the value")
+    if many:
+        wish = _SIGNAL if choice.status is not None else _SIGNAL._replace(fits=lambda row: _waits_for(row, name))
+        await ask_chosen(session, choice, wish, lambda run: run.signal(name, given))
     async with session.writing() as app:
-        handle = await find_run(app, run)
+        handle = await find_run(app, words[0])
         await handle.signal(name, given)
     if session.json:
         write_json({"id": handle.id, "signal": name, "sent": True})
@@ -34,42 +58,60 @@ async def signal(
         print(handle.id)
 
 
-async def cancel(session: Session, runs: RunsArgument) -> None:
+async def cancel(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """End runs: at once, or after the step that is being executed. Their children are cancelled too, and completed
     steps undone where they say how. Prints the ids of those it was asked of.
+
+    With --workflow, --status … all runs that fit: counted, asked, and ended in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
         await run.cancel()
         return await _asked(run, "it will be ended after the step that is being executed")
 
-    await each_run(session, runs, "cancelled", ask)
+    if choice.is_made(runs or ()):
+        ended_so = choice.reason is not None and choice.status is None
+        wish = _CANCEL._replace(usual=(status.FAILED,)) if ended_so else _CANCEL
+        await ask_chosen(session, choice, wish, lambda run: run.cancel())
+    await each_run(session, runs or (), "cancelled", ask)
 
 
-async def pause(session: Session, runs: RunsArgument) -> None:
+async def pause(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """Hold runs, from their next step on, until they are resumed. Signals are kept for them, and a sleep goes on.
 
-    Prints the ids of those it was asked of.
+    Prints the ids of those it was asked of. With --workflow, --status … all runs that fit: counted, asked, and held in
+    batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
         await run.pause()
         return await _asked(run, "it will be paused after the step that is being executed")
 
-    await each_run(session, runs, "paused", ask)
+    if choice.is_made(runs or ()):
+        await ask_chosen(session, choice, _PAUSE, lambda run: run.pause())
+    await each_run(session, runs or (), "paused", ask)
 
 
-async def resume(session: Session, runs: RunsArgument) -> None:
+async def resume(session: Session, choice: Choice, runs: RunsOrChoice = None) -> None:
     """Let paused runs go on. One that asks again and again whether something is so (ctx.wait_until) asks at once.
 
-    Prints the ids of those that go on.
+    Prints the ids of those that go on. With --workflow, --tag … all paused runs that fit: counted, asked, and let go
+    in batches.
     """
 
     async def ask(run: Run[Any]) -> tuple[str, Told]:
         await run.resume()
         return run.id, {"status": await run.status()}
 
-    await each_run(session, runs, "resumed", ask)
+    if choice.is_made(runs or ()):
+        await ask_chosen(session, choice, _RESUME, lambda run: run.resume())
+    await each_run(session, runs or (), "resumed", ask)
+
+
+def _waits_for(row: RunRow, name: str) -> bool:
+    """Whether a run waits for a signal; where it waits for more than its row names, it may."""
+    named = (row.waiting_for or "").split(", ")
+    return f"{status.WAITING_SIGNAL}:{name}" in named or status.WAITING_MORE in named
 
 
 async def _asked(run: Run[Any], later: str) -> tuple[str, Told]:

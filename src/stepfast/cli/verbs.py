@@ -1,6 +1,7 @@
 """How a function becomes a verb: it gets the shared options, its errors become exit codes.
 
-A verb is a function of a ``Session`` and of its own options, ``async`` or not.
+A verb is a function of a ``Session`` and of its own options, ``async`` or not. With a parameter of the type ``Choice``
+it has all the options that choose runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 import typer
 
+from . import choosing
+from .choosing import Choice
 from .exits import INTERRUPTED, complain, exit_code, is_expected
 from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
 
@@ -29,6 +32,8 @@ _SHARED = (
 def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) -> None:
     """Make the function a command of its own name; ``without`` names the shared options it has no use for."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    chooses = [p.name for p in own if p.annotation is Choice]
+    own = [each for p in own for each in (choosing.parameters() if p.annotation is Choice else [p])]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, kind, default in _SHARED
@@ -41,6 +46,8 @@ def add_verb(cli: typer.Typer, function: Verb, without: Collection[str] = ()) ->
         session = before.with_options(
             options.get("url"), options.get("namespace"), options.get("app"), options.get("json", False)
         )
+        for name in chooses:
+            given[name] = choosing.taken_from(given)
         _call(function, session, given)
 
     parameters = [

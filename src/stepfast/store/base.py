@@ -17,10 +17,11 @@ from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
 from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, Outcome, ProgressRow, QueueDepth, RunRow
 from ..model.tags import read_tags
+from ..model.wishes import Granted
 from ..settings import Settings
 from .census import BaseCensus
 from .debouncing import BaseDebounces
-from .flows import mailing, operating, queueing, remote_steps, sweeping
+from .flows import mailing, operating, queueing, remote_steps, sweeping, wishing
 from .flows.requests import Flow, Rows, T, ask, put
 from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
@@ -209,6 +210,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus):
     async def resume(self, run_id: str) -> Answer:
         """Let a held run go on, or take the mark back."""
         return await self._drive(operating.resume_run, run_id)
+
+    async def grant(self, wish: str, ids: Sequence[str]) -> Granted:
+        """Do what an operator wishes of many runs."""
+        return await self._drive(wishing.grant, wish, ids)
 
     # -- workers ---------------------------------------------------------------------------------------------
 

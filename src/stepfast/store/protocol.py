@@ -43,6 +43,7 @@ from ..model.rows import (
     RunRow,
 )
 from ..model.tally import Believer
+from ..model.wishes import Granted
 from .breaks import Breaks
 from .census import CensusStore
 from .debouncing import DebounceStore
@@ -343,6 +344,11 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     async def resume(self, run_id: str) -> Answer:
         """Let a held run go on: at once, or when it would have been due; take back a mark."""
+        ...
+
+    async def grant(self, wish: str, ids: Sequence[str]) -> Granted:
+        """Cancel, pause, resume or retry many runs by few statements. Dag runs, and rows that somebody holds locked,
+        are left to be asked one by one."""
         ...
 
     # -- workers

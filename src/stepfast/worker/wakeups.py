@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..engine.clock import Clock
 from ..errors import StepfastError, sentence
 from ..model.records import Lane, NewRun, Transition
+from ..model.wishes import Granted
 from ..store import Store
 from ..store.protocol import Wakeups
 from .clockwork import REAL
@@ -84,6 +85,15 @@ class Switchboard:
         elif not moves:
             self._heard(Wakeups(frozenset(), True))
         self._send_soon()
+
+    def granted(self, granted: Granted) -> None:
+        """Something was asked of many runs, and done to those of them that nobody holds."""
+        if granted.lanes:
+            self.ready(granted.lanes)
+        if granted.ended:
+            self.ended()
+        if granted.done:
+            self.tick_everywhere()
 
     async def send_all(self, patience: float) -> None:
         """Wait until others have been told what they are to know."""

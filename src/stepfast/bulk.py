@@ -1,0 +1,115 @@
+"""One wish for all runs that filters choose: asked in batches, from the oldest on.
+
+It can be given up at any time, and called again: what was done is done, and is not chosen again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from .app import Stepfast
+from .errors import InvalidInput, InvalidState, RunNotFound
+from .listing import ListKeywords, store_filters
+from .model.rows import RunRow
+from .model.wishes import WISHES
+from .run import Run
+
+_PAGE = 200
+"""Runs that are asked at once: bounds how long their rows stay locked."""
+_AT_ONCE = 4
+"""Runs that are asked side by side where each is asked by itself."""
+
+
+class Tally(Struct):
+    """How far it is."""
+
+    done: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why, by the id of the run."""
+    seen: set[str] = field(default_factory=set)
+
+
+Fits = Callable[[RunRow], bool]
+"""Whether a run that the filters let through is meant."""
+
+
+async def chosen(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits, most: int) -> int:
+    """How many runs are chosen; beyond ``most`` it is not looked."""
+    found: set[str] = set()
+    for filters in choices:
+        async for page in _pages(app, filters, fits):
+            found.update(page)
+            if len(found) > most:
+                return most + 1
+    return len(found)
+
+
+class Bulk:
+    """Asks the same of many runs."""
+
+    def __init__(self, app: Stepfast, wish: str, ask: Callable[[Run[Any]], Awaitable[object]], fits: Fits) -> None:
+        """``ask`` is the wish for one run: for wishes that no store knows how to do for many, and for runs that have to
+        be asked one by one."""
+        self._app = app
+        self._wish = wish
+        self._ask = ask
+        self._fits = fits
+        self.tally = Tally()
+
+    async def run(self, choices: Sequence[ListKeywords], limit: int | None, progress: Callable[[int], None]) -> None:
+        """Ask all of them, or so many. What passes from one status to another meanwhile is found in another round."""
+        again = True
+        while again:
+            before = len(self.tally.seen)
+            for filters in choices:
+                async for page in _pages(self._app, filters, self._fits):
+                    fresh = [run_id for run_id in page if run_id not in self.tally.seen]
+                    left = len(fresh) if limit is None else limit - len(self.tally.seen)
+                    await self._batch(fresh[:left])
+                    progress(len(self.tally.seen))
+                    if limit is not None and len(self.tally.seen) >= limit:
+                        return
+            again = len(choices) > 1 and len(self.tally.seen) > before
+
+    async def _batch(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        apart = list(ids)
+        if self._wish in WISHES:
+            connected = await self._app._connect()
+            granted = await connected.store.grant(self._wish, list(ids))
+            connected.switchboard.granted(granted)
+            self.tally.done += len(granted.done)
+            self.tally.refused |= {run_id: f"run {run_id} is {status}" for run_id, status in granted.refused.items()}
+            apart = granted.apart
+        room = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(self._one(run_id, room) for run_id in apart))
+        self.tally.seen.update(ids)
+
+    async def _one(self, run_id: str, room: asyncio.Semaphore) -> None:
+        async with room:
+            try:
+                await self._ask(self._app.get(run_id))
+                self.tally.done += 1
+            except RunNotFound:
+                pass  # pruned since it was found
+            except (InvalidState, InvalidInput) as refused:
+                self.tally.refused[run_id] = str(refused)
+
+
+async def _pages(app: Stepfast, filters: ListKeywords, fits: Fits) -> AsyncIterator[list[str]]:
+    """Ids of the runs that are chosen, the oldest first."""
+    store = await app.store()
+    after: str | None = None
+    while True:
+        wanted = store_filters({**filters, "after": after, "limit": _PAGE, "oldest_first": True})
+        rows = await store.runs(**wanted)
+        if rows:
+            yield [row.id for row in rows if fits(row)]
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1].id

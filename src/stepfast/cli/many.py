@@ -1,0 +1,87 @@
+"""Asking something of all runs that were chosen: counted, confirmed, done in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import typer
+
+from ..app import Stepfast
+from ..bulk import Bulk, Fits, Tally, chosen
+from ..listing import ListKeywords
+from ..run import Run
+from .choosing import Choice
+from .consent import Bar, consent
+from .exits import FAILED, OK, as_typed
+from .output import say, write_json
+from .session import Session
+from .text import count
+
+_COUNTED = 10_000
+"""Beyond so many it is not counted: that would take as long as the work."""
+_TOLD = 3
+
+
+class Wish(NamedTuple):
+    """What is asked, and how it is told."""
+
+    verb: str
+    done: str
+    """The word for what was done: ``cancelled``."""
+    usual: Sequence[str]
+    """The statuses of runs that it is usually about."""
+    fits: Fits = lambda _: True
+    """Which of those that the options choose are meant."""
+
+
+async def ask_chosen(
+    session: Session, choice: Choice, wish: Wish, ask: Callable[[Run[Any]], Awaitable[object]]
+) -> NoReturn:
+    """Count, ask whether to go on, and go on. Refused runs are told, and make it exit with 1."""
+    choices = choice.narrowed(wish.usual)
+    async with session.writing() as app:
+        number = await _number(app, choices, wish.fits, choice.limit)
+        if choice.dry_run or not number:
+            _tell_count(session, wish, number)
+            raise typer.Exit(OK)
+        consent(f"{wish.verb.capitalize()} {_so_many(number)}?", choice.yes)
+        bulk = Bulk(app, wish.verb, ask, wish.fits)
+        with Bar(wish.verb, number) as bar:
+            try:
+                await bulk.run(choices, choice.limit, bar.at)
+            except asyncio.CancelledError:
+                say(f"interrupted: {count(bulk.tally.done, 'run')} {wish.done}. Call it again for the rest")
+                raise
+    _tell(session, wish, number, bulk.tally)
+    raise typer.Exit(FAILED if bulk.tally.refused else OK)
+
+
+async def _number(app: Stepfast, choices: Sequence[ListKeywords], fits: Fits, limit: int | None) -> int:
+    most = _COUNTED if limit is None else min(limit, _COUNTED)
+    number = await chosen(app, choices, fits, most)
+    return number if limit is None else min(number, limit)
+
+
+def _so_many(number: int) -> str:
+    return count(number, "run") if number <= _COUNTED else f"more than {count(_COUNTED, 'run')}"
+
+
+def _tell_count(session: Session, wish: Wish, number: int) -> None:
+    if session.json:
+        write_json({"found": number, wish.done: 0, "refused": []})
+    else:
+        say(f"would {wish.verb} {_so_many(number)}" if number else "no run is like that")
+
+
+def _tell(session: Session, wish: Wish, number: int, tally: Tally) -> None:
+    refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in tally.refused.items()]
+    if session.json:
+        write_json({"found": number, wish.done: tally.done, "refused": refused})
+        return
+    say(f"{count(tally.done, 'run')} {wish.done}" + (f", {len(refused)} refused:" if refused else ""))
+    for each in refused[:_TOLD]:
+        say(f"  {each['error']}")
+    if len(refused) > _TOLD:
+        say(f"  and {len(refused) - _TOLD} more (--json lists all)")

@@ -1,0 +1,78 @@
+"""What operators wish of many runs comes to the same as asking each by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepfast.model.records import Lane
+from stepfast.model.wishes import WISHES
+from stepfast.store import Store
+from tests.store.conftest import only_on
+from tests.store.graph_scene import CHAIN, Dag, graph_of
+from tests.store.scene import Scene, completed, failed, move, step, undo, waiting
+
+COLUMNS = (
+    "status", "reason", "waiting_for", "asked", "claim", "visible_at IS NULL", "place IS NULL", "wakes", "attempt",
+    "first_attempt", "undoing", "paused_at IS NULL", "held_due IS NULL", "completed_at IS NULL", "error",
+)  # fmt: skip
+
+
+async def every_state(scene: Scene) -> list[str]:
+    """A run in each state that an operator can meet, but for one that is in line."""
+    made = []
+    for how in (None, waiting, completed, failed, undo):
+        run = await scene.running()
+        await scene.flush(step(run, 0, undo="refund" if how is undo else None))
+        if how is not None:
+            await scene.flush(how(run))
+        if how is undo:
+            await scene.claim()
+        made.append(run.id)
+    paused = await scene.running()
+    await scene.flush(waiting(paused))
+    await scene.store.pause(paused.id)
+    cancelled = await scene.running()
+    await scene.flush(move(cancelled, "cancelled", reason="cancelled"))
+    return [*made, paused.id, cancelled.id]
+
+
+async def standing(scene: Scene, ids: list[str]) -> list[tuple[Any, ...]]:
+    found = []
+    for run_id in ids:
+        found += await scene.rows.fetch(f"SELECT {', '.join(COLUMNS)} FROM [runs] WHERE id = ?", run_id)
+    return found
+
+
+@pytest.mark.parametrize("wish", WISHES)
+async def test_many_at_once_is_the_same_as_one_by_one(scene: Scene, wish: str) -> None:
+    one_by_one, together = await every_state(scene), await every_state(scene)
+    one_by_one.append(await scene.start())
+    together.append(await scene.start())
+    done = []
+    for run_id in one_by_one:
+        answer = await getattr(scene.store, wish)(run_id)
+        done.append(answer is not None if wish == "retry" else answer.done)
+    granted = await scene.store.grant(wish, together)
+    assert [run_id in granted.done for run_id in together] == done
+    assert [run_id in granted.refused for run_id in together] == [not each for each in done]
+    assert await standing(scene, together) == await standing(scene, one_by_one)
+    assert granted.apart == []
+    assert granted.lanes in (set(), {Lane("order", "order", 0)})
+
+
+async def test_dag_runs_are_left_to_be_asked_by_themselves(scene: Scene) -> None:
+    dag = await Dag(scene, graph_of(CHAIN)).start()
+    granted = await scene.store.grant("cancel", [dag.id])
+    assert (granted.done, granted.apart) == ([], [dag.id])
+
+
+@only_on("postgres")
+async def test_a_locked_run_is_left_to_be_waited_for_alone(scene: Scene, twin: Store) -> None:
+    one, two = await scene.start(), await scene.start()
+    await scene.rows.fetch("BEGIN")
+    await scene.rows.fetch("SELECT 1 FROM [runs] WHERE id = ? FOR UPDATE", one)
+    granted = await twin.grant("cancel", [one, two])
+    assert (granted.done, granted.apart, granted.ended) == ([two], [one], True)
+    await scene.rows.fetch("ROLLBACK")
