@@ -96,3 +96,15 @@ def test_what_is_wrong_is_said(made: Verbs) -> None:
     )
     assert "no workflow named 'gone'" in made.error(*put, "gone", "--every", "5", code=2)
     assert "does not fit" in made.error(*put, "double", "--every", "5", "--input", "3", code=2)
+
+
+def test_the_doctor_names_schedules_that_cannot_be_started(made: Verbs, shop: Shop) -> None:
+    def found(code: int) -> dict[str, str]:
+        return {check["check"]: check["found"] for check in made.json("doctor", code=code)}
+
+    well = 0 if shop.url.startswith("sqlite") else 1
+    assert found(well)["schedules"] == "1 known"
+    shop.play(lambda scene: scene.rows.fetch("UPDATE [schedules] SET error = 'it is gone', declared = ?", True))
+    assert found(1)["schedules"] == "cannot be started: 'nightly' (it is gone)"
+    shop.play(lambda scene: scene.rows.fetch("UPDATE [schedules] SET error = NULL"))
+    assert found(well)["schedules"] == "1 known; no live worker declares 'nightly'"

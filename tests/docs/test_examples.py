@@ -90,6 +90,11 @@ PROMISED = {
         r"o-1: o-1 is shipped for 4900\no-2: signal:approved\no-2: o-2 is shipped for 20000\n",
         r"o-3: .*(invalid_input|at \$\.cents)\nruns: [23]",
     ],
+    "by_the_clock.py": [
+        r"the feed is polled\ntwice is once: True\n +report@2026-03-28T02:00:00Z: report of Friday\n",
+        r"report@2026-03-29T01:00:00Z: .*\n.*report@2026-03-30T01:00:00Z",
+        r"three changes, one run: indexed 'Draft'\nfeed: 0\.2, paused\nreport: 0 3 \* \* \*, awake\n",
+    ],
     "code_changes.py": [
         r"second_deploy: diverges \(position 0 is recorded as step 'charge'\)",
         r"third_deploy: fits",

@@ -16,6 +16,7 @@ from ..model.ids import new_id
 from ..model.records import Lane, WorkerInfo
 from ..model.redacting import redact, scrub
 from ..model.rows import Definition
+from ..model.schedules import ScheduleRow
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.protocol import Check
@@ -111,6 +112,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     tick = await store.tick(new_id(), None, True)  # whatever is ready, also steps that no code has any more
     overdue = tick.due and not claiming_workers(found)
     suspects = await store.suspects()
+    schedules = await store.schedules()
     letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
     return [
         _workers_check(found, bool(tick.lanes) or tick.suspects or overdue),
@@ -118,6 +120,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
         _unserved_check(tick.lanes, suspects, found),
         *_namesakes_check(found),
         _suspects_check(suspects),
+        _schedules_check(schedules, found),
         Check("dead_letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
     ]
 
@@ -163,6 +166,20 @@ def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
     total = sum(number for _, _, number in suspects)
     where = listed([f"{number} of {workflow!r} in queue {queue!r}" for queue, workflow, number in suspects])
     return Check("suspects", True, f"workers died with {count(total, 'run')} that wait to be tried in groups: {where}")
+
+
+def _schedules_check(schedules: Sequence[ScheduleRow], found: Sequence[WorkerInfo]) -> Check:
+    """Those that cannot be started are a fault. Those that sleep may be what is left of code that is gone."""
+    if not schedules:
+        return Check("schedules", True, "none")
+    failing = [f"{row.name!r} ({row.error})" for row in schedules if row.error is not None]
+    if failing:
+        advice = "bring the workflow back, or `stepfast schedule delete` them"
+        return Check("schedules", False, f"cannot be started: {listed(failing)}", advice)
+    awake = {name for worker in live_workers(found) for name in worker.schedules}
+    asleep = [repr(row.name) for row in schedules if row.declared and row.name not in awake]
+    text = f"{len(schedules)} known" + (f"; no live worker declares {listed(asleep)}" if asleep else "")
+    return Check("schedules", True, text)
 
 
 def _unserved_check(
