@@ -52,6 +52,7 @@ ROOM = {
     "checking": "app",
     "registering": "app",
     "reports": "app",
+    "remote_reports": "app",
     "run": "app",
     "schedule_info": "app",
     "schedule_specs": "app",

@@ -104,6 +104,8 @@ class StepInfo:
     """Of what lost a race (``ctx.first``): who won it."""
     child: str | None = None
     """The id of the run that it started; for a step of a dag, under which its own checkpoints are found."""
+    queue_wait: float | None = None
+    """Of a remote step: seconds for which its last attempt waited for a worker, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Activity:
     duration: timedelta
     id: str = ""
     """The same at every reading, and no other call's: the run, the branch, the position, the attempt and the try."""
+    queue_wait: float | None = None
+    """Of a remote step: seconds for which it waited for a worker, as far as that is known."""
 
 
 def run_info(row: RunRow, payloads: Payloads) -> RunInfo:

@@ -28,6 +28,7 @@ from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
+from .remote_reports import may_be_remote, with_queue_waits, with_remote
 from .reports import (
     Activity,
     RunInfo,
@@ -139,6 +140,8 @@ class Run(Generic[O]):
         found = await self._dag_steps(row)
         winners = winners_of(records)
         found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
+        if may_be_remote(records):
+            found = with_remote(found, (await store.remote_steps(self.id))[0])
         if row.status in status.TERMINAL:
             return found
         under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
@@ -168,12 +171,14 @@ class Run(Generic[O]):
         await self._row()
         store = (await self._connect()).store
         log = [activity_info(self.id, row, self._payloads) for row in await _calls(store, self.id)]
+        log = with_queue_waits(log, (await store.remote_steps(self.id))[0])
         for dag_step in await store.dag_steps(self.id):
             if dag_step.started_at is not None:
-                log += [
+                calls = [
                     activity_info(dag_step.id, row, self._payloads, dag_step.name)
                     for row in await _calls(store, dag_step.id)
                 ]
+                log += with_queue_waits(calls, (await store.remote_steps(dag_step.id))[0])
         return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:

@@ -211,6 +211,8 @@ async def test_retries_go_on_under_the_same_id_and_without_the_run(home: Home) -
     assert (step.name, step.kind, step.status, step.attempts) == ("echo", "remote", "completed", 3)
     told = [(call.attempt, call.status, call.error and call.error.message) for call in await run.activity()]
     assert told == [(1, "failed", "attempt 1"), (2, "failed", "attempt 2"), (3, "completed", None)]
+    assert step.queue_wait is not None
+    assert [call.queue_wait for call in await run.activity()] == [None, None, step.queue_wait]
     assert (await run.info()).attempt == 1
 
 
@@ -310,6 +312,8 @@ async def test_a_run_that_waits_holds_no_slot_and_says_what_for(home: Home) -> N
         await eventually(lambda: _waits_for(run, "remote:echo"))
         (step,) = await run.steps()
         assert (step.name, step.kind, step.status) == ("echo", "remote", "waiting")
+        assert step.detail is not None
+        assert "sent to group 'echo' at 20" in step.detail
         await eventually(lambda: home.count_tasks(1))
     async with echoing(home), app.worker(concurrency=1):
         assert await run.result(timeout=20) == {"a": 1}

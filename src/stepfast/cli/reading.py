@@ -197,7 +197,8 @@ def _when(time: Any, run: RunInfo) -> str:
 def _activity(call: Activity) -> tuple[str, ...]:
     name = f"{call.name} (the run itself)" if call.position is None else call.name
     parameters = "" if call.parameters is None else brief(call.parameters)
-    took = lasting(call.duration.total_seconds())
+    queued = "" if call.queue_wait is None else f", {lasting(call.queue_wait)} of it queued"
+    took = lasting(call.duration.total_seconds()) + queued
     outcome = outcome_of(call.error, call.result)
     return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, parameters, outcome
 

@@ -88,7 +88,8 @@ def _row(step: StepInfo, run: RunInfo) -> tuple[str, ...]:
     kind = "" if step.kind == "step" else step.kind
     branch = "" if step.branch == UNDO_BRANCH else step.branch
     tries = str(step.attempts or "")
-    return step.name, kind, branch, step.status, tries, lasting(took), step.undo or "", _outcome(step, run)
+    span = lasting(took) + ("" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued")
+    return step.name, kind, branch, step.status, tries, span, step.undo or "", _outcome(step, run)
 
 
 def _outcome(step: StepInfo, run: RunInfo) -> str:

@@ -135,6 +135,8 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
         return f"It waits for signal {name!r}{_at_the_latest(run)}; `{_send(run, name)}` sends it."
     if what == status.WAITING_CHILD:
         return f"It waits for {_open_children(children)}{_at_the_latest(run)}."
+    if what == status.WAITING_REMOTE:
+        return f"It waits for {_remote(run, name, steps)}{_at_the_latest(run)}.{_SERVED}"
     if what == status.WAITING_CHECK:
         checks = [repr(s.name) for s in steps if s.kind == "wait_until" and s.status == status.WAITING]
         which = f"check {listed(checks)}" if checks else "its check"
@@ -155,6 +157,8 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
             commands.append(f"`{_send(run, name)}`")
         elif what == status.WAITING_CHILD:
             said.append(_open_children(children))
+        elif what == status.WAITING_REMOTE:
+            said.append(f"remote step {name!r}")
         elif what == status.WAITING_TIME:
             said.append("a time")
         elif what == status.WAITING_RETRY:
@@ -164,6 +168,26 @@ def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequ
     sends = f"; {listed(commands)} {'sends it' if len(commands) == 1 else 'send them'}" if commands else ""
     due = "" if run.due_at is None else f"; the first time is due {_due(run)}"
     return f"It waits for {listed(said)}{due}{sends}."
+
+
+_SERVED = (
+    " Workers elsewhere serve it, which are not listed here: if it stays so, see whether one of that group is running "
+    "on the transport's tables."
+)
+
+
+def _remote(run: RunInfo, name: str, steps: Sequence[StepInfo]) -> str:
+    """The remote step that is waited for, and where it is, if there is one of that name."""
+    found = [s for s in steps if s.name == name and s.status == status.WAITING]
+    if len(found) > 1:
+        return f"{len(found)} remote steps {name!r}, the first of them sent {_ago(_first(found), run)}"
+    if not found or found[0].detail is None:
+        return f"remote step {name!r}"
+    return f"remote step {name!r}: {found[0].detail} ({_ago(_first(found), run)})"
+
+
+def _first(steps: Sequence[StepInfo]) -> datetime:
+    return min(step.started_at for step in steps if step.started_at is not None)
 
 
 def waits_for(run: RunInfo, what: str) -> bool:
