@@ -169,7 +169,7 @@ class Context(ContextBase):
         retries: int = 0,
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
-        compensate: str | None = None,
+        compensate: str | Callable[..., Any] | None = None,
     ) -> RemoteCall[T]: ...
     @overload
     def remote(
@@ -183,7 +183,7 @@ class Context(ContextBase):
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
         type: Any = Any,
-        compensate: str | None = None,
+        compensate: str | Callable[..., Any] | None = None,
     ) -> RemoteCall[Any]: ...
     def remote(self, name: str, input: Any = None, **options: Any) -> RemoteCall[Any]:
         """A step that a worker elsewhere serves, in any language: ``await ctx.remote("pipeline.extract", {…})``. No

@@ -16,13 +16,19 @@ from ..model.graph import APPROVAL, STEP, DagStep, Graph, mermaid
 from ..model.names import check_name, check_signal, refuse_unknown
 from ..model.rows import Definition
 from ..settings import Settings
+from .dag_remote import served_elsewhere
 from .failure import type_name
-from .options import After, Catch, DagKeywords, DagStepKeywords, Seconds
+from .options import After, Catch, DagKeywords, DagRemoteKeywords, DagStepKeywords, RemoteKeywords, Seconds
 from .signature import name_of
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_OF_STEPS = ("after", "join", "at_least", "when", "catch")
+_OF_REMOTE = ("group", "partition", "retries", "backoff", "timeout", "type")
+"""Which options of ``dag.remote`` are those of any step of a dag, and which go out with it."""
 
 
 class Skip:
@@ -170,6 +176,24 @@ class Dag(Workflow[Any, dict[str, Any]]):
             before = self._names(after)
         dag_step = DagStep(name, before, kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
         self._add(gate(self.name, dag_step, self.queue))
+
+    def remote(
+        self, name: str, *, handler: str | None = None, input: Callable[[Any], Any] | None = None,
+        **given: Unpack[DagRemoteKeywords],
+    ) -> None:  # fmt: skip
+        """A step that workers elsewhere serve, as by ``ctx.remote``: ``fulfil.remote("pages.read", after=["scan"])``.
+        ``input(ctx)`` makes its input; by default that is the input of the run and the outputs of the steps before."""
+        refuse_unknown(f"dag.remote of dag {self.name!r}", given, DagRemoteKeywords.__annotations__)
+        check_name(name, f"the name of a step of dag {self.name!r}", self._settings.max_name)
+        own: DagStepKeywords = {key: given[key] for key in _OF_STEPS if key in given}  # type: ignore[literal-required,assignment]
+        options: RemoteKeywords = {key: given[key] for key in _OF_REMOTE if key in given}  # type: ignore[literal-required,assignment]
+        with self._naming(name):
+            check_takes_context(input, "input")
+            before = self._names(given.get("after", ()))
+            served = served_elsewhere(handler or name, input, before, given.get("compensate"), options)
+        served.function.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)  # a graph is from there
+        undo = NO_OPTIONS if served.undo is None else StepOptions(compensate=served.undo)
+        self._add(self._step(name, served.function, undo, None, {**own, "retries": 0}))
 
     def _add(self, step: DagStepWorkflow) -> None:
         if step.dag_step.name in self.steps:

@@ -46,8 +46,8 @@ class RemoteKeywords(TypedDict, total=False):
     """For the whole of it: the wait for a worker, and every retry."""
     type: Any
     """What the output is read as."""
-    compensate: str | None
-    """The remote step that undoes it."""
+    compensate: str | Callable[..., Any] | None
+    """What undoes it: the name of another remote step, or a function that is called with the output and the input."""
 
 
 class WorkflowKeywords(TypedDict, total=False):
@@ -89,6 +89,24 @@ class DagStepKeywords(TypedDict, total=False):
     """What undoes the step: called with the context."""
     catch: Catch | None
     """Which step to go to on an error, instead of failing the run."""
+
+
+class DagRemoteKeywords(TypedDict, total=False):
+    """The options of ``dag.remote``: those of a step of a dag, and those of ``ctx.remote``."""
+
+    after: After
+    join: Literal["all", "any"]
+    at_least: int | None
+    when: Callable[[Any], Any] | None
+    catch: Catch | None
+    group: str | None
+    partition: str | None
+    retries: int
+    backoff: Backoff | None
+    timeout: Seconds | None
+    type: Any
+    compensate: str | None
+    """The remote step that undoes it."""
 
 
 class ChildKeywords(TypedDict, total=False):

@@ -7,6 +7,8 @@ does. Retries are not the run's business: the run waits, and no worker is held, 
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -20,6 +22,8 @@ from ..model.remote_steps import Dispatch, backoff_text, error_text, read_label
 from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall, as_record, time_given
+from .signature import name_of
+from .step import Undoable
 from .step_call import default_backoff
 
 if TYPE_CHECKING:
@@ -28,6 +32,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REMOTE = "remote"
+
+
+class RemoteUndo:
+    """The undo of a step that workers elsewhere serve."""
+
+    def __init__(self, name: str, group: str, given: Callable[..., Any]) -> None:
+        self.name = self.__name__ = name
+        self.group = group
+        self.given = given
+        """Makes its input of what an undo is called with."""
+
+    def __call__(self, *_: Any) -> Any:
+        """Undos are called; this one is sent."""
+        raise NotImplementedError
 
 
 class Order(NamedTuple):
@@ -40,6 +58,7 @@ class Order(NamedTuple):
     retries: int = 0
     backoff: Backoff | None = None
     timeout_ms: int | None = None
+    undo: Callable[..., Any] | None = None
 
 
 class RemoteCall(DurableCall[T]):
@@ -144,12 +163,15 @@ class RemoteCall(DurableCall[T]):
         return payloads.encode(self._order.input, f"the input of remote step {self.name!r}")
 
     def _undo_name(self) -> str | None:
-        return None
+        return None if self._order.undo is None else name_of(self._order.undo)
 
     def _value(self, record: StepRecord) -> T:
         what = f"the recorded result of remote step {self.name!r}"
         payloads = self._execution.recorder.payloads
         value: T = payloads.decode(record.output or "null", self._order.type, record.format, what)
+        if self._order.undo is not None:
+            args = (value, copy.deepcopy(self._order.input) if self._execution.replaying else self._order.input)
+            self._execution.undoable.append(Undoable(record.seq, self.name, self._order.undo, args, {}, self.line))
         return value
 
     def _failure(self, error: dict[str, Any]) -> RecordedError:

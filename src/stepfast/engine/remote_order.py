@@ -5,14 +5,17 @@ A column of the transport keeps 191 characters, and some servers cut longer ones
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigurationError
 from ..model.backoff import check_backoff, seconds
 from ..model.names import check_name, refuse_unknown
 from ..model.payload import check_type
+from .declaring import check_undo_call
 from .options import RemoteKeywords
-from .remote_call import Order
+from .remote_call import Order, RemoteUndo
+from .remote_undo import of_input_and_output
 
 LONGEST = 191
 """Characters in a name and a group."""
@@ -31,7 +34,26 @@ def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "c
         check_type(type_, f"the output of remote step {name!r}")
     limit = None if timeout is None else int(seconds(timeout, f"the timeout of {said_by}") * 1000)
     group = _group(given.get("group") or name, given.get("partition"))
-    return Order(name, group, input, type_, retries, check_backoff(given.get("backoff")), limit)
+    undo = _undo(name, input, given)
+    return Order(name, group, input, type_, retries, check_backoff(given.get("backoff")), limit, undo)
+
+
+def remote_undo(name: str, given: RemoteKeywords, make: Callable[..., Any]) -> RemoteUndo:
+    """The undo of a step, served by the same workers if the step names a group, and by its own group if not."""
+    check_name(name, "the name of a remote undo", LONGEST)
+    return RemoteUndo(name, _group(given.get("group") or name, given.get("partition")), make)
+
+
+def _undo(name: str, input: Any, given: RemoteKeywords) -> Callable[..., Any] | None:
+    undo = given.get("compensate")
+    if undo is None:
+        return None
+    if isinstance(undo, str):
+        return remote_undo(undo, given, of_input_and_output)
+    if not callable(undo):
+        raise ConfigurationError(f"compensate must be a function, or the name of a remote step, not {undo!r}")
+    check_undo_call(undo, name, (input,), {})
+    return undo
 
 
 def _group(group: str, partition: str | None) -> str:

@@ -150,7 +150,7 @@ class SyncContext(ContextBase):
         retries: int = 0,
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
-        compensate: str | None = None,
+        compensate: str | Callable[..., Any] | None = None,
     ) -> T: ...
     @overload
     def remote(
@@ -164,7 +164,7 @@ class SyncContext(ContextBase):
         backoff: Backoff | None = None,
         timeout: float | timedelta | None = None,
         type: Any = Any,
-        compensate: str | None = None,
+        compensate: str | Callable[..., Any] | None = None,
     ) -> Any: ...
     def remote(self, name: str, input: Any = None, **options: Any) -> Any:
         """A step that a worker elsewhere serves; see ``Context.remote``."""

@@ -14,6 +14,8 @@ from ..errors import StepFailed
 from ..model import status
 from .cursor import Cursor
 from .matching import UNDO
+from .remote_call import RemoteUndo
+from .remote_undo import undo_elsewhere
 from .signature import shape_of
 from .step import StepFunction, StepOptions, Undoable, Work
 from .step_call import StepCall
@@ -55,6 +57,8 @@ async def call_undo(
     """Undo one step, by a step of its own; what went wrong, in words. An undo declared with ``@step`` has its own
     options; any other is retried as the settings say."""
     undo, retries = item.undo, execution.recorder.settings.undo_retries
+    if isinstance(undo, RemoteUndo):
+        return await undo_elsewhere(execution, cursor, item, undo)
     options = StepOptions(retries=retries, record_arguments=record_arguments)
     if isinstance(undo, StepFunction):
         options = undo.options.over(options)

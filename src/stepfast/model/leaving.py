@@ -54,14 +54,23 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
 
 def _woken(run: Standing, move: Transition) -> bool:
     """Whether something has come that the worker had not seen when it decided to wait."""
+    if _rests_undoing(move):
+        return run.ends >= (move.awaits or 0)
     if move.status not in (status.WAITING, status.PAUSED):
         return False
     signalled = move.wakes is not None and run.wakes != move.wakes
     return signalled or (move.awaits is not None and run.ends >= move.awaits)
 
 
+def _rests_undoing(move: Transition) -> bool:
+    """Whether an undo waits for the end of something, and not for a time."""
+    return move.status == status.COMPENSATING and move.awaits is not None
+
+
 def _aim(move: Transition) -> str:
     """Where it would go if nobody had asked for anything. A pause is only what its worker has heard of."""
+    if _rests_undoing(move):
+        return status.WAITING
     if move.status != status.PAUSED:
         return move.status
     return status.QUEUED if move.waiting_for is None else status.WAITING

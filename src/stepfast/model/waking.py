@@ -28,16 +28,17 @@ def wake(run: Standing, signals: int, ends: int, now: int, number: int = 0) -> S
     counted = replace(run, wakes=run.wakes + signals, ends=run.ends + ends)
     if run.blocked or not (signals or reached):
         return counted
-    if run.status == status.WAITING and (signals or run.linger_ms <= 0):
+    rests = run.status == status.WAITING or (run.undoing and reached and not run.held and not run.ready)
+    if rests and (signals or run.linger_ms <= 0):
         return replace(
             counted,
-            status=status.QUEUED,
+            status=run.at_rest,
             place=place_at(now, number),
             visible_at=run.deadline_at,
             waiting_for=None,
             awaits=None,
         )
-    if run.status == status.WAITING:
+    if rests:
         return replace(counted, visible_at=sooner(run.visible_at, now + run.linger_ms))
     if run.status == status.PAUSED and run.waiting_for is not None:
         return replace(counted, waiting_for=None, awaits=None, held_due=None)
