@@ -32,7 +32,7 @@ class QueueInfo:
     delayed: int
     """Runs that are queued for a later time."""
     oldest: float | None
-    """Seconds for which the first in line has been ready; None: nothing is."""
+    """Seconds for which the first of them has been ready; None: nothing is."""
     concurrency: int | None
     rate: Rate | None
     key_concurrency: int | None

@@ -89,7 +89,7 @@ class Watcher:
                     future.set_exception(error(run_id))
 
     def _woken(self, wakeups: Wakeups) -> None:
-        if wakeups.ended or wakeups.look:
+        if wakeups.ended or wakeups.anything:
             self._look.set()
 
     def _ended_here(self, moves: Sequence[Transition]) -> None:

@@ -31,7 +31,7 @@ def why(stepfast: Verbs, shop: Shop) -> Callable[..., str]:
     return ask
 
 
-# -- in line
+# -- ready
 
 
 def test_no_worker_at_all(why: Callable[..., str], shop: Shop) -> None:

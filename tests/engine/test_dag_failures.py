@@ -310,7 +310,7 @@ async def has_tried(app: Stepfast, run: Any, name: str) -> bool:
 
 
 async def test_steps_that_have_not_begun_never_do(make_app: MakeApp, saga: Saga) -> None:
-    """Not those that are blocked, nor those that stand in line, for a worker that comes later."""
+    """Not those that are blocked, nor those that are ready, for a worker that comes later."""
     whole, part = make_app(), make_app()
     run = await whole.start(saga.build(whole, "a!", "b", "after < b"))
     saga.build(part, "a!")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
+from stepfast import Backoff, ConfigurationError, Context, ContextMisuse, RunFailed, Settings, Stepfast, SyncContext
 from tests.engine.conftest import MakeApp
 from tests.support.engine import Calls
 
@@ -400,3 +400,43 @@ async def test_every_call_may_be_a_task_of_a_group() -> None:
         await app.drain()
         assert await run.result() == [1, 2, 3]
         assert await run.get("state") == "halfway"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async def", "def"])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda ctx: ctx.sleep(), "sleep() missing 1 required positional argument"),
+        (lambda ctx: ctx.wait_signal("go", timeot=3), "unexpected keyword argument 'timeot'"),
+        (lambda ctx: ctx.patched(), "patched() missing 1 required positional argument"),
+    ],
+)
+async def test_a_call_that_python_itself_refuses_ends_the_run_at_once(
+    app: Stepfast, plain: bool, call: Any, said: str
+) -> None:
+    """No retry can help, as with a wrong option."""
+    if plain:
+
+        @app.workflow(name="order")
+        def plain_order(ctx: SyncContext) -> None:
+            call(ctx)
+    else:
+
+        @app.workflow(name="order")
+        async def async_order(ctx: Context) -> None:
+            await call(ctx)
+
+    error = await failure(app)
+    assert error.error_type == "ContextMisuse"
+    assert said in error.message
+
+
+async def test_a_type_error_of_other_code_is_tried_again(app: Stepfast) -> None:
+    @app.workflow(max_attempts=2, backoff=Backoff(base=0, jitter=False))
+    async def order(ctx: Context) -> None:
+        await work(1, 2)  # type: ignore[call-arg]
+
+    run = await app.start(order)
+    await app.drain()
+    info = await run.info()
+    assert (info.attempt, info.status) == (2, "failed")

@@ -172,7 +172,7 @@ async def test_the_next_of_a_chain_that_is_born_paused(app: Stepfast) -> None:
 
 
 async def test_a_dag_with_its_steps(app: Stepfast) -> None:
-    """Those in line are held at once, those that are released meanwhile as they are."""
+    """Those that are ready are paused at once, those that are released meanwhile as they are."""
     gate, dag = Gate(), app.dag("dag")
 
     @dag.step
@@ -269,7 +269,7 @@ async def test_one_that_lost_a_worker_and_goes_on_to_be_cancelled(app: Stepfast,
 
 
 async def test_a_dag_whose_last_step_was_settled_before_it_was_paused(app: Stepfast) -> None:
-    """It stands in line to be ended, is held, and let go again."""
+    """It is ready to be ended, is paused, and let go again."""
     dag = app.dag("dag")
     dag.approval("ok", on_timeout="approve", timeout=3600)
     run = await app.start(dag)

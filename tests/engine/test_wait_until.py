@@ -579,7 +579,7 @@ async def test_a_hundred_pollers_share_a_slot(app: Stepfast, calls: Calls) -> No
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_an_open_wait_is_listed_once_however_long_its_check_takes(make_app: MakeApp) -> None:
     """A check that takes long is listed as running while it is made. Between two checks, and while the run is paused or
-    in line, it is a wait, and still one."""
+    ready, it is a wait, and still one."""
     app = make_app(settings=Settings(moment=0, running_after=0.05, poll=0.05))
     first, second = gates = [Gate(), Gate()]
 

@@ -171,7 +171,7 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
         begins = move.old_status != "compensating"
         failed = any((row.branch, row.claim) == (UNDO, claim.number) for row in case.tries)
         return RELEASED if begins or failed else GIVEN_BACK
-    # Woken before it could wait, or resumed before it was held: in line at once.
+    # Woken before it could wait, or resumed before it was held: ready at once.
     woken = claim.asked or (move.wakes, move.ends) != (claim.wakes, claim.ends)
     return RELEASED if woken and not any(_hits(evidence, claim)) else GIVEN_BACK
 

@@ -165,7 +165,7 @@ def _end(evidence: Evidence, case: Case) -> Iterator[Violation]:
         yield Violation("left behind", case.id, f"{row.workflow} is still {row.status}")
         return
     if row.held:
-        yield Violation("left behind", case.id, f"{row.status}, but with a worker, a place in line or a timer")
+        yield Violation("left behind", case.id, f"{row.status}, but with a worker, a place in its queue or a timer")
     ends = [move for move in case.moves if move.status in TERMINAL and move.old_status != move.status]
     if case.moves and len(ends) != 1:
         yield Violation("ended twice", case.id, f"it ended {len(ends)} times")

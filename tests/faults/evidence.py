@@ -135,7 +135,7 @@ class Run:
     output: str | None = None
     claim: int = 1
     held: bool = False
-    """Whether it still names a worker, has a place in line, or a timer."""
+    """Whether it still names a worker, has a place in its queue, or a timer."""
     parent: str | None = None
     parent_branch: str | None = None
     parent_position: int | None = None

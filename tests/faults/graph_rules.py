@@ -300,18 +300,18 @@ def _told(scene: Scene) -> Iterator[Violation]:
 
 
 def it_ends(run: GraphCase) -> Found:
-    """The run and each of its steps come to one end, and nothing of them is left in line."""
+    """The run and each of its steps come to one end, and nothing of them is left in its queue."""
     if set(run.dag_steps) != set(run.graph.dag_steps):
         yield "missing", f"it has the steps {sorted(run.dag_steps)}"
     if run.row.status not in TERMINAL:
         yield "hung", f"it is {run.row.status}"
     if run.row.held:
-        yield "left behind", "it still stands in line, has a timer or a worker"
+        yield "left behind", "it still stands in its queue, has a timer or a worker"
     for name, case in run.dag_steps.items():
         if case.row is None or case.row.status not in SETTLED:
             yield "hung", f"step {name} is {case.row and case.row.status}"
         elif case.row.held:
-            yield "left behind", f"step {name} still stands in line, has a timer or a worker"
+            yield "left behind", f"step {name} still stands in its queue, has a timer or a worker"
     for name, case in {"": run.case, **run.dag_steps}.items():
         ends = ends_of(case)
         if len(ends) > 1 + run.retries:

@@ -16,9 +16,9 @@ from stepfast.model.cancelling import Traces, cancel, end_open_step, way_to_canc
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import awake, due, end_late, let_begin
 from stepfast.model.graph import DagStep, Graph, Reopened, Settled
-from stepfast.model.holding_up import may_be_paused, pause, resume
 from stepfast.model.leaving import give_back, leave
 from stepfast.model.losing import lose
+from stepfast.model.pausing import may_be_paused, pause, resume
 from stepfast.model.records import Transition
 from stepfast.model.reviving import may_be_retried, reopen, retry, retry_dag
 from stepfast.model.settling import BY_A_STEP, Countdown, Why, fallen, let_step, settle_dag, settled_at
@@ -33,7 +33,7 @@ NOW = 5_000_000
 def flaws(run: Standing) -> list[str]:
     """What is wrong with a row, whatever it has been through."""
     found = {
-        "in line and held": run.ready and run.held,
+        "ready and held": run.ready and run.held,
         "held and neither running nor compensating": run.held
         and run.status not in (status.RUNNING, status.COMPENSATING),
         "running, and no worker has it": run.status == status.RUNNING and not run.held and not run.is_dag,
@@ -415,7 +415,7 @@ def test_a_retried_dag_run_goes_on_with_its_open_steps_or_is_finished(reopened: 
 
 
 def test_a_step_released_in_a_held_run_is_held_with_it() -> None:
-    step = let_step(blocked(DIAMOND, "b"), "hold", NOW)
+    step = let_step(blocked(DIAMOND, "b"), "pause", NOW)
     assert (step.status, step.paused_at, step.ready, step.ready_at) == ("paused", NOW, False, NOW)
 
 

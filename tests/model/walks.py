@@ -17,9 +17,9 @@ from stepfast.model import status
 from stepfast.model.cancelling import Traces, cancel, way_to_cancel
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import Causes, awake, due, end_late
-from stepfast.model.holding_up import may_be_paused, pause, resume
 from stepfast.model.leaving import give_back, leave
 from stepfast.model.losing import lose
+from stepfast.model.pausing import may_be_paused, pause, resume
 from stepfast.model.records import Transition
 from stepfast.model.reviving import may_be_retried, retry
 from stepfast.model.standing import Standing, place_at, sooner

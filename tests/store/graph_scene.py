@@ -105,5 +105,5 @@ class Dag:
 
 
 def lane(name: str = ITSELF) -> Lane:
-    """Where a step, or the dag run itself, stands in line."""
+    """Where a step, or the dag run itself, stands in its queue."""
     return Lane(QUEUE, f"dag/{name}" if name else "dag", 0)

@@ -44,7 +44,7 @@ async def status(scene: Scene, run_id: str) -> str:
 
 
 async def reclaimed(scene: Scene, run: Claimed) -> Claimed:
-    """Given back and claimed once more, while others stand in line too."""
+    """Given back and claimed once more, while others are ready too."""
     await scene.store.give_back(scene.worker, [(run.id, run.claim)])
     return next(again for again in await scene.claim() if again.id == run.id)
 

@@ -76,7 +76,7 @@ async def through(scene: Scene, *entries: Entry) -> list[FlushAnswer]:
 
 
 async def work(scene: Scene, graph: Graph, ids: list[str], done: Counter[str], ready: asyncio.Event) -> None:
-    """A worker that completes what it finds until every dag run was in line."""
+    """A worker that completes what it finds until every dag run was ready."""
     dag = Dag(scene, graph)
     while not ready.is_set():
         held = await dag.claim_all(limit=7)
@@ -92,7 +92,7 @@ async def work(scene: Scene, graph: Graph, ids: list[str], done: Counter[str], r
 
 @pytest.mark.parametrize(("count", "graph"), [(1, fan(60)), (12, graph_of(DIAMOND)), (3, fan(12))])
 async def test_two_workers_settle_every_step_once(scene: Scene, other: Scene, count: int, graph: Graph) -> None:
-    """Nothing is released twice and nothing is lost; the join, and the run itself, are in line once."""
+    """Nothing is released twice and nothing is lost; the join, and the run itself, are ready once."""
     dag = Dag(scene, graph)
     for _ in range(count):
         await dag.start()
@@ -285,7 +285,7 @@ async def test_a_claim_and_a_failure_leave_no_step_behind(scene: Scene, other: S
 
 
 async def test_a_step_that_goes_to_sleep_while_its_run_fails_is_ended(scene: Scene, other: Scene) -> None:
-    """Whichever is first: it is cancelled in its sleep, or goes back in line to be ended."""
+    """Whichever is first: it is cancelled in its sleep, or is ready again to be ended."""
     graph = graph_of({"a": "", "b": "", "c": "a b"})
     for _ in range(25):
         dag = await Dag(scene, graph).start()

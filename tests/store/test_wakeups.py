@@ -22,7 +22,7 @@ async def listening(store: Store) -> AsyncIterator[asyncio.Queue[Wakeups]]:
     heard: asyncio.Queue[Wakeups] = asyncio.Queue()
     task = asyncio.create_task(store.listen(heard.put_nowait))
     try:
-        assert (await next_word(heard)).look
+        assert (await next_word(heard)).anything
         yield heard
     finally:
         task.cancel()
@@ -41,7 +41,7 @@ async def test_a_listener_learns_of_what_another_process_put_in_line(store: Stor
         await twin.start([new_run(queue="vip", priority=3)])
         await twin.notify(Wakeups(frozenset({lane}), False))
         news = await next_word(heard)
-        assert news.lanes == {lane} or (news.look and store.dialect == "sqlite")
+        assert news.lanes == {lane} or (news.anything and store.dialect == "sqlite")
         assert store.can_wake
 
 
@@ -58,7 +58,7 @@ async def test_more_lanes_than_fit_still_wake(store: Store, twin: Store) -> None
     async with listening(store) as heard:
         await twin.start([new_run()])
         await twin.notify(Wakeups(lanes, True))
-        assert (await next_word(heard)).look
+        assert (await next_word(heard)).anything
 
 
 async def test_two_listeners_of_one_store_both_hear(store: Store, twin: Store) -> None:

@@ -68,7 +68,7 @@ class Crash:
 
 @asynccontextmanager
 async def dying_worker(app: Stepfast, when: When, *, written: bool, **options: Any) -> AsyncIterator[Crash]:
-    """A worker that dies at a flush. When the block ends its runs are back in line, as after its lease."""
+    """A worker that dies at a flush. When the block ends its runs are ready again, as after its lease."""
     store = await app.store()
     crash = Crash(store, when, written)
     try:

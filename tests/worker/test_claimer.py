@@ -207,7 +207,7 @@ async def test_order_holds_over_queues_and_workflows(make_app: MakeApp, tables: 
 
 @only_postgres
 async def test_a_start_that_was_committed_late_is_not_starved(make_app: MakeApp, tables: Tables) -> None:
-    """Its place in line is older than what the worker has seen claimed. While younger ones keep coming it must be
+    """Its place in its queue is older than what the worker has seen claimed. While younger ones keep coming it must be
     found all the same."""
     app = make_app(Settings(poll=0.02))
     gate, order = Gate(), []

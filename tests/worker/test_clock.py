@@ -65,7 +65,8 @@ async def test_a_clock_that_steps_back_leaves_no_mark_ahead_of_it(make_app: Make
 
 @only_postgres
 async def test_runs_from_before_the_step_do_not_take_the_mark_ahead(make_app: MakeApp, tables: Tables) -> None:
-    """Those in line when the clock stepped back stand ahead of it. They are claimed last, and the mark stays behind."""
+    """Those that were ready when the clock stepped back stand ahead of it. They are claimed last, and the mark stays
+    behind."""
     app = make_app(HARDLY_EVER)
 
     @app.task

@@ -1,4 +1,4 @@
-"""The reaper: what dead workers held goes back in line by itself, counted as a loss and not as an attempt."""
+"""The reaper: what dead workers held is ready again by itself, counted as a loss and not as an attempt."""
 
 from __future__ import annotations
 

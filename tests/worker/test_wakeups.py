@@ -89,7 +89,7 @@ async def test_between_processes_nobody_polls(
 
 @only_postgres
 async def test_a_retry_by_an_operator_elsewhere_is_heard(make_app: MakeApp) -> None:
-    """Whatever puts a run in line wakes somebody."""
+    """Whatever makes a run ready wakes somebody."""
     operator, app = make_app(HARDLY_EVER), make_app(HARDLY_EVER)
     broken = [True]
 

@@ -21,7 +21,7 @@ _FEW = 3
 
 
 async def queues(session: Session) -> None:
-    """List the queues: what is in them, since when the first in line waits, their limits, and who serves them."""
+    """List the queues: what is in them, since when the first waits, their limits, and who serves them."""
     async with session.reading() as app:
         found = await app.queues()
         workers = claiming_workers(await (await app.store()).workers())

@@ -241,7 +241,7 @@ def _open_children(children: Sequence[RunInfo]) -> str:
     return f"its child {told[0]}" if len(waited) == 1 else f"its children {listed(told)}"
 
 
-# -- held --------------------------------------------------------------------------------------------------------
+# -- paused --------------------------------------------------------------------------------------------------------
 
 
 def _paused(run: RunInfo) -> str:

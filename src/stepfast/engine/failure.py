@@ -5,12 +5,13 @@ The class is never rebuilt from its name. Live and replayed, the caller sees the
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
 import msgspec
 
-from ..errors import MOST_OF_A_TEXT, RecordedError, StepFailed, message_of
+from ..errors import MOST_OF_A_TEXT, ContextMisuse, RecordedError, StepFailed, message_of
 from ..model.backoff import is_retryable, own_delay
 from ..model.payload import Payloads
 
@@ -83,6 +84,19 @@ def explain(error: BaseException) -> None:
             f"A workflow sees a failed step as StepFailed, live and replayed. `except {kind}` does not catch it; "
             f"`except StepFailed as error` does, and error.error_type is {error.error_type!r}."
         )
+
+
+def as_misuse(error: Exception) -> Exception:
+    """A call of the context that Python itself refused, for want of an argument or because of one too many, is a misuse
+    of the context: no other attempt can help. Any other error is what it was."""
+    if not isinstance(error, TypeError) or not _WRONG_CALL.match(str(error)):
+        return error
+    said = _WRONG_CALL.sub("ctx.", str(error))
+    return ContextMisuse(f"the code calls the context wrongly: {said}").with_traceback(error.__traceback__)
+
+
+_WRONG_CALL = re.compile(r"\w*Context(?:Base)?\.(?=\w+\(\) (?:missing|takes|got) )")
+"""How Python says that arguments do not fit a method of a context."""
 
 
 def ending_record(error: BaseException) -> RecordedError | None:

@@ -98,7 +98,7 @@ class StepRefused(Struct, frozen=True, gc=False):
 
 
 class RunReleased(Struct, frozen=True, gc=False):
-    """A run gave its slot back and will come again: it waits, is to be tried again, is held, or its worker stops."""
+    """A run gave its slot back and will come again: it waits, is to be tried again, is paused, or its worker stops."""
 
     run_id: str
     claim: int

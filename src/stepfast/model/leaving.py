@@ -12,19 +12,19 @@ from . import status
 from .records import Transition
 from .standing import Standing, place_at, sooner
 
-Way = Literal["ended", "ready", "held", "later"]
+Way = Literal["ended", "ready", "paused", "later"]
 
 
 def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standing:
-    """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, goes back in
-    line at once; so does one that is to be cancelled, for its next owner to end it without another attempt. One that an
-    operator wants held is held, and remembers when it was due; but not if the operator has taken that back."""
+    """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, is ready
+    at once; so is one that is to be cancelled, for its next owner to end it without another attempt. One that an
+    operator wants paused is paused, and remembers when it was due; but not if the operator has taken that back."""
     undoing = run.undoing or move.status == status.COMPENSATING
     asked = None if undoing else run.asked
     woken = _woken(run, move)
     aim, due = _aim(move), now + move.delay_ms if move.due_at is None and move.delay_ms is not None else move.due_at
     way = _way(move, aim, asked, woken, due, now)
-    waits = way == "later" or (way == "held" and aim == status.WAITING and not woken)
+    waits = way == "later" or (way == "paused" and aim == status.WAITING and not woken)
     deadline = None if move.status == status.COMPENSATING else run.deadline_at
     return replace(
         run,
@@ -36,9 +36,9 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
         place=place_at(now, number) if way == "ready" else None,
         visible_at={"ended": None, "later": sooner(due, deadline)}.get(way, deadline),
         deadline_at=deadline,
-        held_due=due if way == "held" and not woken and (aim == status.WAITING or (due or 0) > now) else None,
-        paused_at=now if way == "held" else None,
-        awaits=move.awaits if way == "later" or (way == "held" and not woken) else None,
+        held_due=due if way == "paused" and not woken and (aim == status.WAITING or (due or 0) > now) else None,
+        paused_at=now if way == "paused" else None,
+        awaits=move.awaits if way == "later" or (way == "paused" and not woken) else None,
         linger_ms=run.linger_ms if way == "ended" else move.linger_ms,
         attempt=run.attempt + (move.next_attempt and asked != status.ASK_CANCEL),
         losses=0 if move.recorded or move.status == status.COMPLETED else run.losses,
@@ -82,7 +82,7 @@ def _way(move: Transition, aim: str, asked: str | None, woken: bool, due: int | 
     if asked == status.ASK_CANCEL:
         return "ready"
     if asked == status.ASK_PAUSE:
-        return "held"
+        return "paused"
     at_once = aim != status.WAITING and (due is None or due <= now)
     return "ready" if woken or at_once else "later"
 
@@ -92,7 +92,7 @@ def _status(move: Transition, way: Way, aim: str, undoing: bool) -> str:
         return move.status
     if undoing:
         return status.COMPENSATING
-    return {"ready": status.QUEUED, "held": status.PAUSED}.get(way, aim)
+    return {"ready": status.QUEUED, "paused": status.PAUSED}.get(way, aim)
 
 
 def kept_for_retry(move: Transition) -> str | None:

@@ -144,7 +144,7 @@ class QueueDepth(Struct):
     waiting: int = 0
     delayed: int = 0
     oldest: float | None = None
-    """Seconds for which the first in line has been ready."""
+    """Seconds for which the first in the queue has been ready."""
 
 
 class Definition(Struct):

@@ -93,13 +93,13 @@ class Countdown:
         for number, ((dag_id, dag_step), goes) in enumerate(self._went.items(), 1):
             step, dag = self._known[dag_id, dag_step], dags[dag_id]
             assert step is not None
-            held = goes == "ready" and dag.status == status.PAUSED
-            found.append(let_step(step, "hold" if held else goes, settled_at(dag, now), number))
+            paused = goes == "ready" and dag.status == status.PAUSED
+            found.append(let_step(step, "pause" if paused else goes, settled_at(dag, now), number))
         return found
 
 
-def let_step(step: Standing, goes: Decision | Literal["hold"], now: int, number: int = 0) -> Standing:
-    """A step for which dependencies were settled waits on, is ready, is held with its run, or is not needed."""
+def let_step(step: Standing, goes: Decision | Literal["pause"], now: int, number: int = 0) -> Standing:
+    """A step for which dependencies were settled waits on, is ready, is paused with its run, or is not needed."""
     if goes == "wait":
         return step
     if goes == "skip":
@@ -107,7 +107,7 @@ def let_step(step: Standing, goes: Decision | Literal["hold"], now: int, number:
     return replace(
         step,
         status=status.QUEUED if goes == "ready" else status.PAUSED,
-        paused_at=now if goes == "hold" else None,
+        paused_at=now if goes == "pause" else None,
         waiting_for=None,
         place=place_at(now, number) if goes == "ready" else None,
         visible_at=step.deadline_at,
@@ -117,7 +117,7 @@ def let_step(step: Standing, goes: Decision | Literal["hold"], now: int, number:
 
 def settle_dag(dag: Standing, settled: int, why: Why | None, now: int, number: int = 0) -> Standing:
     """Steps of a dag run are settled, and perhaps it begins to fail (``why``). After its last step the run is ready
-    to be finished, unless an operator holds it. Once it fails nobody does, and its deadline has nothing left to
+    to be finished, unless an operator has paused it. Once it fails nobody does, and its deadline has nothing left to
     do."""
     fails = why is not None and not dag.failing
     pending = dag.pending - settled

@@ -5,9 +5,9 @@ that follows comes out. A store reads the row under its lock, asks, and writes t
 the same end. Each event has a file:
 
 ======================  ====================================================================================
-``leaving.py``          a run leaves its worker (ends, waits, is held, is tried again), or is given back
+``leaving.py``          a run leaves its worker (ends, waits, is paused, is tried again), or is given back
 ``cancelling.py``       cancel; and the open steps of a dag run that begins to fail
-``holding_up.py``       pause and resume
+``pausing.py``          pause and resume
 ``reviving.py``         an operator's retry: of a run, of a dag run and its steps
 ``waking.py``           signals and ends of children reach a run; which mail it has a use for
 ``falling_due.py``      a sleeper is due; a deadline has passed; nobody picked the run up in time

@@ -208,7 +208,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus):
         return await self._drive(operating.pause_run, run_id)
 
     async def resume(self, run_id: str) -> Answer:
-        """Let a held run go on, or take the mark back."""
+        """Let a paused run go on, or take the mark back."""
         return await self._drive(operating.resume_run, run_id)
 
     async def grant(self, wish: str, ids: Sequence[str]) -> Granted:

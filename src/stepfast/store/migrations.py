@@ -37,6 +37,13 @@ def migrations(package: str, words: dict[str, str]) -> list[Migration]:
 _MADE = re.compile(r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION) ([^\s(]+)", re.MULTILINE)
 
 
+OTHERWISE_MADE = (
+    "run `stepfast migrate`. If it finds nothing to do, a newer Stepfast has made them (update it here), or somebody "
+    "has changed them by hand (restore what is missing)"
+)
+"""What to do where a statement met tables that it does not know."""
+
+
 def made_by(known: list[Migration], kind: str) -> list[str]:
     """The names of what the migrations make: ``TABLE``, ``VIEW`` or ``FUNCTION``. Indexes go with their tables."""
     found = [match for migration in known for match in _MADE.findall(migration.text)]

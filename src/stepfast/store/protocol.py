@@ -133,11 +133,11 @@ class Pulse(Protocol):
 
 
 class Wakeups(NamedTuple):
-    """Topics of a wake-up: lanes that have something ready, whether runs have ended, or just: look."""
+    """Topics of a wake-up: lanes that have something ready, whether runs have ended, or just that something has."""
 
     lanes: frozenset[Lane]
     ended: bool
-    look: bool = False
+    anything: bool = False
     """Something may have changed, nobody knows what."""
 
 
@@ -343,7 +343,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         ...
 
     async def resume(self, run_id: str) -> Answer:
-        """Let a held run go on: at once, or when it would have been due; take back a mark."""
+        """Let a paused run go on: at once, or when it would have been due; take back a mark."""
         ...
 
     async def grant(self, wish: str, ids: Sequence[str]) -> Granted:

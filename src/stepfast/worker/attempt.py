@@ -17,7 +17,7 @@ from ..engine import endings
 from ..engine.dag import SKIP
 from ..engine.dag_run import DagFailed, target_of
 from ..engine.execution import Execution, Stage
-from ..engine.failure import decode_error, encode_error, ending_record, explain, type_name
+from ..engine.failure import as_misuse, decode_error, encode_error, ending_record, explain, type_name
 from ..engine.heeding import must_go_on_first, obey
 from ..engine.kinds import kind_of
 from ..engine.run_logging import ids_of, tell_attempt, tell_end, tell_undos
@@ -164,7 +164,7 @@ class Attempts:
         if execution.closed is not None:
             await self._closed(execution)
         else:
-            await self.retry(execution, error, status.REASON_CODE)
+            await self.retry(execution, as_misuse(error), status.REASON_CODE)
 
     async def retry(self, execution: Execution, error: Exception, reason: str) -> None:
         """An attempt has failed: another one, if that can help; unless the run is to be cancelled anyhow."""

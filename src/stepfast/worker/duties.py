@@ -90,7 +90,7 @@ class Duties:
     def _woken(self, wakeups: Wakeups) -> None:
         if wakeups.lanes:
             self.claimer.woken(wakeups.lanes)
-        if wakeups.look:
+        if wakeups.anything:
             self.sweeper.tick_now()
             self.mailman.told()
             self.heartbeat.hurry()

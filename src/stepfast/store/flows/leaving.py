@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from ...model import status
 from ...model.forgetting import gone_with
-from ...model.holding_up import pause
 from ...model.leaving import leave
+from ...model.pausing import pause
 from ...model.records import FlushAnswer, NewRun, Transition
 from ...model.settling import settled_at
 from ...model.standing import Standing

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from ...model.cancelling import NO_TRACES, cancel, way_to_cancel
-from ...model.holding_up import may_be_paused, pause, resume
+from ...model.pausing import may_be_paused, pause, resume
 from ...model.records import Answer, Lane
 from ...model.reviving import may_be_retried, retry
 from ...model.settling import Why

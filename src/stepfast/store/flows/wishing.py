@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...model.holding_up import may_be_paused, pause
+from ...model.pausing import may_be_paused, pause
 from ...model.reviving import may_be_retried, retry
 from ...model.standing import Standing
 from ...model.wishes import CANCEL, PAUSE, RESUME, RETRY, Granted

@@ -51,7 +51,7 @@ class Doorbell:
         """Somebody rings: pass it on now, or with others a little later."""
         self._lanes |= wakeups.lanes
         self._ended |= wakeups.ended
-        self._look |= wakeups.look
+        self._look |= wakeups.anything
         if len(self._lanes) > _MOST_IN_A_BUNDLE:
             self._lanes, self._look = set(), True
         if self._timer is None:

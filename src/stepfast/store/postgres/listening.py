@@ -47,7 +47,7 @@ def encode_wakeups(wakeups: Wakeups, sender: str) -> str:
         sender,
         [(lane.queue, lane.workflow, lane.priority) for lane in sorted(wakeups.lanes)],
         wakeups.ended,
-        wakeups.look,
+        wakeups.anything,
     )
     text = msgspec.json.encode(message).decode()
     return text if len(text.encode()) < _LIMIT else "look"

@@ -35,7 +35,7 @@ FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::text[], $5::text[], $6:
 WHERE q.name = u.name;
 
 -- name: queue_depths
--- How queues stand: what is ready (or due, and about to be), when the first in line became so, what workers hold, what
+-- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what
 -- waits, and what was put off. A step of a dag counts where it is ready or held, because it takes a slot; one that waits
 -- for others does not.
 SELECT queue, sum(ready)::bigint, sum(running)::bigint, sum(waiting)::bigint, sum(delayed)::bigint,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncpg
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
+from ..migrations import OTHERWISE_MADE
 
 ABOUT_DATA = frozenset({"22", "23", "54"})
 """Classes of errors that another row, or another value, would not have met."""
@@ -43,7 +44,7 @@ def _by_class(error: Exception) -> Exception:
     if state in _NO_TABLES:
         return SchemaError(f"the Stepfast tables are missing ({said}): run `stepfast migrate`")
     if state in _OTHER_TABLES:
-        return SchemaError(f"the Stepfast tables are not those that this version made ({said}): run `stepfast migrate`")
+        return SchemaError(f"the Stepfast tables are not those that this version made ({said}): {OTHERWISE_MADE}")
     if state == _NO_RIGHT:
         return ConfigurationError(f"the database user lacks a right that Stepfast needs ({said}): grant it")
     if state.startswith(_AWAY):

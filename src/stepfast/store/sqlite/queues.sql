@@ -30,7 +30,7 @@ SET paused = u.paused, paused_at = u.paused_at, declared = u.declared, declared_
 FROM u WHERE q.name = u.name;
 
 -- name: queue_depths
--- How queues stand: what is ready (or due, and about to be), when the first in line became so, what workers hold, what
+-- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what
 -- waits, and what was put off. A step of a dag counts where it is ready or held, because it takes a slot; one that waits
 -- for others does not.
 SELECT queue, sum(ready), sum(running), sum(waiting), sum(delayed), ({now} * 1000 - min(first)) / 1000000.0

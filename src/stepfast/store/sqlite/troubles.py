@@ -14,6 +14,7 @@ from ...errors import (
     StepfastError,
     sentence,
 )
+from ..migrations import OTHERWISE_MADE
 from .connections import primary_code
 
 _AWAY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL)
@@ -60,7 +61,7 @@ class Troubles:
         if isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in _OTHER_TABLES):
             return SchemaError(
                 f"{self._name} has no Stepfast tables {self._namespace}_…, or others than this version made ({error}): "
-                "run `stepfast migrate`"
+                + OTHERWISE_MADE
             )
         if isinstance(error, _REFUSALS):
             return DatabaseRefused(sentence(error))

@@ -1,4 +1,4 @@
-"""An operator holds a run up, and lets it go on."""
+"""An operator pauses a run, and lets it go on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .standing import Standing, place_at, sooner
 
 
 def may_be_paused(run: Standing) -> bool:
-    """What has ended, is to be cancelled, or is being undone, is not held up."""
+    """What has ended, is to be cancelled, or is being undone, is not paused."""
     return not (run.ended or run.undoing or run.failing or run.asked == status.ASK_CANCEL)
 
 
 def pause(run: Standing, now: int) -> Standing | None:
-    """A run is held until somebody resumes it. It remembers when it would have been due and what it waited for; its
-    deadline goes on. One that a worker holds is marked, for its owner to see; that is no wake. None: nothing changes. A
-    step of a dag run that waits for others stays so: it is held when it becomes ready."""
+    """A run stands still until somebody resumes it. It remembers when it would have been due and what it waited for;
+    its deadline goes on. One that a worker holds is marked, for its owner to see; that is no wake. None: nothing
+    changes. A step of a dag run that waits for others stays so: it is paused when it becomes ready."""
     if run.ended or run.undoing or run.blocked or run.status == status.PAUSED:
         return None
     if run.held:
@@ -37,9 +37,9 @@ def pause(run: Standing, now: int) -> Standing | None:
 
 
 def resume(run: Standing, now: int, number: int = 0) -> Standing | None:
-    """A held run goes on: at once, if nothing keeps it or what it waited for has happened meanwhile, else when it would
-    have been due; a dag run with its steps. A check that somebody waits for is made at once. A mark for the owner of a
-    run is taken back. None: nothing changes."""
+    """A paused run goes on: at once, if nothing keeps it or what it waited for has happened meanwhile, else when it
+    would have been due; a dag run with its steps. A check that somebody waits for is made at once. A mark for the owner
+    of a run is taken back. None: nothing changes."""
     if run.status != status.PAUSED and run.asked == status.ASK_PAUSE:
         return replace(run, asked=None, wakes=run.wakes + 1)
     checks = run.status == status.WAITING and run.waiting_for == status.WAITING_CHECK
@@ -65,7 +65,7 @@ def resume(run: Standing, now: int, number: int = 0) -> Standing | None:
 
 
 def _may_go_on(run: Standing, now: int) -> bool:
-    """Whether a held run is ready when it is let go: it waits for nothing, or for what has come meanwhile."""
+    """Whether a paused run is ready when it is let go: it waits for nothing, or for what has come meanwhile."""
     due = run.held_due is not None and run.held_due <= now
     if run.waiting_for is None:
         return due or run.held_due is None
