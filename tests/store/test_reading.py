@@ -113,6 +113,8 @@ async def test_runs_are_found_by_every_status(scene: Scene, status: str) -> None
     wanted, _ = await scene.start(), await scene.start("mail")
     for row in await scene.store.runs():
         await scene.rows.set(row.id, "status", status if row.id == wanted else "compensating")
+        if status == "running":
+            await scene.rows.set(row.id, "worker", scene.worker)
     assert [row.id for row in await scene.store.runs(status=status)] == [wanted]
     assert [row.id for row in await scene.store.runs(status=status, workflow="order")] == [wanted]
     assert await scene.store.runs(status=status, workflow="mail") == []

@@ -311,6 +311,14 @@ async def test_an_idle_tick_is_cheap_on_a_full_table(connection: Any, statements
     assert pages <= 200
 
 
+async def test_a_list_of_running_runs_looks_at_those_alone(connection: Any, statements: dict[str, str]) -> None:
+    """Not at all runs there are, from the newest back."""
+    rows, _ = await looked_at(
+        connection, statements["runs_running"], *(None, "running", None, None, None, None, 50, None, None)
+    )
+    assert rows <= 3 * (RUNNING + DAGS) + 10
+
+
 async def test_looking_for_old_runs_goes_along_the_ids_and_no_further_than_it_says(
     connection: Any, statements: dict[str, str]
 ) -> None:

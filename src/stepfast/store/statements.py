@@ -22,7 +22,7 @@ FILES = (
 """Every database has its statements in files of these names."""
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
-_LISTS = ("runs", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown_as")
+_LISTS = ("runs", "runs_running", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown_as")
 _NEWEST_FIRST = {"beyond": "<", "direction": "DESC", "edge": "g"}
 _OLDEST_FIRST = {"beyond": ">", "direction": "ASC", "edge": ""}
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)

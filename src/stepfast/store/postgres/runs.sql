@@ -96,6 +96,33 @@ WHERE dag_id IS NULL
   AND ($9::bigint IS NULL OR created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
 
+-- name: runs_running
+-- The same, for runs that are being executed: few beside all others, and known by their workers or as dag runs under way.
+-- (OFFSET 0 keeps the planner from walking through all runs in the order of their ids instead.)
+WITH held AS MATERIALIZED (
+    SELECT w.id FROM {schema}.runs w WHERE w.worker IS NOT NULL
+    UNION
+    SELECT d.id FROM {schema}.runs d WHERE d.status = 'running' AND d.graph IS NOT NULL AND d.dag_id IS NULL
+)
+SELECT r.id::text, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
+       CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
+       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
+       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
+       timeout_ms, deadline_ms, paused_at,
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
+FROM held h CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
+WHERE r.dag_id IS NULL
+  AND ($1::text IS NULL OR r.workflow = $1)
+  AND r.status = $2::text
+  AND ($3::text IS NULL OR r.queue = $3)
+  AND ($4::uuid IS NULL OR r.id {beyond} $4)
+  AND ($5::text IS NULL OR r.reason = $5)
+  AND ($6::text IS NULL OR r.key = $6)
+  AND ($8::bigint IS NULL OR r.created_at >= {now} - $8)
+  AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
+ORDER BY r.id {direction} LIMIT $7;
+
 -- name: runs_named
 -- The same of runs whose ids are known.
 SELECT id::text, workflow, version, queue, status, reason, waiting_for,

@@ -26,6 +26,7 @@ from ...model.records import (
     Tick,
 )
 from ...model.rows import DagOutputs, DagStepRow
+from ...model.status import RUNNING
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
 from ...settings import Settings
@@ -316,8 +317,10 @@ class PostgresStore(BaseStore):
             return await self._driver.run(connection, flow(*arguments))
 
     async def _page(self, filters: Filters, oldest_first: bool) -> list[Any]:
-        name = OLDEST * oldest_first + ("runs" if filters.tag is None else "runs_tagged")
-        return await self._fetch(name, *(filters[:-1] if filters.tag is None else filters))
+        if filters.tag is not None:
+            return await self._fetch(OLDEST * oldest_first + "runs_tagged", *filters)
+        name = "runs_running" if filters.status == RUNNING else "runs"
+        return await self._fetch(OLDEST * oldest_first + name, *filters[:-1])
 
     async def _first_row(self, sql: str) -> Any:
         return await self._with_connection(lambda c: c.fetchrow(sql))

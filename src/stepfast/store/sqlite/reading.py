@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...model.status import RUNNING
+
 AT_REST = frozenset({"waiting", "paused", "failed", "cancelled", "compensating", "compensated"})
 """The statuses that the index of the same name holds; the SQL repeats them, as a partial index demands."""
 
@@ -10,6 +12,8 @@ def page_statement(tag: str | None, status: str | None, workflow: str | None) ->
     """The statement that starts from the narrowest index the filters allow."""
     if tag is not None:
         return "runs_tagged"
+    if status == RUNNING:
+        return "runs_running"
     if status in AT_REST:
         return "runs_at_rest"
     return "runs" if workflow is None else "runs_of_workflow"

@@ -93,6 +93,31 @@ WHERE workflow = :workflow
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
 
+-- name: runs_running
+-- The same, for runs that are being executed: few beside all others, and known by their workers or as dag runs under way.
+SELECT id, workflow, version, queue, status, reason, waiting_for,
+       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
+       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
+       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
+       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+FROM {prefix}runs
+WHERE id IN (SELECT w.id FROM {prefix}runs AS w INDEXED BY {prefix}runs_worker WHERE w.worker IS NOT NULL
+             UNION
+             SELECT d.id FROM {prefix}runs AS d INDEXED BY {prefix}runs_dags
+             WHERE d.status = 'running' AND d.graph IS NOT NULL AND d.dag_id IS NULL)
+  AND status = :status
+  AND id {beyond} COALESCE(:before, '{edge}')
+  AND dag_id IS NULL
+  AND (:workflow IS NULL OR workflow = :workflow)
+  AND (:queue IS NULL OR queue = :queue)
+  AND (:reason IS NULL OR reason = :reason)
+  AND (:key IS NULL OR key = :key)
+  AND (:since IS NULL OR created_at >= {now} - :since)
+  AND (:older IS NULL OR created_at < {now} - :older)
+ORDER BY id {direction} LIMIT :limit;
+
 -- name: runs_at_rest
 -- The same, for a status in which runs stay. These are few beside the completed ones, so it is asked before the workflow.
 SELECT id, workflow, version, queue, status, reason, waiting_for,
