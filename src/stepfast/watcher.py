@@ -7,11 +7,13 @@ growing intervals.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from .engine.clock import Clock
-from .errors import AppClosed, DatabaseUnavailable, SchemaError
+from .errors import AppClosed, DatabaseUnavailable, RunNotFound, SchemaError
 from .model.records import Transition
 from .model.rows import Outcome
 from .model.status import COMPENSATED
@@ -22,6 +24,9 @@ from .worker.wakeups import Switchboard
 
 _FIRST = 0.01
 _MOST_AT_ONCE = 5000
+_GONE_AFTER, _GONE_EVERY = 1.0, 30.0
+"""Seconds of waiting after which it is looked whether the runs are there at all, and how often from then on: one that
+was removed has no end any more."""
 
 
 class Watcher:
@@ -39,6 +44,7 @@ class Watcher:
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._over = False
+        self._gone_at = 0.0
         switchboard.outcomes = self._ended_here
 
     async def wait(self, run_id: str, timeout: float | None) -> Outcome | None:
@@ -70,6 +76,7 @@ class Watcher:
         if self._task is None or self._task.done():
             self._switchboard.unsubscribe(self._woken)
             self._switchboard.subscribe(self._woken)
+            self._gone_at = time.monotonic() + _GONE_AFTER
             self._task = asyncio.create_task(self._watch(), name="stepfast-watch")
             self._task.add_done_callback(self._stopped)
 
@@ -127,7 +134,20 @@ class Watcher:
             for outcome in outcomes:
                 found = True
                 self._resolve(outcome)
+        if time.monotonic() >= self._gone_at:
+            await self._look_for_gone()
         return found
+
+    async def _look_for_gone(self) -> None:
+        """Whoever waits for a run that was removed is told so."""
+        self._gone_at = time.monotonic() + _GONE_EVERY
+        ids = [run_id for run_id, waiters in self._waiting.items() if not all(future.done() for future in waiters)]
+        for start in range(0, len(ids), _MOST_AT_ONCE):
+            with contextlib.suppress(DatabaseUnavailable, SchemaError):
+                for run_id in await self._store.missing(ids[start : start + _MOST_AT_ONCE]):
+                    for future in self._waiting.get(run_id, ()):
+                        if not future.done():
+                            future.set_exception(RunNotFound(run_id))
 
     def _resolve(self, outcome: Outcome) -> None:
         for future in self._waiting.get(outcome.id, ()):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast
+from stepfast import ConfigurationError, Context, InvalidState, RunNotFound, Settings, Stepfast, watcher
 from stepfast.archiving import _BEGINNING
 from stepfast.worker import removing
 from tests.engine.conftest import MakeApp
@@ -294,6 +294,26 @@ async def test_one_run_is_deleted(app: Stepfast) -> None:
         await run.delete()
     assert [await count(app, table) for table in ("runs", "steps", "tries")] == [0, 0, 0]
     assert (await app.start(parent, key="p")).id != run.id
+
+
+async def test_whoever_waits_for_the_result_of_a_run_that_is_gone_is_told(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle knows that there was such a run, and would wait for its end for ever."""
+    monkeypatch.setattr(watcher, "_GONE_AFTER", 0.0)
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    run, other = await app.start_many(echo, [1, 2])
+    rows = Rows(await app.store(), "stepfast", app.url.text)
+    await rows.fetch("DELETE FROM [runs] WHERE id = ?", run.id)
+    await rows.close()
+    with pytest.raises(RunNotFound, match="may have been pruned"):
+        await run.result(timeout=20)
+    with pytest.raises(TimeoutError):
+        await other.result(timeout=0.01)
 
 
 async def test_a_step_of_a_dag_run_goes_only_with_it(app: Stepfast) -> None:

@@ -25,6 +25,10 @@ class Keeper(Protocol):
         """Those of these runs that have ended, in the order of their ids. Steps of dag runs are none."""
         ...
 
+    async def missing(self, ids: Sequence[str]) -> list[str]:
+        """Those of these runs that are not there, or not any more."""
+        ...
+
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
         """How much is recorded of each."""
         ...
@@ -67,6 +71,10 @@ class KeepsRuns:
     async def ended(self, ids: Sequence[str]) -> list[Ended]:
         """Those of the runs that have ended."""
         return [Ended(*row) for row in await self._fetch("ended", list(ids))] if ids else []
+
+    async def missing(self, ids: Sequence[str]) -> list[str]:
+        """Those of the runs that are not there."""
+        return [row[0] for row in await self._fetch("missing", list(ids))]
 
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
         """How much is recorded of runs."""

@@ -138,3 +138,8 @@ DELETE FROM {schema}.runs r USING unnest($1::uuid[]) AS u(id) WHERE r.id = u.id;
 -- The failed tries of one run, for its archive.
 SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
 FROM {schema}.tries WHERE run_id = $1 ORDER BY branch, position, attempt, number;
+
+-- name: missing
+-- Those of these runs that are not there.
+SELECT u.id::text AS id FROM unnest($1::uuid[]) AS u(id)
+WHERE (SELECT true FROM {schema}.runs r WHERE r.id = u.id) IS NULL;

@@ -127,3 +127,7 @@ DELETE FROM {prefix}runs WHERE id IN (SELECT id FROM gone);
 -- The failed tries of one run, for its archive.
 SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
 FROM {prefix}tries WHERE run_id = ? ORDER BY branch, position, attempt, number;
+
+-- name: missing
+-- Those of these runs that are not there.
+SELECT u.value FROM json_each(?) AS u WHERE NOT EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = u.value);
