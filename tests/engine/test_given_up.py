@@ -215,13 +215,17 @@ async def test_code_that_does_not_give_up_again_is_not_waited_for_for_ever(
     memory: Stepfast, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepfast.engine.durable_call._PATIENCE", 0.05)
-    gate = Gate()
+    gate, begun = Gate(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await never()
 
     @memory.workflow
     async def order(ctx: Context) -> None:
-        task = asyncio.ensure_future(ctx.step("slow", never))
+        task = asyncio.ensure_future(ctx.step("slow", slow))
         if calls.hit("executed") == 1:  # not on replay
-            await asyncio.sleep(0.02)
+            await begun.wait()
             task.cancel()
         await asyncio.wait([task])
         assert task.cancelled() or task.exception()
