@@ -18,6 +18,7 @@ from .nobody_serves import Lookout
 from .settings import Settings
 from .starter import Starter
 from .store import Store
+from .store.protocol import MissingRight
 from .watcher import Watcher
 from .worker.carriage import Carriage
 from .worker.clockwork import REAL
@@ -58,6 +59,7 @@ class Connected:
         self.carriage: Carriage | None = None
         """Where remote steps go, once there was a worker here."""
         self._stored: set[tuple[str, str]] = set()
+        self._may_store = True
         self._storing: set[asyncio.Task[None]] = set()
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
@@ -71,10 +73,17 @@ class Connected:
         return ids
 
     async def store_definitions(self, workflows: list[Workflow[object, object]]) -> None:
-        """Tell the database of these workflows, once per process and version."""
+        """Tell the database of these workflows, once per process and version. A user who may only start runs leaves it
+        to the workers."""
         new = [w for w in workflows if (w.name, w.version) not in self._stored]
-        if new:
+        if not new or not self._may_store:
+            return
+        try:
             await self.store.put_definitions([w.definition() for w in new])
+        except MissingRight:
+            self._may_store = False
+            self.logger.info("the database user may not store definitions of workflows; workers do when they begin")
+        else:
             self._stored.update((w.name, w.version) for w in new)
 
     def has_stored(self, workflow: Workflow[object, object]) -> bool:

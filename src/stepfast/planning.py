@@ -86,11 +86,11 @@ class Planner:
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
         graph = code.graph if isinstance(code, Dag) else None
-        brings_graph = joins and graph is not None and not connected.has_stored(code)
         if joins:
             connected.store_definitions_soon([code])
         else:
             await connected.store_definitions([code])
+        brings_graph = graph is not None and not connected.has_stored(code)
         return self.plan_code(code, options)._replace(graph=graph, brings_graph=brings_graph)
 
     def plan_code(self, code: Workflow[Any, Any], options: ChildKeywords) -> Plan:

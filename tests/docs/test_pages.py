@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
 import tomllib
@@ -88,7 +89,7 @@ def test_commands_exist(block: Block) -> None:
 
 def check_command(words: list[str]) -> None:
     """What we can know of a command: our own verbs, options, targets, extras and examples exist."""
-    program, *arguments = words
+    program, *arguments = itertools.takewhile(lambda word: word not in (">", "|"), words)
     if program == "stepfast":
         check_verb(arguments)
     elif program == "make":

@@ -26,16 +26,20 @@ from .workers import live_workers, worker_name
 async def migrate(
     session: Session,
     sql: Annotated[bool, typer.Option("--sql", help="Print the script; connects to nothing.")] = False,
+    roles_sql: Annotated[
+        bool, typer.Option("--roles-sql", help="Print SQL for roles of least privilege; connects to nothing.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if migrations are pending.")] = False,
     transport: Annotated[bool, typer.Option("--transport", help="The tables of remote steps instead.")] = False,
     prefix: Annotated[str | None, option("--prefix", help="How their names begin. (durable)")] = None,
 ) -> None:
     """Make the tables or bring them up to date. Safe to repeat, and when many do it at once."""
-    if sql and check:
-        raise typer.BadParameter("--sql and --check exclude each other")
+    given = [name for name, on in (("--sql", sql), ("--roles-sql", roles_sql), ("--check", check)) if on]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{given[0]} and {given[1]} exclude each other")
     if transport:
-        if check:
-            raise typer.BadParameter("--transport and --check exclude each other")
+        if check or roles_sql:
+            raise typer.BadParameter(f"--transport and {given[0]} exclude each other")
         await make_transport_tables(session, sql, prefix)
         return
     if prefix is not None:
@@ -43,6 +47,8 @@ async def migrate(
     app = session.application()
     if sql:
         sys.stdout.write(open_store(app.url, app.namespace, app.settings).migration_sql())
+    elif roles_sql:
+        sys.stdout.write(open_store(app.url, app.namespace, app.settings).roles_sql())
     elif check:
         await _check(session, app)
     else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import InvalidState
+from ..errors import ConfigurationError, InvalidState
 from ..model.gate import Decision, Gate
 from ..model.records import (
     NO_DOUBTS,
@@ -141,6 +141,10 @@ class Wakeups(NamedTuple):
     """Something may have changed, nobody knows what."""
 
 
+class MissingRight(ConfigurationError):
+    """The user of the database may not do what was asked."""
+
+
 def mailbox_full(run_id: str, most: int) -> InvalidState:
     """Too many signals lie in a mailbox already."""
     return InvalidState(
@@ -186,6 +190,10 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     def migration_sql(self) -> str:
         """The whole of it as a script, for those who apply it themselves."""
+        ...
+
+    def roles_sql(self) -> str:
+        """A script that makes roles of least privilege, where the database has roles."""
         ...
 
     def names(self) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
-from ...model.status import MAIL_ENDS, NO_SUCH_STEP, TERMINAL
+from ...model.status import MAIL_ENDS, NO_SUCH_STEP, REASON_CONTINUED, TERMINAL
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
 from .callers import Callers
@@ -92,10 +92,12 @@ class Mailroom:
 
 
 def _refusal(run: Any) -> Answer | None:
-    """A run that does not exist, or has ended, takes no mail."""
+    """A run that does not exist, or has ended, takes no mail. What is for one that went on as another is taken there by
+    whoever delivers it."""
     if run is None:
         return Answer(None)
-    return Answer(run["status"], run["reason"]) if run["status"] in TERMINAL else None
+    over = run["status"] in TERMINAL and run["reason"] != REASON_CONTINUED
+    return Answer(run["status"], run["reason"]) if over else None
 
 
 def _values(mail: Mail) -> tuple[Any, ...]:

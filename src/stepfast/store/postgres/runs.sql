@@ -42,10 +42,13 @@ WHERE r.id = ANY($1::uuid[])
 ON CONFLICT DO NOTHING;
 
 -- name: by_keys
--- Which runs stand behind these keys, ours or those of an earlier start; of the latter also what they were started with,
--- where that is small, so that a key which is used again for something else can be told.
-SELECT r.id, u.id AS ours, r.format, CASE WHEN r.id <> u.id AND octet_length(r.input) <= 4096 THEN r.input END AS earlier
+-- Which runs stand behind these keys, ours or those of an earlier start; and whether the caller may read inputs.
+SELECT r.id, u.id AS ours, has_column_privilege('{schema}.runs', 'input', 'SELECT') AS reads
 FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.workflow = $1 AND r.key = u.key;
+
+-- name: earlier
+-- What these runs were started with, where that is small, so that a key which is used again for something else can be told.
+SELECT r.id, r.format, r.input FROM {schema}.runs r WHERE r.id = ANY($1::uuid[]) AND octet_length(r.input) <= 4096;
 
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.

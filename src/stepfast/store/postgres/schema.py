@@ -12,6 +12,7 @@ from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, sta
 from ..protocol import Check, SchemaState
 from ..statements import fill, split_statements
 from .connections import HELD
+from .roles import Roles
 from .transactions import transaction
 
 _MADE_SCHEMA = "made_schema"
@@ -21,10 +22,11 @@ _MADE_SCHEMA = "made_schema"
 class Schema:
     """The tables of one namespace."""
 
-    def __init__(self, schema: str, known: list[Migration], statements: dict[str, str]) -> None:
+    def __init__(self, schema: str, known: list[Migration], statements: dict[str, str], roles: Roles) -> None:
         self._schema = schema
         self._known = known
         self._sql = statements
+        self._roles = roles
 
     async def state(self, connection: Any) -> SchemaState:
         """Where the tables stand."""
@@ -55,7 +57,14 @@ class Schema:
                 await connection.execute(self._sql["put_meta"], "compatible_from", str(migration.compatible_from))
             if made_schema:
                 await connection.execute(self._sql["put_meta"], _MADE_SCHEMA, "yes")
+            await self._grant_anew(connection)
             return state.pending
+
+    async def _grant_anew(self, connection: Any) -> None:
+        """If there are roles of least privilege, they hear of what was added."""
+        if await connection.fetchval(self._roles.known, self._schema):
+            for statement in self._roles.grants:
+                await connection.execute(statement)
 
     async def drop(self, connection: Any) -> None:
         """What the migrations made, by name: in the same schema there may be tables of others. The schema goes too, if

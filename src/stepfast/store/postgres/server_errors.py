@@ -12,6 +12,7 @@ import asyncpg
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
 from ..migrations import OTHERWISE_MADE
+from ..protocol import MissingRight
 
 ABOUT_DATA = frozenset({"22", "23", "54"})
 """Classes of errors that another row, or another value, would not have met."""
@@ -46,7 +47,7 @@ def _by_class(error: Exception) -> Exception:
     if state in _OTHER_TABLES:
         return SchemaError(f"the Stepfast tables are not those that this version made ({said}): {OTHERWISE_MADE}")
     if state == _NO_RIGHT:
-        return ConfigurationError(f"the database user lacks a right that Stepfast needs ({said}): grant it")
+        return MissingRight(f"the database user lacks a right that Stepfast needs ({said}): grant it")
     if state.startswith(_AWAY):
         return DatabaseUnavailable(f"the database cannot be reached: {said}")
     return DatabaseUnavailable(f"the database could not do it at the moment (SQLSTATE {state}): {said}")

@@ -164,7 +164,7 @@ class Starts:
         for run in runs:
             if run.key is not None:
                 keyed.setdefault(run.shape.workflow, []).append(run)
-        owners = {}
+        owners: dict[str, str] = {}
         for workflow, theirs in keyed.items():
             names, ids = [run.key for run in theirs], [run.id for run in theirs]
             found = {
@@ -172,11 +172,18 @@ class Starts:
             }
             if len(found) < len(theirs):
                 return None
-            for run in theirs:
-                row = found[run.id]
-                owners[run.id] = str(row["id"])
-                run.earlier = None if row["earlier"] is None else (row["earlier"], row["format"])
+            owners |= {ours: str(row["id"]) for ours, row in found.items()}
+            if any(row["reads"] for row in found.values()):
+                await self._learn_earlier(connection, [run for run in theirs if owners[run.id] != run.id], owners)
         return [owners.get(run.id, run.id) for run in runs]
+
+    async def _learn_earlier(self, connection: Any, runs: list[NewRun], owners: dict[str, str]) -> None:
+        """What the runs were started with that have the keys of these."""
+        if runs:
+            rows = await connection.fetch(self._sql["earlier"], list({owners[run.id] for run in runs}))
+            inputs = {str(row["id"]): (row["input"], row["format"]) for row in rows}
+            for run in runs:
+                run.earlier = inputs.get(owners[run.id])
 
 
 def _keys_come_and_go() -> DatabaseUnavailable:

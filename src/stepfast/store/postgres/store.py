@@ -52,6 +52,7 @@ from .held_keys import HeldKeys
 from .listening import Listener, encode_wakeups
 from .mailing import Mailroom
 from .pulse import PostgresPulse
+from .roles import Roles
 from .schema import Schema
 from .server_errors import translate
 from .starting import Starts
@@ -90,7 +91,8 @@ class PostgresStore(BaseStore):
         self._pool: Any = pool
         self._owns_pool = pool is None
         known = [migration._replace(text=qualify(migration.text)) for migration in migrations(_PACKAGE, words)]
-        self._schema = Schema(words["schema"], known, self._sql)
+        self._roles = Roles(_PACKAGE, namespace, words["schema"], known)
+        self._schema = Schema(words["schema"], known, self._sql, self._roles)
         self._listener = Listener(self._connector, self._channel, settings.outage_backoff_max)
         kept = self._kept = {duty: KeptConnection(self._connector, continuity) for duty in DUTIES}
         callers = self._callers = Callers(self._sql["identity"], self._first_row)
@@ -175,6 +177,10 @@ class PostgresStore(BaseStore):
     def migration_sql(self) -> str:
         """The same as a script."""
         return self._schema.script()
+
+    def roles_sql(self) -> str:
+        """A script that makes roles of least privilege."""
+        return self._roles.script()
 
     async def reset(self) -> None:
         """Drop everything of this namespace."""

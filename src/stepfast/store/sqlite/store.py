@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...errors import ConfigurationError
 from ...model.records import (
     NO_DOUBTS,
     Answer,
@@ -170,6 +171,12 @@ class SqliteStore(BaseStore):
     def migration_sql(self) -> str:
         """The same as a script."""
         return self._schema.script()
+
+    def roles_sql(self) -> str:
+        """Refused: whoever may open the file may do everything."""
+        raise ConfigurationError(
+            "SQLite has no roles: whoever may write to the file may do everything. Use the rights of the file"
+        )
 
     async def reset(self) -> None:
         """Drop everything of this namespace."""

@@ -1,0 +1,248 @@
+"""Roles of least privilege: what each may do, and what it must not (`stepfast migrate --roles-sql`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from typer.testing import CliRunner
+
+from stepfast import ConfigurationError, Context, Settings, Stepfast
+from stepfast.cli import cli
+from stepfast.store.migrations import Migration, made_by
+from stepfast.store.postgres.roles import OPERATING, Roles
+from stepfast.store.postgres.schema import Schema
+from tests.support.engine import PATIENCE
+
+pytestmark = pytest.mark.empty
+QUICK = Settings(poll=0.05, sweep=0.05, moment=0)
+
+
+class People:
+    """A namespace with its roles, and somebody who has each."""
+
+    def __init__(self, url: str, namespace: str, owner: Any) -> None:
+        self.namespace = namespace
+        self.owner = owner
+        self._url = url
+
+    def url(self, role: str) -> str:
+        return self._url.replace("postgres@", f"{self.namespace}_{role}_user@")
+
+    @asynccontextmanager
+    async def connection(self, role: str) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(self.url(role))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def app(self, role: str, **options: Any) -> Stepfast:
+        return Stepfast(self.url(role), namespace=self.namespace, settings=QUICK, **options)
+
+    async def drop(self) -> None:
+        await self.owner.execute(f"DROP SCHEMA {self.namespace} CASCADE")
+        for role in ("starter", "worker", "reader"):
+            for name in (f"{self.namespace}_{role}_user", f"{self.namespace}_{role}"):
+                await self.owner.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.fixture
+async def people(postgres_url: str) -> AsyncIterator[People]:
+    namespace = f"ns{uuid4().hex[:8]}"
+    owner = await asyncpg.connect(postgres_url)
+    found = People(postgres_url, namespace, owner)
+    async with Stepfast(postgres_url, namespace=namespace) as app:
+        await app.migrate()
+        script = (await app.store()).roles_sql()
+        for _ in range(2):  # once more changes nothing
+            await owner.execute(script)
+        for role in ("starter", "worker", "reader"):
+            await owner.execute(f"CREATE ROLE {namespace}_{role}_user LOGIN IN ROLE {namespace}_{role}")
+    yield found
+    await found.drop()
+    await owner.close()
+
+
+def declare(app: Stepfast) -> Any:
+    @app.workflow
+    async def child(ctx: Context, n: int) -> int:
+        return n + 1
+
+    @app.workflow(max_attempts=1)
+    async def parent(ctx: Context, n: int) -> Any:
+        at = await ctx.transaction(_look)
+        await ctx.set("at", at)
+        return [await ctx.call(child, n), await ctx.wait_signal("more")]
+
+    graph = app.dag("graph")
+
+    @graph.step
+    async def one(ctx: Any) -> int:
+        return 1
+
+    graph.approval("ok", after=["one"])
+    return parent
+
+
+async def _look(connection: Any) -> str:
+    return str(await connection.fetchval("SELECT current_user"))
+
+
+LEFT_OUT = {
+    "workers", "steps", "tries", "progress", "queue_starts", "schedules", "remote_steps",
+}  # fmt: skip
+"""Tables that a starter has nothing to do with. A new table belongs here, or into `roles.sql`."""
+
+
+async def test_every_table_is_granted_or_left_out_on_purpose(people: People) -> None:
+    async with people.app("worker") as app:
+        store: Any = await app.store()
+    known = store._schema._known
+    for table in made_by(known, "TABLE"):
+        name, may = table.rpartition(".")[2], {}
+        for role in ("starter", "worker", "reader"):
+            may[role] = {
+                right
+                for right in ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
+                if await people.owner.fetchval(
+                    f"SELECT has_table_privilege($1, $2, '{right}') "
+                    + f"OR has_any_column_privilege($1, $2, '{right}')" * (right in ("SELECT", "INSERT", "UPDATE")),
+                    f"{people.namespace}_{role}", table,
+                )
+            }  # fmt: skip
+        all_four = {"SELECT", "INSERT", "UPDATE", "DELETE"}
+        assert may["worker"] == ({"SELECT"} if name == "meta" else all_four), name
+        assert may["reader"] == {"SELECT"}, name
+        assert may["starter"] <= {"SELECT", "INSERT"}, name
+        assert bool(may["starter"]) != (name in LEFT_OUT), f"say in roles.sql what a starter may do with {name}"
+    functions = {name.rpartition(".")[2] for name in made_by(known, "FUNCTION")}
+    assert set(OPERATING) < functions
+
+
+RUN = "INSERT INTO runs (id, workflow, version, queue, status, format, input, seed, created_at"
+NEW = "SELECT gen_random_uuid(), 'parent', '', 'parent', 'queued', 1, '1', '', 0"
+MAIL = "INSERT INTO mailbox (id, run_id, kind, name, format, sent_at, delivered) "
+MAIL += "SELECT gen_random_uuid(), gen_random_uuid()"
+MUST_NOT = {
+    "starter": [
+        "SELECT input FROM runs", "SELECT output FROM runs", "SELECT error FROM runs", "SELECT seed FROM runs",
+        "SELECT * FROM runs_readable", "SELECT * FROM steps", "SELECT value FROM mailbox",
+        "SELECT value FROM run_values",
+        "SELECT * FROM workers", "SELECT * FROM run_tags", "UPDATE runs SET priority = 9", "DELETE FROM runs",
+        "SELECT id FROM runs FOR UPDATE", "DELETE FROM mailbox", "UPDATE definitions SET queue = 'mine'",
+        "INSERT INTO definitions SELECT * FROM definitions", "UPDATE meta SET value = '99'",
+        "UPDATE queues SET paused = true",
+        "SELECT cancel(gen_random_uuid())", "SELECT resume(gen_random_uuid())", "CREATE TABLE mine (a integer)",
+        f"{RUN}, parent_id) {NEW}, gen_random_uuid()", f"{RUN}, origin_id) {NEW}, gen_random_uuid()",
+        f"{RUN}, worker) {NEW}, gen_random_uuid()", f"{RUN}, output) {NEW}, '1'",
+        f"{RUN}) {NEW.replace('queued', 'completed')}", f"{RUN}) {NEW.replace('queued', 'running')}",
+        f"{MAIL}, 'cancel', '', 1, 0, false", f"{MAIL}, 'child', 'completed', 1, 0, false",
+        f"{MAIL}, 'signal', 'more', 1, 0, true",
+        "INSERT INTO run_values (run_id, key, value, format, updated_at) SELECT gen_random_uuid(), 'at', '1', 1, 0",
+        "INSERT INTO steps (run_id) SELECT gen_random_uuid()", "INSERT INTO workers (id) SELECT gen_random_uuid()",
+    ],
+    "worker": [
+        "UPDATE meta SET value = '99'", "DELETE FROM meta", "CREATE TABLE mine (a integer)", "DROP TABLE runs",
+        "ALTER TABLE runs ADD COLUMN mine text", "TRUNCATE runs", "DROP FUNCTION as_json",
+        "ALTER TABLE runs DISABLE ROW LEVEL SECURITY",
+        "CREATE TRIGGER mine AFTER INSERT ON runs EXECUTE FUNCTION as_json()",
+    ],
+    "reader": [
+        "SELECT seed FROM runs", "SELECT * FROM runs", "UPDATE runs SET priority = 9", "DELETE FROM runs",
+        "SELECT id FROM runs FOR UPDATE", f"{RUN}) {NEW}", f"{MAIL}, 'signal', 'more', 1, 0, false",
+        "INSERT INTO run_tags SELECT * FROM run_tags", "SELECT start('parent', '1')",
+        "SELECT cancel(gen_random_uuid())",
+        "UPDATE queues SET paused = true", "DELETE FROM schedules", "CREATE TABLE mine (a integer)", "TRUNCATE steps",
+    ],
+}  # fmt: skip
+"""In the schema of the namespace."""
+
+
+async def test_what_a_role_must_not_do_it_cannot(people: People) -> None:
+    async with people.app("worker") as app:
+        declare(app)
+        await (await app._connect()).store_definitions(list(app.workflows.values()))
+    for role, forbidden in MUST_NOT.items():
+        async with people.connection(role) as connection:
+            await connection.execute(f"SET search_path = {people.namespace}")
+            for sql in forbidden:
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await connection.execute(sql)
+                    pytest.fail(f"a {role} could: {sql}")
+
+
+async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptureFixture) -> None:
+    """Runs are started by one user, executed by another and looked at by a third."""
+    caplog.set_level(logging.WARNING)
+    starter, worker, reader = (people.app(role) for role in ("starter", "worker", "reader"))
+    at_start, _ = declare(starter), declare(worker)
+    async with starter, worker, reader:
+        own = await starter.start(at_start, 1, key="own", tags=["a"])
+        assert (await starter.start(at_start, 2, key="own")).id == own.id
+        graph = await starter.start("graph", {"a": 1})
+        async with worker.worker():
+            async with people.connection("starter") as connection:
+                async with connection.transaction():
+                    joined = await starter.start(at_start, 2, key="j", connection=connection)
+                    await starter.start_many("graph", [1, 2], connection=connection)
+                    by_sql = await connection.fetchval(f"SELECT {people.namespace}.start('parent', '3', key => 's')")
+                    again = await connection.fetchval(f"SELECT {people.namespace}.start('parent', '3', key => 's')")
+                    await connection.fetchval(f"SELECT {people.namespace}.start('graph', tags => ARRAY['a'])")
+                    for run in (own, joined):
+                        await run.signal("more", "word", connection=connection)
+                    await connection.execute(f"SELECT {people.namespace}.signal($1, 'more', '1')", by_sql)
+                    await graph.signal("ok", True, connection=connection)
+            assert again == by_sql
+            operated = worker.get(own.id)
+            assert await operated.result(timeout=PATIENCE) == [2, "word"]
+            assert await operated.get("at") == f"{people.namespace}_worker_user"
+            assert await worker.get(str(by_sql)).result(timeout=PATIENCE) == [4, 1]
+            assert await reader.get(joined.id).result(timeout=PATIENCE) == [3, "word"]
+            assert await reader.get(graph.id).result(timeout=PATIENCE) == {"one": 1, "ok": True}
+            late = await worker.start("parent", 9, delay=3600)
+            await late.pause()
+            await late.resume()
+            await late.cancel()
+        seen = reader.get(own.id)
+        assert ((await seen.info()).output, len(await seen.steps()), len(await seen.activity())) == ([2, "word"], 3, 3)
+        assert len(await reader.runs(limit=100)) == 11 and len(await reader.runs(tag="a")) == 2
+        assert await reader.queues()
+        async with people.connection("reader") as connection:
+            assert await connection.fetchval(f"SELECT count(output) FROM {people.namespace}.runs_readable") >= 6
+        for refused in (starter.get(own.id).cancel, starter.get(own.id).info, reader.get(own.id).retry):
+            with pytest.raises(ConfigurationError, match="lacks a right"):
+                await refused()
+        with pytest.raises(ConfigurationError, match="lacks a right"):
+            await reader.start("parent", 1)
+    assert [record.message for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+async def test_a_migration_grants_what_it_adds(people: People) -> None:
+    app = Stepfast(people._url, namespace=people.namespace)
+    async with app:
+        store: Any = await app.store()
+        ours = store._schema
+        schema = f'"{people.namespace}"'
+        known = [*ours._known, Migration(9999, "more", f"CREATE TABLE {schema}.more (a integer);\n", 1)]
+        roles = Roles("stepfast.store.postgres", people.namespace, schema, known)
+        assert await Schema(schema, known, ours._sql, roles).migrate(people.owner) == ["9999_more"]
+    for role in ("worker", "reader"):
+        async with people.connection(role) as connection:
+            assert await connection.fetchval(f"SELECT count(*) FROM {people.namespace}.more") == 0
+
+
+def test_the_script_is_printed_without_a_connection_and_without_passwords(sqlite_url: str) -> None:
+    printed = CliRunner().invoke(cli, ["migrate", "--roles-sql", "--url", "postgresql://u:secret@nowhere/db"])
+    assert printed.exit_code == 0 and printed.output.endswith("COMMIT;\n")
+    assert "stepfast_starter" in printed.output
+    assert "password" not in printed.output.lower().replace("no passwords", "") and "secret@" not in printed.output
+    refused = CliRunner().invoke(cli, ["migrate", "--roles-sql", "--url", sqlite_url])
+    assert refused.exit_code != 0 and "SQLite has no roles" in refused.output
+    both = CliRunner().invoke(cli, ["migrate", "--roles-sql", "--sql"])
+    assert "exclude each other" in both.output
