@@ -12,12 +12,17 @@ import asyncpg
 import pytest
 
 from stepfast.cli.text import listed
+from stepfast.store.statements import load_migrations
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
 pytestmark = pytest.mark.empty
 
-MIGRATIONS = ["0001_initial", "0002_waiting", "0003_graphs"]
+
+def migrations(shop: Shop) -> list[str]:
+    """All there are for this database; the two need not have the same."""
+    package = f"stepfast.store.{'sqlite' if shop.url.startswith('sqlite') else 'postgres'}"
+    return [f"{number:04}_{name}" for number, name, _ in load_migrations(package)]
 
 
 async def live_worker(scene: Scene) -> str:
@@ -34,7 +39,7 @@ def set_version(shop: Shop, version: int, compatible_from: int) -> None:
 
 
 def test_migrate_makes_the_tables_once(stepfast: Verbs, shop: Shop) -> None:
-    assert f"applied {listed(MIGRATIONS)}" in stepfast("migrate").stderr
+    assert f"applied {listed(migrations(shop))}" in stepfast("migrate").stderr
     assert "up to date" in stepfast("migrate").stderr
     assert stepfast.json("migrate") == {"applied": []}
 
@@ -44,7 +49,7 @@ def test_check_tells_a_pipeline(stepfast: Verbs, shop: Shop) -> None:
     assert stepfast.json("migrate", "--check", code=1)["version"] == 0
     stepfast("migrate")
     assert "up to date" in stepfast("migrate", "--check").stderr
-    assert stepfast.json("migrate", "--check") == {"version": len(MIGRATIONS), "pending": []}
+    assert stepfast.json("migrate", "--check") == {"version": int(migrations(shop)[-1][:4]), "pending": []}
 
 
 def test_looking_makes_no_file(stepfast: Verbs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
