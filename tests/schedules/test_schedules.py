@@ -204,7 +204,13 @@ async def test_one_that_cannot_be_started_keeps_no_other(
     report = with_report(app, calls)
     app.schedule("well", report, every=HOUR, input=Day("well"))
     store = await app.store()
-    for name, column, value in (("lost", "workflow", "'gone'"), ("odd", "cron", "'x'"), ("torn", "options", "'{'")):
+    spoilt = [
+        ("lost", "workflow", "'gone'"),
+        ("odd", "cron", "'x'"),
+        ("torn", "options", "'{'"),
+        ("far", "tz", "'Mars'"),
+    ]
+    for name, column, value in spoilt:
         await app.put_schedule(name, report, every=HOUR, input=Day(name))
         rows = Rows(store, app.namespace, app.url.text)
         await rows.fetch(f"UPDATE [schedules] SET {column} = {value} WHERE name = ?", name)
@@ -214,10 +220,10 @@ async def test_one_that_cannot_be_started_keeps_no_other(
     with caplog.at_level(logging.ERROR, "stepfast"):
         async with app.worker():
             await eventually(lambda: calls["well"])
-            await eventually(lambda: _failed(app, 3))
+            await eventually(lambda: _failed(app, 4))
     errors = {info.name: info.error for info in await app.schedules() if info.error}
     assert "gone" in str(errors["lost"]) and "either cron= or every=" in str(errors["odd"]) and "torn" in errors
-    assert caplog.text.count("cannot start") == 3
+    assert caplog.text.count("cannot start") == 4
 
 
 async def _failed(app: Stepfast, count: int) -> bool:
@@ -273,6 +279,7 @@ async def test_what_cannot_work_is_refused_when_it_is_given(app: Stepfast) -> No
     wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ConfigurationError, "ever fires", {"every": None, "cron": "0 0 30 2 *"}),
         (ConfigurationError, "no time zone 'Mars'", {"every": None, "cron": "0 0 * * *", "tz": "Mars"}),
+        (ConfigurationError, "no time zone 'Mars'", {"tz": "Mars"}),
         (ConfigurationError, "every must be zero or more", {"every": -1}),
         (ConfigurationError, r"at least 0\.1 seconds", {"every": 0}),
         (ConfigurationError, "either cron= or every=", {"every": None}),

@@ -28,7 +28,7 @@ WORKER = "00000000-0000-7000-8000-000000000001"
 FILL = [
     f"""INSERT INTO stepfast.schedules (name, workflow, every_ms, tz, input, format, options, missed, overlap,
                                         jitter_ms, declared, paused, next_at, due_at, woken_at, created_at)
-        SELECT 's' || n, 'w1', 1000, 'UTC', 'null', 1, '{{}}', 'latest', 'allow', 0, n % 10 = 0, false, 4e12 + n,
+        SELECT 's' || n, 'w1', 1000, 'UTC', 'null', 1, '{{}}', 'latest', 'allow', 0, n % 2 = 0, false, 4e12 + n,
                4e12 + n, 0, 0
         FROM generate_series(1, {SCHEDULES}) n""",
     # finished, each with two steps

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, cast
-from zoneinfo import ZoneInfo
 
 import msgspec
 import typer
 
 from ..engine.options import ScheduleKeywords
+from ..errors import ConfigurationError
+from ..model.ticks import zone
 from ..schedule_info import ScheduleInfo
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
@@ -115,16 +116,24 @@ async def backfill(
 def times_in_words(info: ScheduleInfo) -> str:
     """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00``, by the schedule's own clock. What is the same as
     of the tick before is left out."""
-    times = info.times(_SHOWN)
+    times = _times(info)
     if not times:
         return "never"
     said, day = list[str](), ""
-    for time in (time.astimezone(ZoneInfo(info.tz)) for time in times):
+    for time in (time.astimezone(zone(info.tz)) for time in times):
         clock = f"{time:%H:%M}" if info.cron is not None else f"{time:%H:%M:%S}"
         date = f"{time:%a} {time.day} {time:%b}"
         said.append(clock if date == day else f"{date} {clock}")
         day = date
     return f"{ago(times[0], info.read_at)}: {', '.join(said)}"
+
+
+def _times(info: ScheduleInfo) -> list[datetime]:
+    """None of a schedule that somebody has spoilt by hand: it must not keep the others from being listed."""
+    try:
+        return info.times(_SHOWN)
+    except ConfigurationError:
+        return []
 
 
 def _row(info: ScheduleInfo) -> tuple[str, ...]:
@@ -148,7 +157,7 @@ def _state(info: ScheduleInfo) -> str:
 
 def _document(info: ScheduleInfo) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(info)
-    return fields | {"times": info.times(_SHOWN)}
+    return fields | {"times": _times(info)}
 
 
 def _tell(session: Session, text: str, document: dict[str, Any]) -> None:

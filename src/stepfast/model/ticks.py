@@ -41,6 +41,7 @@ def timetable(cron: str | None, every_ms: int | None, tz: str, anchor: int) -> T
     """From what is stored of a schedule. Refuses by name what cannot be one."""
     if (cron is None) == (every_ms is None):
         raise ConfigurationError("a schedule takes either cron= or every=")
+    zone(tz)
     if cron is not None:
         return Cron(cron, tz)
     assert every_ms is not None
@@ -163,7 +164,7 @@ def tick_key(schedule: str, tick: int) -> str:
 
 def jitter(schedule: str, tick: int, jitter_ms: int) -> int:
     """By how many milliseconds the run of a tick is put off: the same, whoever works it out."""
-    if not jitter_ms:
+    if jitter_ms <= 0:
         return 0
     digest = hashlib.blake2b(tick_key(schedule, tick).encode(), digest_size=8).digest()
     return int.from_bytes(digest) % (jitter_ms + 1)

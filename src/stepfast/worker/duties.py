@@ -48,6 +48,7 @@ class Duties:
         self._kit = kit
         self._me = kit.me
         self._switchboard = switchboard
+        self._planning = planning
         self._broke = broke
         """Told of a duty that ended by an error."""
         self._strays = Strays()
@@ -309,5 +310,7 @@ class Duties:
     async def _register_again(self) -> None:
         store, settings = self._kit.store, self._kit.settings
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
+        if self._me.schedules:  # nobody may have declared them meanwhile
+            await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
         self.claimer.paused = False
         self.sweeper.tick_now()

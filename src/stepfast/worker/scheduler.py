@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ..errors import DatabaseRefused, DatabaseUnavailable, sentence
+from ..errors import ConfigurationError, DatabaseUnavailable, SchemaError, sentence
 from ..model.records import NewRun
 from ..model.schedules import ScheduleRow
 from ..store.flows.scheduling import Fired, Make, Shot
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _BATCH = 100
 """Schedules whose runs are started in one transaction at most."""
+_NOT_THEIRS = (DatabaseUnavailable, SchemaError, ConfigurationError)
+"""What is wrong with the database as a whole, and with no schedule."""
 
 
 class Planning(Protocol):
@@ -90,14 +92,17 @@ class Scheduler:
             return None
 
     async def _fire(self, shots: list[Shot]) -> bool:
-        """Whether something was decided. What the database refuses is looked for one by one."""
+        """Whether something was decided. What cannot be started, because the database refuses it or somebody has
+        written nonsense into a row, is looked for one by one: it must not keep the others."""
         if not shots:
             return False
         store, settings = self._kit.store, self._kit.settings
         grace_ms = int(settings.schedule_grace * 1000)
         try:
             done = await self._ask(lambda: store.fire(shots, settings.max_missed, grace_ms), refusable=True)
-        except DatabaseRefused as error:
+        except _NOT_THEIRS:
+            raise  # the worker stops, and has ridden it out until now
+        except Exception as error:
             if len(shots) > 1:
                 return any([await self._fire([shot]) for shot in shots])
             await self._fail(shots[0].row, error)

@@ -6,13 +6,20 @@
 SELECT {schedule}, {now} AS now_ms FROM {schema}.schedules s WHERE $1::text[] IS NULL OR name = ANY($1::text[]) ORDER BY name;
 
 -- name: due_schedules
--- Those that a worker has to come to: of those that code declares only the ones that its own declares.
+-- Those that a worker has to come to: of those that code declares only the ones that its own declares. These are found by
+-- their names: of others that sleep there may be many, which have been due for long.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
+), due AS MATERIALIZED (
+    (SELECT name, due_at FROM {schema}.schedules
+     WHERE due_at IS NOT NULL AND NOT declared AND due_at <= (SELECT now FROM clock) ORDER BY due_at LIMIT $2)
+    UNION ALL
+    SELECT name, due_at FROM {schema}.schedules
+    WHERE declared AND name = ANY($1::text[]) AND due_at <= (SELECT now FROM clock)
 )
-SELECT {schedule}, (SELECT now FROM clock) AS now_ms FROM {schema}.schedules s
-WHERE s.due_at <= (SELECT now FROM clock) AND (NOT s.declared OR s.name = ANY($1::text[]))
-ORDER BY s.due_at LIMIT $2;
+SELECT {schedule}, (SELECT now FROM clock) AS now_ms
+FROM (SELECT name FROM due ORDER BY due_at LIMIT $2) AS d JOIN {schema}.schedules s ON s.name = d.name
+ORDER BY s.due_at;
 
 -- name: lock_schedules
 -- Schedules by name, waited for. The clock is read when the locks are there.

@@ -69,9 +69,8 @@ SELECT {now} AS now_ms, {server} AS server,
             SELECT 1 FROM {schema}.runs r WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name
             AND ($2::text[] IS NULL OR r.workflow = ANY($2::text[])))) AS limited_suspects,
        (SELECT min(sent_at) FROM {schema}.mailbox WHERE NOT delivered) IS NOT NULL AS mail,
-       (SELECT s.due_at FROM {schema}.schedules s
-        WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name = ANY($4::text[]))
-        ORDER BY s.due_at LIMIT 1) AS next_schedule,
+       LEAST((SELECT min(due_at) FROM {schema}.schedules WHERE due_at IS NOT NULL AND NOT declared),
+             (SELECT min(due_at) FROM {schema}.schedules WHERE declared AND name = ANY($4::text[]))) AS next_schedule,
        (SELECT min(due_at) FROM {schema}.remote_steps WHERE due_at IS NOT NULL) IS NOT NULL AS remote,
        (SELECT array_agg(queue) FROM known) AS queues,
        (SELECT array_agg(workflow) FROM known) AS workflows,

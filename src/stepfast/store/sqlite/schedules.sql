@@ -9,8 +9,13 @@ WHERE ?1 IS NULL OR name IN (SELECT value FROM json_each(?1)) ORDER BY name;
 -- name: due_schedules
 -- Those that a worker has to come to: of those that code declares only the ones that its own declares.
 SELECT {schedule}, {now} FROM {prefix}schedules AS s
-WHERE s.due_at IS NOT NULL AND s.due_at <= {now}
-  AND (NOT s.declared OR s.name IN (SELECT value FROM json_each(?1)))
+WHERE s.name IN (
+    SELECT name FROM (
+        SELECT name FROM {prefix}schedules WHERE due_at IS NOT NULL AND declared = 0 AND due_at <= {now}
+        ORDER BY due_at LIMIT ?2)
+    UNION ALL
+    SELECT name FROM {prefix}schedules
+    WHERE declared = 1 AND name IN (SELECT value FROM json_each(?1)) AND due_at <= {now})
 ORDER BY s.due_at LIMIT ?2;
 
 -- name: lock_schedules

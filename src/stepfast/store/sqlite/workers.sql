@@ -42,9 +42,10 @@ FROM {prefix}workers ORDER BY started_at, id;
 SELECT {now},
        (SELECT min(visible_at) FROM {prefix}runs WHERE visible_at IS NOT NULL),
        EXISTS (SELECT 1 FROM {prefix}mailbox INDEXED BY {prefix}mailbox_undelivered WHERE delivered = 0),
-       (SELECT s.due_at FROM {prefix}schedules AS s
-        WHERE s.due_at IS NOT NULL AND (NOT s.declared OR s.name IN (SELECT value FROM json_each(?)))
-        ORDER BY s.due_at LIMIT 1),
+       (SELECT min(due_at) FROM (
+            SELECT min(due_at) AS due_at FROM {prefix}schedules WHERE due_at IS NOT NULL AND declared = 0
+            UNION ALL
+            SELECT due_at FROM {prefix}schedules WHERE declared = 1 AND name IN (SELECT value FROM json_each(?)))),
        EXISTS (SELECT 1 FROM {prefix}remote_steps INDEXED BY {prefix}remote_steps_due WHERE due_at IS NOT NULL);
 
 -- name: gates

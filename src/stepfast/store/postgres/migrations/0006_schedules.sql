@@ -37,7 +37,8 @@ CREATE TABLE {schema}.schedules (
     created_at bigint NOT NULL
 );
 
-CREATE INDEX schedules_due ON {schema}.schedules (due_at) WHERE due_at IS NOT NULL;
+-- What code declares is not in it, but found by name: if nobody has that code any more, it stays due for ever.
+CREATE INDEX schedules_due ON {schema}.schedules (due_at) WHERE due_at IS NOT NULL AND NOT declared;
 
 ALTER TABLE {schema}.workers ADD COLUMN schedules text NOT NULL DEFAULT '[]';   -- JSON: names that its code declares
 

@@ -37,7 +37,8 @@ CREATE TABLE {prefix}schedules (
     created_at INTEGER NOT NULL
 );
 
-CREATE INDEX {prefix}schedules_due ON {prefix}schedules (due_at) WHERE due_at IS NOT NULL;
+-- What code declares is not in it, but found by name: if nobody has that code any more, it stays due for ever.
+CREATE INDEX {prefix}schedules_due ON {prefix}schedules (due_at) WHERE due_at IS NOT NULL AND declared = 0;
 
 ALTER TABLE {prefix}workers ADD COLUMN schedules TEXT NOT NULL DEFAULT '[]';   -- JSON: names that its code declares
 
