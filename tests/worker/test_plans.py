@@ -23,6 +23,7 @@ FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
 DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
 SCHEDULES = 5_000
+REMOTE = 20_000
 WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
@@ -87,6 +88,13 @@ FILL = [
                CASE WHEN n > 2 AND d > 0 THEN 'steps' END,
                md5('d' || d)::uuid, 's' || n, n, 'g', 1, 1, 'null', '1', n, n
         FROM generate_series(0, {DAGS}) d, generate_series(1, CASE WHEN d = 0 THEN {WIDE} ELSE {STEPS} END) n""",
+    # remote steps: most of them settled, the others out, all of the same transport
+    f"""INSERT INTO stepfast.remote_steps (run_id, seq, id, branch, position, claim, run_attempt, name, grp, carrier,
+                                           state, attempt, retries, backoff, dispatched_at, due_at, resent)
+        SELECT md5('f' || n)::uuid, 0, md5('o' || n)::uuid, '', 0, 1, 1, 'extract', 'extract', 'durable',
+               CASE WHEN n % 20 = 0 THEN 'sent' ELSE 'settled' END, 1, 0, '{{}}', n,
+               CASE WHEN n % 20 = 0 THEN 4e12 + n END, 0
+        FROM generate_series(1, {REMOTE}) n""",
     f"""INSERT INTO stepfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
