@@ -101,7 +101,8 @@ class Stepfast(QueueVerbs, Scheduling):
         self._clock = REAL
         """Time, timers, threads and chance of all workers that are made here. A test may put another in its place."""
         check_transport(transport)
-        self._transport = transport
+        self.transport = transport
+        """Where remote steps go, if it was said."""
         self._connections = Connections(
             lambda: open_store(self.url, self.namespace, self.settings, self._pool, self._clock.database_now),
             self.settings, self.logger,
@@ -319,7 +320,7 @@ class Stepfast(QueueVerbs, Scheduling):
         me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs))
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
         if connected.carriage is None:
-            connected.carriage = carriage_for(connected.store, self._transport, self.url, self._pool, self.settings)
+            connected.carriage = carriage_for(connected.store, self.transport, self.url, self._pool, self.settings)
         worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)
         connected.workers.add(worker)
         return worker

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, StepfastError
+from .model.remote_steps import SENT
 from .model.url import DatabaseUrl
 from .settings import Settings
 from .store import Store
 from .worker.carriage import Carriage
 from .worker.transport import Transport
 
-_CALLS = ("open", "close", "dispatch", "results", "remove", "cancel", "lost", "leftovers", "prefix")
+if TYPE_CHECKING:
+    from .app import Stepfast
+
+Place = tuple[str, int]
+"""The branch and the position of a step."""
+_CALLS = ("open", "close", "dispatch", "results", "remove", "cancel", "lost", "leftovers", "unclaimed", "prefix")
 
 
 def check_transport(transport: object) -> None:
@@ -25,19 +32,44 @@ def check_transport(transport: object) -> None:
 def carriage_for(
     store: Store, transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings
 ) -> Carriage:
-    """The transport for one event loop. One without a database of its own is at home in the application's, if that is
-    one which workers elsewhere can reach."""
-    homeless = transport is None or getattr(transport, "homeless", False)
-    if homeless and url.kind == "sqlite":
+    """The transport for one event loop."""
+    if _is_homeless(transport) and url.kind == "sqlite":
         return Carriage(store, None)
+    make = functools.partial(_make, transport, url, pool, settings)
+    return Carriage(store, make, joined=_is_homeless(transport))
 
-    def make() -> Transport:
-        from .remote import SqlTransport  # only now: most applications have no remote steps
 
-        if transport is None:
-            return SqlTransport(settings=settings).at_home_in(url.text, pool)
-        if isinstance(transport, SqlTransport):
-            return transport.at_home_in(url.text, pool) if homeless else transport.copy()
+async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Place, bool]:
+    """Of the remote steps of a run that are out: whether a worker has begun them, as far as the transport can be asked.
+    Nothing is made for that."""
+    steps, _ = await (await app.store()).remote_steps(run_id)
+    out = {step.step_id: (step.branch, step.position) for step in steps if step.state == SENT}
+    homeless = _is_homeless(app.transport) and app.url.kind == "sqlite"
+    if not out or homeless:
+        return {}
+    transport = _make(app.transport, app.url, None, app.settings, create=False)
+    try:
+        await transport.open()
+        try:
+            untouched = set(await transport.unclaimed(list(out)))
+        finally:
+            await transport.close()
+    except StepfastError:
+        return {}  # it is somewhere else, or not there yet
+    return {place: step_id not in untouched for step_id, place in out.items()}
+
+
+def _is_homeless(transport: Transport | None) -> bool:
+    """Whether it has no database of its own: it is at home in the application's."""
+    return transport is None or bool(getattr(transport, "homeless", False))
+
+
+def _make(
+    transport: Transport | None, url: DatabaseUrl, pool: Any, settings: Settings, create: bool | None = None
+) -> Transport:
+    from .remote import SqlTransport  # only now: most applications have no remote steps
+
+    if transport is not None and not isinstance(transport, SqlTransport):
         return transport
-
-    return Carriage(store, make, joined=homeless)
+    mine = (transport or SqlTransport(settings=settings)).copy(create)
+    return mine.at_home_in(url.text, pool) if mine.homeless else mine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -26,6 +26,17 @@ def with_remote(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) -> list[S
     """The steps, and of those that are served elsewhere where they are and how long they waited for a worker."""
     last = _last(rows)
     return [_told(step, row) if (row := last.get((step.branch, step.position))) else step for step in steps]
+
+
+def with_claims(steps: Sequence[StepInfo], begun: Mapping[Place, bool]) -> list[StepInfo]:
+    """The steps, and of remote ones whether a worker has begun them."""
+    words = {True: "; a worker has begun it", False: "; no worker has begun it"}
+    return [
+        replace(step, detail=step.detail + words[begun[place]])
+        if (place := (step.branch, step.position)) in begun and step.detail
+        else step
+        for step in steps
+    ]
 
 
 def with_queue_waits(calls: Sequence[Activity], rows: Sequence[RemoteStep]) -> list[Activity]:

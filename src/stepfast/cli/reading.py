@@ -9,11 +9,13 @@ import msgspec
 import typer
 
 from ..app import Stepfast
+from ..carrying import begun_elsewhere
 from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
 from ..model.graph import Graph
 from ..model.schedules import schedule_of
+from ..remote_reports import with_claims
 from ..reports import Activity, RunInfo, StepInfo
 from .graphs import dag_steps, write_standing
 from .ids import RunArgument, find_run
@@ -85,6 +87,8 @@ async def show(
         handle = await find_run(app, run)
         info = await handle.info()
         steps = await handle.steps()
+        if statuses.WAITING_REMOTE in (info.waiting_for or ""):
+            steps = with_claims(steps, await begun_elsewhere(app, info.id))
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
         calls = await handle.activity() if activity or waits_for(info, statuses.WAITING_RETRY) else []

@@ -42,9 +42,10 @@ class SqlTransport:
         """Whether it has no database of its own, but is to be at home in an application's."""
         return self._location is None
 
-    def copy(self) -> SqlTransport:
+    def copy(self, create: bool | None = None) -> SqlTransport:
         """The same, not open: connections belong to one event loop."""
-        other = SqlTransport(prefix=self.prefix, create=self._create, settings=self.settings)
+        create = self._create if create is None else create
+        other = SqlTransport(prefix=self.prefix, create=create, settings=self.settings)
         other._location = self._location
         return other
 
@@ -123,6 +124,13 @@ class SqlTransport:
             if ids:
                 await work.execute("delete_tasks", ids=tuple(ids))
         return ids
+
+    async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
+        """Those of the steps whose tasks no worker has begun."""
+        if not step_ids:
+            return []
+        async with self._work(None) as work:
+            return [row[0] for row in await work.fetch("unclaimed", ids=tuple(step_ids))]
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
         """Those of the steps of which there is neither a task nor a result."""

@@ -45,6 +45,10 @@ class Transport(Protocol):
         the caller's to remove."""
         ...
 
+    async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
+        """Those of the steps whose tasks no worker has begun, for people who wonder."""
+        ...
+
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
         """Those of the steps that have vanished: neither a task nor a result of them is there. Send them again."""
         ...

@@ -90,3 +90,7 @@ SELECT step_id FROM {tasks} WHERE step_id > :after AND created_at < {now} - :lea
 UNION
 SELECT step_id FROM {results} WHERE step_id > :after AND created_at < {now} - :lease
 ORDER BY step_id LIMIT :most;
+
+-- name: unclaimed
+-- Tasks that no worker holds, for people.
+SELECT step_id FROM {tasks} WHERE step_id IN :ids AND claimed_at IS NULL;

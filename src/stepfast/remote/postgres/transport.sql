@@ -112,3 +112,7 @@ SELECT x.step_id FROM (
     SELECT step_id FROM {results} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
 ) AS x
 ORDER BY x.step_id LIMIT :most::bigint;
+
+-- name: unclaimed
+-- Tasks that no worker holds, for people.
+SELECT step_id FROM {tasks} WHERE step_id::text = ANY(:ids::text[]) AND claimed_at IS NULL;
