@@ -18,6 +18,7 @@ SCENARIOS = (
     "two_workers",
     "eight_workers",
     "history",
+    "pruning",
     "memory",
     "idle",
     "graphs",
