@@ -49,6 +49,7 @@ ROOM = {
     "planning": "app",
     "pruning": "app",
     "queues": "app",
+    "stats": "app",
     "checking": "app",
     "registering": "app",
     "reports": "app",

@@ -57,6 +57,7 @@ from .reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .run import Run
 from .schedule_info import ScheduleInfo
 from .settings import Settings
+from .stats import Stats
 
 __version__ = "0.1.0"
 
@@ -107,6 +108,7 @@ __all__ = [
     "SchemaError",
     "Settings",
     "SignalTimeout",
+    "Stats",
     "StepCall",
     "StepFailed",
     "StepInfo",

@@ -37,6 +37,7 @@ from .run import Run
 from .schedule_specs import DeclaredSchedules
 from .scheduling import Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
+from .stats import StatsVerbs
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
 from .worker import Worker
@@ -53,7 +54,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
-class Stepfast(QueueVerbs, Scheduling):
+class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
     """An application: workflows, and the database their runs live in.
 
     ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from

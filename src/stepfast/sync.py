@@ -19,6 +19,7 @@ from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
 from .schedule_info import ScheduleInfo
+from .stats import Stats
 
 if TYPE_CHECKING:
     from .app import Stepfast
@@ -86,6 +87,10 @@ class SyncApp:
     def queues(self) -> list[QueueInfo]:
         """Every queue as it stands."""
         return self.call(self._app.queues())
+
+    def stats(self, since: Seconds = 3600) -> Stats:
+        """What has happened within a span of time."""
+        return self.call(self._app.stats(since))
 
     def pause_queue(self, name: str) -> None:
         """Hold a queue: no run of it is claimed from now on."""

@@ -403,6 +403,44 @@ async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(sce
     assert await scene.lanes() == lanes
 
 
+async def test_a_census_and_statistics_cost_the_same_however_much_there_is(scene: Scene, store: SqliteStore) -> None:
+    """Counted in steps of SQLite's virtual machine: each stops at its bound."""
+    questions = {
+        "census": (20,), "census_queues": (20,), "stats_ended": (20, 10**12), "stats_open": (20,),
+        "stats_failures": (20, 10**12), "stats_steps": (20, 10**12, 20),
+    }  # fmt: skip
+
+    def ask(database: sqlite3.Connection) -> dict[str, int]:
+        counts = dict.fromkeys(questions, 0)
+        for name, values in questions.items():
+
+            def tell(name: str = name) -> int:
+                counts[name] += 1
+                return 0
+
+            database.set_progress_handler(tell, 1)
+            database.execute(store._sql[name], values).fetchall()
+        database.set_progress_handler(None, 0)
+        return counts
+
+    async def fill(number: int) -> None:
+        for priority in (0, 1):
+            await scene.start_many(number, queue="shared", priority=priority)
+        await scene.start_many(number, delay_ms=60_000)
+        for status in ("waiting", "failed", "completed"):
+            await scene.start_many(number, "report")
+            await scene.rows.fetch(
+                "UPDATE [runs] SET status = ?, place = NULL, completed_at = created_at "
+                "WHERE workflow = 'report' AND status = 'queued'", status,
+            )  # fmt: skip
+
+    await fill(50)
+    alone = await store._read(ask)
+    await fill(1000)
+    crowded = await store._read(ask)
+    assert {name: count for name, count in crowded.items() if count > alone[name] * 1.5 + 100} == {}
+
+
 async def test_few_and_many_entries_pass_the_same_fence(scene: Scene, store: SqliteStore) -> None:
     await scene.start_many(40)
     runs = await scene.claim(40)

@@ -23,6 +23,7 @@ from .remote_working import remote_worker
 from .retrying import retry
 from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
 from .starting import result, start
+from .statistics import stats
 from .tables import migrate, reset
 from .verbs import add_verb
 from .working import worker
@@ -56,6 +57,7 @@ add_verb(cli, check, without={"app"})
 add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)
 add_verb(cli, of_queues.queues)
+add_verb(cli, stats)
 add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
 

@@ -29,6 +29,7 @@ from .remote_port import Carrier, Due, Key, Settling
 from .schedules import BaseSchedules
 from .shown import Shown, page, show
 from .statements import OLDEST
+from .statistics import BaseStatistics
 
 
 class Filters(NamedTuple):
@@ -46,7 +47,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus):
+class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatistics):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings

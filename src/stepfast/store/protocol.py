@@ -50,6 +50,7 @@ from .debouncing import DebounceStore
 from .keeping import Keeper
 from .remote_port import RemoteStepStore
 from .schedules import ScheduleStore
+from .statistics import StatisticsStore
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -158,7 +159,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, Protocol):
+class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, StatisticsStore, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -20,18 +20,25 @@ SELECT {now} AS now_ms,
 
 -- name: census_queues
 -- How many runs are ready in each queue, ?1 at most, and for how many microseconds the first in line has been. The lanes
--- are found by skipping from one to the next in the index, and the first of each is the oldest of it. Suspects stand in
--- no lane, and are counted apart.
+-- are found by skipping from one to the next in the index, and the first of each is the oldest of it: the next priority of
+-- the same workflow, else the next workflow of the queue, else the next queue; compared as one row of three values, all of
+-- a lane would be walked through. Suspects stand in no lane, and are counted apart.
 WITH RECURSIVE lanes(queue, workflow, priority, place) AS (
     SELECT queue, workflow, priority, place FROM {prefix}runs WHERE id = (
         SELECT id FROM {prefix}runs WHERE place IS NOT NULL AND losses < 2
         ORDER BY queue, workflow, priority, place LIMIT 1)
     UNION ALL
-    SELECT r.queue, r.workflow, r.priority, r.place FROM lanes AS l CROSS JOIN {prefix}runs AS r ON r.id = (
-        SELECT n.id FROM {prefix}runs AS n INDEXED BY {prefix}runs_ready
-        WHERE n.place IS NOT NULL AND n.losses < 2
-          AND (n.queue, n.workflow, n.priority) > (l.queue, l.workflow, l.priority)
-        ORDER BY n.queue, n.workflow, n.priority, n.place LIMIT 1)
+    SELECT r.queue, r.workflow, r.priority, r.place FROM lanes AS l CROSS JOIN {prefix}runs AS r ON r.id = COALESCE(
+        (SELECT n.id FROM {prefix}runs AS n INDEXED BY {prefix}runs_ready
+         WHERE n.place IS NOT NULL AND n.losses < 2
+           AND n.queue = l.queue AND n.workflow = l.workflow AND n.priority > l.priority
+         ORDER BY n.priority, n.place LIMIT 1),
+        (SELECT n.id FROM {prefix}runs AS n INDEXED BY {prefix}runs_ready
+         WHERE n.place IS NOT NULL AND n.losses < 2 AND n.queue = l.queue AND n.workflow > l.workflow
+         ORDER BY n.workflow, n.priority, n.place LIMIT 1),
+        (SELECT n.id FROM {prefix}runs AS n INDEXED BY {prefix}runs_ready
+         WHERE n.place IS NOT NULL AND n.losses < 2 AND n.queue > l.queue
+         ORDER BY n.queue, n.workflow, n.priority, n.place LIMIT 1))
     LIMIT ?1
 ), queues AS (
     SELECT queue, min(place) AS first FROM lanes GROUP BY queue

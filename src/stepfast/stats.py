@@ -1,0 +1,152 @@
+"""What has happened lately: ``app.stats`` tells which runs there are, which failures, and which steps are slow.
+
+Every question behind it is bounded, and what it says is of a sample where the span of time holds more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .connected import Connected
+from .engine.options import Seconds
+from .errors import ConfigurationError
+from .model.backoff import seconds
+from .model.percentiles import percentile
+from .store.statistics import Sample, Took
+
+_RUNS = 20_000
+"""So many of the newest runs are looked at for what has ended."""
+_COUNTS = 10_000
+"""Unfinished runs are counted up to this, and so many of the newest failures are looked at."""
+_STEPS = 50_000
+"""Calls of steps that are looked at."""
+_SLOWEST = 20
+"""Steps that are told."""
+_PATIENCE = 20.0
+"""Seconds for all questions together. They are for a person who waits, beside others who work."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """Runs of a workflow in a queue that stand in a status."""
+
+    workflow: str
+    queue: str
+    status: str
+    count: int
+    oldest: float | None
+    """Seconds since the oldest of them was started; None for those that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureStats:
+    """Runs of a workflow that failed alike."""
+
+    workflow: str
+    reason: str | None
+    step: str | None
+    """The step whose failure ended them, if it was one."""
+    error_type: str | None
+    """The class of the error; None where only the codec could tell."""
+    count: int
+    per_hour: float
+    last: float
+    """Seconds since the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """How long a step took, of calls that completed."""
+
+    workflow: str
+    step: str
+    count: int
+    p50: float
+    p95: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What has happened within a span of time."""
+
+    since: float
+    """The span, in seconds."""
+    runs: list[RunStats]
+    """Those that are unfinished, whenever they were started; others if they ended within the span."""
+    failures: list[FailureStats]
+    """Those that happened most, first."""
+    steps: list[StepStats]
+    """The slowest by their p95, first."""
+    looked_at: int
+    """How many runs were looked at, from the newest back, for what has ended and for steps."""
+    reaches: float | None
+    """Seconds that these go back."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the runs that were looked at cover the span; if not, there were more, and counts of ends are too
+        low."""
+        return self.looked_at < _RUNS or (self.reaches or 0.0) >= self.since
+
+
+class StatsVerbs:
+    """The part of the application that tells what has happened."""
+
+    async def _connect(self, migrate: bool = False) -> Connected:
+        raise NotImplementedError
+
+    async def stats(self, since: Seconds = 3600) -> Stats:
+        """What has happened within the last hour, or another span: runs by workflow, queue and status, failures by the
+        class of the error, and the slowest steps. By bounded questions: of very many runs, the newest are told."""
+        span = seconds(since, "since")
+        if span <= 0:
+            raise ConfigurationError(f"since must be more than nothing, as in since=3600, not {since!r}")
+        store = (await self._connect()).store
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                sample = await store.statistics(int(span * 1000), _RUNS, _COUNTS, _STEPS)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the database needed more than {_PATIENCE:g} s for the statistics; try a shorter span"
+            ) from None
+        return _stats(span, sample)
+
+
+def _stats(span: float, sample: Sample) -> Stats:
+    runs = [
+        RunStats(
+            row.workflow, row.queue, row.status, row.number, None if row.oldest_ms is None else row.oldest_ms / 1000
+        )
+        for row in (*sample.unfinished, *sample.ended)
+    ]
+    failures = [
+        FailureStats(
+            row.workflow, row.reason, row.step, row.error_type, row.number, row.number * 3600 / span,
+            max(0, row.last_ms) / 1000,
+        )
+        for row in sample.failures
+    ]  # fmt: skip
+    return Stats(
+        span,
+        sorted(runs, key=lambda row: (row.workflow, row.queue, row.status)),
+        sorted(failures, key=lambda row: (-row.count, row.workflow, row.error_type or "")),
+        _slowest(sample.steps),
+        sample.looked_at,
+        None if sample.reach_ms is None else sample.reach_ms / 1000,
+    )
+
+
+def _slowest(calls: Sequence[Took]) -> list[StepStats]:
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for call in calls:
+        taken[call.workflow, call.step].append(max(0, call.ms) / 1000)
+    found = []
+    for (workflow, step), spans in taken.items():
+        spans.sort()
+        found.append(StepStats(workflow, step, len(spans), percentile(spans, 50), percentile(spans, 95), spans[-1]))
+    found.sort(key=lambda row: (-row.p95, row.workflow, row.step))
+    return found[:_SLOWEST]

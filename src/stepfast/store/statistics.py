@@ -1,0 +1,80 @@
+"""Statistics of the last hours, for people, by questions whose cost is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Tally(NamedTuple):
+    """Runs of a workflow in a queue that stand in a status."""
+
+    workflow: str
+    queue: str
+    status: str
+    number: int
+    oldest_ms: int | None
+    """Of unfinished ones: the age of the oldest."""
+
+
+class Failures(NamedTuple):
+    """Runs of a workflow that failed alike."""
+
+    workflow: str
+    reason: str | None
+    step: str | None
+    """The step whose failure ended them, if it was one."""
+    error_type: str | None
+    """The class of the error; None where it cannot be read without the codec."""
+    number: int
+    last_ms: int
+    """How long ago the last of them ended."""
+
+
+class Took(NamedTuple):
+    """How long one call of a step took."""
+
+    workflow: str
+    step: str
+    ms: int
+
+
+class Sample(NamedTuple):
+    """What was found, and in how much."""
+
+    ended: list[Tally]
+    unfinished: list[Tally]
+    failures: list[Failures]
+    steps: list[Took]
+    looked_at: int
+    """Of how many runs, the newest ones, those were found that have ended."""
+    reach_ms: int | None
+    """How old the oldest of these is; None: there is none."""
+
+
+class StatisticsStore(Protocol):
+    """A database that can be asked what has happened lately."""
+
+    async def statistics(self, since_ms: int, runs: int, counts: int, steps: int) -> Sample:
+        """What happened within a span of time, among the newest ``runs``; unfinished ones counted up to ``counts`` of a
+        kind, and up to ``steps`` calls of steps."""
+        ...
+
+
+class BaseStatistics:
+    """The same on every database."""
+
+    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
+        raise NotImplementedError
+
+    async def statistics(self, since_ms: int, runs: int, counts: int, steps: int) -> Sample:
+        """What happened within a span of time."""
+        (_, _, _, looked_at, reach), *ended = await self._fetch("stats_ended", runs, since_ms)
+        return Sample(
+            [Tally(*row) for row in ended],
+            [Tally(*row) for row in await self._fetch("stats_open", counts)],
+            [Failures(*row) for row in await self._fetch("stats_failures", counts, since_ms)],
+            [Took(*row) for row in await self._fetch("stats_steps", runs, since_ms, steps)],
+            looked_at,
+            reach,
+        )

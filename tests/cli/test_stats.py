@@ -1,0 +1,32 @@
+"""`stats`: what has happened lately, for people and for scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Shop, Verbs
+
+pytestmark = pytest.mark.enough_on("sqlite")
+
+
+def test_what_has_happened(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    assert "nothing is under way" in stepfast("stats").stderr
+    for _ in range(2):
+        shop.start("refuse", "s3cret")
+        shop.start("checkout", {"id": "o", "cents": 1})
+    shop.start("hold", queue="vip")
+    shop.call(lambda app: app.drain(queues=["refuse", "checkout"]))
+    found = stepfast.json("stats", "--since", "2h")
+    assert [(row["workflow"], row["queue"], row["status"], row["count"]) for row in found["runs"]] == [
+        ("checkout", "checkout", "completed", 2), ("hold", "vip", "queued", 1), ("refuse", "refuse", "failed", 2),
+    ]  # fmt: skip
+    [failure] = found["failures"]
+    assert (failure["error_type"], failure["count"], failure["per_hour"]) == ("ValueError", 2, 1.0)
+    assert {row["step"] for row in found["steps"]} == {"add tax", "charge"}
+    assert found["complete"] is True and found["since"] == 7200
+    text = stepfast("stats").stdout
+    assert "s3cret" not in text
+    for word in ("vip", "queued", "failed within 1 h", "ValueError", "slowest steps", "add tax"):
+        assert word in text, text
+    assert "more than nothing" in stepfast.error("stats", "--since", "0", code=2)
