@@ -14,7 +14,9 @@ Everything that comes from a worker is typed and bounded before it is used.
 
 from __future__ import annotations
 
+import json
 import random as _random
+import re
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +24,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .backoff import Backoff
-from .ids import is_id
 from .status import COMPLETED, FAILED
 
 OUTBOX: Final = "outbox"
@@ -43,6 +44,7 @@ MOST_RESENT = 20
 else is at work on these tables, another engine say, and the step fails instead of going round for ever."""
 _LONGEST_MESSAGE, _LONGEST_CODE, _LONGEST_STACK = 64 * 1024, 200, 16 * 1024
 """Characters of an error that are kept."""
+_STEP_ID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}):(0|-?[1-9][0-9]{0,8})")
 _LONGEST_CHECK_MS = 300_000
 """Milliseconds between two looks whether a task is still there."""
 
@@ -183,12 +185,10 @@ def read_label(text: str) -> Label:
 
 
 def key_of(step_id: str) -> tuple[str, int] | None:
-    """The run and the number in an id of the transport; None if it is none of ours."""
-    run_id, _, number = step_id.rpartition(":")
-    digits = number.removeprefix("-")
-    if not is_id(run_id) or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-        return None
-    return run_id, int(number)
+    """The run and the number in an id of the transport; None if it cannot be one of ours, which are spelled in one way
+    alone: other engines may have rows on the same tables."""
+    found = _STEP_ID.fullmatch(step_id)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def judge(step: RemoteStep, result: Result, now: int, random: _random.Random | None = None) -> Judged:
@@ -265,10 +265,7 @@ def queue_wait(started_at: int | None, dispatched_at: int) -> int | None:
 def read_error(text: str | None) -> tuple[str, bool]:
     """The error that a worker wrote, as it is recorded; and whether it leaves room for another attempt: unless it says
     that no retry will help."""
-    try:
-        said = None if text is None else msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        said = None
+    said = _loosely(text)
     if not isinstance(said, dict):
         said = {"message": "the worker said nothing of its error that can be read"}
     message, code, stack = said.get("message"), said.get("code"), said.get("stack")
@@ -279,6 +276,15 @@ def read_error(text: str | None) -> tuple[str, bool]:
         stack if isinstance(stack, str) else None,
         retryable=again,
     ), again
+
+
+def _loosely(text: str | None) -> Any:
+    """The JSON that somebody wrote of an error. Half a character, which JavaScript cuts texts into, is no reason not to
+    hear the rest."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def error_text(
