@@ -14,8 +14,10 @@ from tests.support.postgres import PrivatePostgres
 
 COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "races", "rows", "undos", "links",
            "dag runs", "dag steps", "dag acts", "dag undos", "lost doing", "lost undoing",
-           "cancels", "pauses", "retries", "kills", "zombies", "restarts", "terminated", "resets", "stalls",
-           "swallowed commits", "false losses", "violations")  # fmt: skip
+           "remote steps", "served", "sent again", "by stepfast", "by node", "by python",
+           "cancels", "pauses", "retries", "kills", "kills of stepfast", "kills of node", "kills of python",
+           "zombies", "restarts", "terminated", "resets", "stalls", "swallowed commits",
+           "false losses", "violations")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

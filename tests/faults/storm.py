@@ -43,12 +43,15 @@ TOTALS: Counter[str] = Counter()
 class Process:
     """A process of a storm."""
 
-    def __init__(self, program: str, arguments: dict[str, Any], log: Path) -> None:
+    def __init__(
+        self, command: list[str], log: Path, folder: Path = ROOT, environment: dict[str, str] | None = None
+    ) -> None:
         self._log = log
         with log.open("wb") as stream:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.workload", program, json.dumps(arguments)],
-                cwd=ROOT,
+                command,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=stream,
@@ -78,6 +81,9 @@ class Process:
 class Storm:
     """Use it as ``async with Storm(url, folder, lease=2) as storm``; then ``await storm.verdict()``."""
 
+    programs = "tests.faults.workload"
+    """The module that processes run."""
+
     def __init__(
         self,
         url: str,
@@ -104,7 +110,7 @@ class Storm:
         folder.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger(folder)
         self.database = Database(url)
-        self.app: Stepfast = make_app(self.through, self.ledger, Settings(**self.settings))
+        self.app: Stepfast = self.make_app(self.through)
         self.workers: list[Process] = []
         self._starters: list[Process] = []
         self._gone: list[Process] = []
@@ -117,8 +123,12 @@ class Storm:
         """How many workers have died by themselves."""
         self._processes = 0
 
+    def make_app(self, url: str) -> Stepfast:
+        """The application that is stormed at."""
+        return make_app(url, self.ledger, Settings(**self.settings))
+
     async def __aenter__(self) -> Self:
-        async with make_app(self.url, self.ledger, Settings(**self.settings)) as app:
+        async with self.make_app(self.url) as app:
             await app.migrate()
         await self.database.watch()
         await self.app.store()
@@ -144,7 +154,8 @@ class Storm:
         common = {"url": self.through, "folder": str(self.ledger.folder), "settings": settings, "concurrency": 30,
                   "change": self.change}  # fmt: skip
         log = self.ledger.folder / f"log-{self._processes}"
-        process = Process(program, {**common, "keys": 20, **arguments}, log)
+        given = json.dumps({**common, "keys": 20, **arguments})
+        process = Process([sys.executable, "-m", self.programs, program, given], log)
         (self.workers if program == "work" else self._starters).append(process)
         return process
 

@@ -89,7 +89,7 @@ async def crashes(server: PrivatePostgres, url: str, folder: Path, seconds: floa
             await asyncio.to_thread(_restart, server, random.random() < 0.6)
 
         async with meanwhile(*storm.bystanders()):
-            await asyncio.gather(_until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
+            await asyncio.gather(until_over(seconds, every(1.5, restart)), storm.keep_starting(seconds))
         server.start()
         await storm.verdict(runs=ENOUGH)
 
@@ -101,7 +101,7 @@ def _restart(server: PrivatePostgres, crash: bool) -> None:
     TOTALS["restarts"] += 1
 
 
-async def _until_over(seconds: float, job: Coroutine[Any, Any, None]) -> None:
+async def until_over(seconds: float, job: Coroutine[Any, Any, None]) -> None:
     """Not cancelled in the middle of a restart: it is waited for."""
     task = asyncio.ensure_future(job)
     await asyncio.sleep(seconds)
@@ -133,19 +133,21 @@ async def bad_network(server: PrivatePostgres, url: str, folder: Path, seconds: 
     async with Proxy("127.0.0.1", server.port) as proxy:
         async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True, through=proxy.url(url)) as storm:
             await storm.launch_ready(3)
-            faults = (every(1.2, lambda: _cut(proxy)), every(1.5, lambda: _stall(proxy, 1)), _lose(proxy))
+            faults = (every(1.2, lambda: cut(proxy)), every(1.5, lambda: stall(proxy, 1)), lose_replies(proxy))
             async with meanwhile(*faults, *storm.bystanders()):
                 await storm.keep_starting(seconds)
             proxy.resume()
             await storm.verdict(runs=ENOUGH)
 
 
-def _cut(proxy: Proxy) -> None:
+def cut(proxy: Proxy) -> None:
+    """Reset every connection."""
     proxy.cut()
     TOTALS["resets"] += 1
 
 
-async def _stall(proxy: Proxy, longest: float) -> None:
+async def stall(proxy: Proxy, longest: float) -> None:
+    """Nothing moves for a while."""
     proxy.stall()
     try:
         await asyncio.sleep(random.uniform(0.1, longest))
@@ -154,7 +156,7 @@ async def _stall(proxy: Proxy, longest: float) -> None:
     TOTALS["stalls"] += 1
 
 
-async def _lose(proxy: Proxy) -> None:
+async def lose_replies(proxy: Proxy) -> None:
     """Replies of every kind, one after the other: to a commit, a claim or heartbeat, a flush, a start."""
     while True:
         for kind in (b"COMMIT", b"UPDATE", b"SELECT", b"INSERT"):
@@ -182,16 +184,16 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
                 async with storm.outage():
                     await asyncio.to_thread(_restart, server, random.random() < 0.5)
 
-            async def stall() -> None:
+            async def stand_still() -> None:
                 async with storm.outage():
-                    await _stall(proxy, 3 * LEASE)
+                    await stall(proxy, 3 * LEASE)
 
             faults = (
-                every(3, kill_one), every(4, lambda: _cut(proxy)), every(8, stall), freeze_now_and_then(storm, 3),
-                _lose(proxy),
+                every(3, kill_one), every(4, lambda: cut(proxy)), every(8, stand_still), freeze_now_and_then(storm, 3),
+                lose_replies(proxy),
             )  # fmt: skip
             async with meanwhile(*faults, *storm.bystanders()):
-                await asyncio.gather(_until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
+                await asyncio.gather(until_over(seconds, every(7, restart)), storm.keep_starting(seconds))
             server.start()
             proxy.resume()
             await storm.verdict(runs=ENOUGH)

@@ -262,7 +262,7 @@ async def start_one(app: Stepfast, ledger: Ledger, keys: int, pause: float = 0.0
 # -- programs ------------------------------------------------------------------------------------------------------
 
 
-async def _work(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
+async def work(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> None:
     ready = TellWhenReady(ledger)
     app.logger.addHandler(ready)
     await _until_connected(app)
@@ -317,7 +317,7 @@ async def _send(app: Stepfast, ledger: Ledger, arguments: dict[str, Any]) -> Non
         await bystanders.keep_signalling(app, ledger, f"process {os.getpid()}")
 
 
-def _die_with_the_parent() -> None:
+def die_with_the_parent() -> None:
     """A worker must not outlive the test that started it, however that ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which reaches a frozen process too
@@ -331,7 +331,7 @@ def _die_with_the_parent() -> None:
 
 
 def main(program: str, arguments: dict[str, Any]) -> None:
-    _die_with_the_parent()
+    die_with_the_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in arguments.get("change", "").split():
         from tests.faults import changes
@@ -339,7 +339,7 @@ def main(program: str, arguments: dict[str, Any]) -> None:
         getattr(changes, name)(arguments)
     ledger = Ledger(Path(arguments["folder"]))
     app = make_app(arguments["url"], ledger, Settings(**arguments["settings"]), logging.getLogger("worker"))
-    programs = {"work": _work, "start": _start, "send": _send, "start graphs": graphs.keep_starting}
+    programs = {"work": work, "start": _start, "send": _send, "start graphs": graphs.keep_starting}
     asyncio.run(programs[program](app, ledger, arguments))
 
 
