@@ -252,6 +252,20 @@ async def kills(
         return await storm.judge(runs=10)
 
 
+async def a_kill_each(url: str, folder: Path) -> RemoteScene:
+    """The shortest: the worker of the application and the one elsewhere die in the midst of their work, once."""
+    async with RemoteStorm(url, folder, lease=0.5) as storm:
+        await storm.gather((OURS,), workers=1)
+        await storm.start(12)
+        async with asyncio.timeout(30):
+            while len(storm.ledger.read(SERVED)) < 5:
+                await asyncio.sleep(0.005)
+        storm.kill(storm.workers[0])
+        storm.kill_server()
+        async with storm.app.worker():
+            return await storm.judge(runs=12)
+
+
 async def bad_network(
     url: str, folder: Path, seconds: float, makers: Sequence[str], transport: str | None = None
 ) -> RemoteScene:

@@ -66,7 +66,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
 
 
 async def test_a_short_one_kills_workers_on_both_sides(postgres_url: str, tmp_path: Path) -> None:
-    await remote_storm.kills(postgres_url, tmp_path / "ledger", 0.8, (OURS,), lease=0.6, pace=0.3)
+    await remote_storm.a_kill_each(postgres_url, tmp_path / "ledger")
 
 
 @long

@@ -1,4 +1,5 @@
-"""A short storm over remote workers; ``make faults`` has longer ones."""
+"""Short storms over remote workers, the engine's side being played; ``make faults`` has longer ones, and
+tests/faults/test_remote_storms.py one with a real engine, which is part of ``make test``."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 from tests.remote.storm import Storm
 
 
+@pytest.mark.thorough
 async def test_every_step_is_settled_once_while_workers_are_killed(postgres_url: str, tmp_path: Path) -> None:
     await Storm(postgres_url, tmp_path).rage(0.1, workers=1)
 
