@@ -51,6 +51,7 @@ from .errors import (
     WorkerBroken,
 )
 from .model.backoff import Backoff
+from .model.limits import Rate
 from .model.payload import Codec
 from .queues import QueueInfo
 from .reports import Activity, ErrorInfo, RunInfo, StepInfo
@@ -93,6 +94,7 @@ __all__ = [
     "NonRetryableError",
     "PayloadError",
     "QueueInfo",
+    "Rate",
     "RecordedError",
     "Released",
     "RemoteStepError",

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from .engine.workflow import Workflow
 from .model.backoff import seconds
+from .model.gate import Gate
+from .model.limits import Rate, decode
 from .model.records import WorkerInfo
 from .model.redacting import redact
 from .model.url import DatabaseUrl
@@ -69,6 +71,30 @@ def announce_namesakes(
             "runs. If they are two services, give each a namespace of its own, or one of the workflows another name",
             name, module, other, worker.host, worker.pid,
         )  # fmt: skip
+
+
+def announce_limits(before: Gate, after: Gate, logger: logging.Logger) -> None:
+    """Say that this process declares other limits of a queue than another one did, and which hold."""
+    if before.declared is not None:
+        logger.warning(
+            "the limits of queue %r are declared as %s here, and were declared as %s by %s: what was declared last "
+            "holds. If two deployments differ for good, let one of them declare the queue",
+            after.name, shown_limits(after.declared), shown_limits(before.declared), before.declared_by,
+        )  # fmt: skip
+    if after.overridden:
+        logger.warning(
+            "queue %r: an operator has set %s, which holds instead of what the code declares, until it is reset",
+            after.name, shown_limits(after.chosen),
+        )  # fmt: skip
+
+
+def shown_limits(text: str | None) -> str:
+    """Limits as the code writes them: ``concurrency=20, rate=Rate(100, per=60)``."""
+    return ", ".join(f"{name}={_shown(value)}" for name, value in decode(text).items()) or "none"
+
+
+def _shown(value: object) -> str:
+    return f"Rate({value.count}, per={value.per:g})" if isinstance(value, Rate) else str(value)
 
 
 def namesakes(modules: Mapping[str, str], versions: Mapping[str, str], workers: Sequence[WorkerInfo]) -> list[Namesake]:

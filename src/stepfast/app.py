@@ -109,6 +109,7 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
             self.settings, self.logger,
             lambda: observers_of(self.observers, self.logger), lambda: self._clock,
         )  # fmt: skip
+        self._declared_queues: dict[str, dict[str, Any]] = {}
         self._sync: SyncApp | None = None
         self._sync_lock = threading.Lock()
 
@@ -166,6 +167,7 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         refuse_unknown("app.start", options, StartKeywords.__annotations__)
         waits = check_debounce(debounce, debounce_max, key, connection, options)
         connected = await self._connect()
+        await self._declare_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
@@ -207,6 +209,7 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
+        await self._declare_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
@@ -314,11 +317,12 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         settings = self.settings.with_changes(**changes)
         connected = await self._connect()
         await connected.store_definitions(list(self.workflows.values()))
+        await self._declare_queues(connected)
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
         clock = self._clock
-        me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs))
+        me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs), self._declared_texts())
         kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
         if connected.carriage is None:
             connected.carriage = carriage_for(connected.store, self.transport, self.url, self._pool, self.settings)

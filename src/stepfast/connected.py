@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from .engine.clock import Clock
@@ -61,6 +61,8 @@ class Connected:
         self._stored: set[tuple[str, str]] = set()
         self._may_store = True
         self._storing: set[asyncio.Task[None]] = set()
+        self.declared_queues: set[tuple[str, str]] = set()
+        """The limits of queues that this process has told the database of."""
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
         self._clock = clock
@@ -93,7 +95,11 @@ class Connected:
     def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
         """The same for a caller who has a transaction open, and must not wait for another: on SQLite there is one lock
         for all who write, and the caller has it."""
-        task = asyncio.create_task(self.store_definitions(workflows))
+        self.soon(self.store_definitions(workflows))
+
+    def soon(self, work: Coroutine[Any, Any, None]) -> None:
+        """Store something that the code declares, beside whatever else is under way."""
+        task = asyncio.create_task(work)
         self._storing.add(task)
         task.add_done_callback(self._stored_soon)
 
@@ -101,7 +107,7 @@ class Connected:
         self._storing.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.logger.warning(
-                "a definition could not be stored; the next start tries again", exc_info=task.exception()
+                "what the code declares could not be stored; the next start tries again", exc_info=task.exception()
             )
 
     async def definition(self, name: str, also_known: list[str]) -> Definition:

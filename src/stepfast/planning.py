@@ -158,6 +158,7 @@ class Planner:
             given.get("max_attempts"),
             _milliseconds(given.get("timeout"), "timeout"),
             tuple(dict.fromkeys(check_name(tag, "a tag", longest) for tag in given.get("tags", ()))),
+            None if (key := given.get("concurrency_key")) is None else check_name(key, "concurrency_key", longest),
             format=self._payloads.format,
         )
 

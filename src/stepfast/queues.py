@@ -1,15 +1,21 @@
-"""The queues of an application: ``app.queues`` looks at them; ``app.pause_queue`` and ``app.resume_queue`` change what
-holds for them, over all workers."""
+"""The queues of an application: ``app.queue`` declares limits; ``app.queues`` looks at queues; ``app.pause_queue``,
+``app.resume_queue`` and ``app.set_limits`` change what holds for them, over all workers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Unpack
 
+from .announcing import announce_limits
 from .connected import Connected
+from .errors import ConfigurationError
 from .model import gate
-from .model.limits import Rate
+from .model.limits import LimitKeywords, Rate, checked, encode
 from .model.names import check_queue
 from .model.records import WorkerInfo
 from .model.rows import QueueDepth
@@ -53,6 +59,45 @@ class QueueVerbs:
     async def _connect(self, migrate: bool = False) -> Connected:
         raise NotImplementedError
 
+    _declared_queues: dict[str, dict[str, Any]]
+
+    def queue(self, name: str, **limits: Unpack[LimitKeywords]) -> None:
+        """Declare the limits of a queue: ``app.queue("mail", concurrency=20, rate=Rate(100, per=60))``. They hold over
+        all workers, from the moment a worker with this code begins, unless an operator has set others."""
+        check_queue(name, self.settings.max_name)
+        given = {limit: value for limit, value in checked("app.queue", limits).items() if value is not None}
+        if self._declared_queues.setdefault(name, given) != given:
+            raise ConfigurationError(f"app.queue: the limits of queue {name!r} are declared twice, and differ")
+
+    async def set_limits(self, name: str, *, reset: bool = False, **limits: Unpack[LimitKeywords]) -> None:
+        """Set limits of a queue while everything runs. They win over what the code declares; None lifts a limit, and
+        one that is not named stays as it is. ``reset=True`` lets what the code declares hold again."""
+        given = checked("app.set_limits", limits)
+        if reset == bool(given):
+            raise ConfigurationError("app.set_limits takes limits, or reset=True")
+        await self._change_queue(name, gate.reset if reset else partial(_choose, limits=given))
+
+    def _declared_texts(self) -> dict[str, str]:
+        """What the code declares of queues, as it is stored."""
+        return {name: encode(limits) for name, limits in self._declared_queues.items()}
+
+    async def _declare_queues(self, connected: Connected, joins: bool = False) -> None:
+        """Tell the database of the limits that are declared here, once per process. ``joins``: the caller has a
+        transaction open, and must not wait for another."""
+        new = set(self._declared_texts().items()) - connected.declared_queues
+        if new and joins:
+            connected.soon(self._store_queues(connected, new))
+        elif new:
+            await self._store_queues(connected, new)
+
+    async def _store_queues(self, connected: Connected, new: set[tuple[str, str]]) -> None:
+        me = f"{socket.gethostname()}:{os.getpid()}"
+        wanted = {name: partial(_declare, limits=self._declared_queues[name], by=me) for name, _ in new}
+        for before, after in await connected.store.declare_queues(wanted):
+            announce_limits(before, after, self.logger)
+        connected.declared_queues |= new
+        connected.switchboard.tick_everywhere()
+
     async def queues(self) -> list[QueueInfo]:
         """Every queue that has runs, that a definition or a worker names, or that somebody has said something about, by
         name."""
@@ -87,3 +132,11 @@ def _info(said: gate.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInf
         limits.concurrency, limits.rate, limits.key_concurrency, limits.key_rate, limits.max_ready,
         sum(serves_queue(worker, said.name) for worker in workers), said.overridden,
     )  # fmt: skip
+
+
+def _choose(said: gate.Gate, now: int, limits: Mapping[str, Any]) -> gate.Gate:
+    return gate.choose(said, limits, now)
+
+
+def _declare(said: gate.Gate, now: int, limits: Mapping[str, Any], by: str) -> gate.Gate:
+    return gate.declare(said, limits, by, now)

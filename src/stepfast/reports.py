@@ -75,6 +75,8 @@ class RunInfo:
     """When this was read, by the database's clock, as all times here."""
     paused_at: datetime | None = None
     """Since when it is paused; None: it is not."""
+    concurrency_key: str | None = None
+    """Whose limits of its queue it counts for."""
     left_out: tuple[str, ...] = ()
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
 
@@ -161,6 +163,7 @@ def run_info(row: RunRow, payloads: Payloads) -> RunInfo:
         origin=row.origin_id,
         read_at=_required_time(row.now_ms),
         paused_at=_time(row.paused_at),
+        concurrency_key=row.concurrency_key,
         left_out=("input",) * (row.input is None) + ("output",) * row.large_output,
     )
 

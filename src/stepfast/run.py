@@ -365,7 +365,8 @@ class Run(Generic[O]):
             )
         shape = RunShape(
             row.workflow, row.graph or row.version, row.queue, row.priority, deadline_ms=row.deadline_ms,
-            max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags), format=row.format,
+            max_attempts=row.max_attempts, timeout_ms=row.timeout_ms, tags=tuple(row.tags),
+            concurrency_key=row.concurrency_key, format=row.format,
         )  # fmt: skip
         plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
         runs = plan.runs(new_id(), row.input or "null")

@@ -15,6 +15,7 @@ from .callers_thread import CallersThread
 from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyKeywords
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
+from .model.limits import LimitKeywords
 from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
@@ -99,6 +100,10 @@ class SyncApp:
     def resume_queue(self, name: str) -> None:
         """Let a paused queue go on."""
         self.call(self._app.resume_queue(name))
+
+    def set_limits(self, name: str, *, reset: bool = False, **limits: Unpack[LimitKeywords]) -> None:
+        """Set limits of a queue, or let what the code declares hold again."""
+        self.call(self._app.set_limits(name, reset=reset, **limits))
 
     def put_schedule(
         self, name: str, workflow: Workflow[Any, Any] | str, **given: Unpack[ScheduleKeywords]

@@ -24,6 +24,7 @@ DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
 SCHEDULES = 5_000
 REMOTE = 20_000
+QUEUES, LIMITED, STARTS = 300, 20_000, 5_000
 WORKER = "00000000-0000-7000-8000-000000000001"
 
 FILL = [
@@ -32,6 +33,22 @@ FILL = [
         SELECT 's' || n, 'w1', 1000, 'UTC', 'null', 1, '{{}}', 'latest', 'allow', 0, n % 2 = 0, false, 4e12 + n,
                4e12 + n, 0, 0
         FROM generate_series(1, {SCHEDULES}) n""",
+    # queues: some paused, some limited, one of them with a long backlog of few keys
+    f"""INSERT INTO stepfast.queues (name, paused, limited) SELECT 'quiet' || n, n % 2 = 0, n % 3 = 0
+        FROM generate_series(1, {QUEUES}) n""",
+    "INSERT INTO stepfast.queues (name, limited) VALUES ('mail', true)",
+    f"""INSERT INTO stepfast.queue_starts (queue, key, at, number)
+        SELECT 'mail', CASE WHEN n % 2 = 0 THEN '' ELSE 'k' || n % 50 END, n, 1 FROM generate_series(1, {STARTS}) n""",
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, place, format, input, created_at,
+                                   concurrency_key, attempt, counted_attempt)
+        SELECT '', md5('l' || n)::uuid, 'mail', 'v', 'mail', 'queued', n, 1, '{{}}', n, 'k' || n % 50, n % 2,
+               CASE WHEN n % 100 = 0 THEN 0 END
+        FROM generate_series(1, {LIMITED}) n""",
+    f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, worker, claim, token, attempt, format,
+                                   input, created_at, started_at, concurrency_key, counted_attempt)
+        SELECT '', md5('h' || n)::uuid, 'mail', 'v', 'mail', 'running', '{WORKER}', 1, n / 10, 1, 1, '{{}}', n, n,
+               'k' || n % 50, 1
+        FROM generate_series(1, 100) n""",
     # finished, each with two steps
     f"""INSERT INTO stepfast.runs (seed, id, workflow, version, queue, status, claim, attempt, format, input, output,
                                    key, created_at, started_at, completed_at)
@@ -107,6 +124,7 @@ NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
     "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
+    "queues", "queue_depths",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
@@ -203,6 +221,32 @@ async def test_no_hot_statement_reads_a_whole_table(connection: Any, statements:
         if bad := sorted(set(problems(plan))):
             found[name] = bad
     assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("gauge", "runs_counted"),
+        ("key_gauge", "runs_counted"),
+        ("ready_limited", "runs_ready"),
+        ("ready_unkeyed", "runs_ready"),
+        ("ready_resuming", "runs_resuming"),
+        ("next_keys", "runs_keyed"),
+        ("ready_of_keys", "runs_keyed"),
+    ],
+)
+async def test_a_claim_from_a_limited_queue_finds_runs_by_its_indexes_alone(
+    full_database: str, statements: dict[str, str], name: str, index: str
+) -> None:
+    """Rules 31 and 32: over the connection that claims, nothing is sorted or read but what may be taken."""
+    connection = await Connector(parse_url(full_database), Settings()).connect()
+    try:
+        found = list(nodes(await plan_of(connection, statements[name])))
+    finally:
+        await connection.close()
+    assert {node["Index Name"] for node in found if node.get("Relation Name") == "runs"} == {index}
+    inner = [node for node in found if node["Node Type"] in ("Sort", "Incremental Sort") and name != "ready_limited"]
+    assert not [node for node in inner if "runs" in json.dumps(node)], inner
 
 
 async def test_the_flush_looks_the_fence_up_in_a_hash(connection: Any, statements: dict[str, str]) -> None:

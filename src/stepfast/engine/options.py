@@ -122,6 +122,8 @@ class ChildKeywords(TypedDict, total=False):
     max_attempts: int | None
     timeout: Seconds | None
     tags: Sequence[str]
+    concurrency_key: str | None
+    """Whose limits of the queue it counts for (``key_concurrency``, ``key_rate``): a customer, say."""
 
 
 class StartKeywords(ChildKeywords, total=False):

@@ -152,6 +152,8 @@ class Claimed(Struct, gc=False):
     """Whether ``records`` is the whole history, or pages are missing."""
     tries: dict[tuple[str, int], Tries] = field(default_factory=dict)
     """Failed tries of the present attempt, for steps that have no outcome yet."""
+    limited: bool = False
+    """Whether its queue is limited: then it holds a place only while it is executed, and gives it back at each wait."""
 
 
 class Tries(NamedTuple):
@@ -459,6 +461,8 @@ class WorkerInfo(Struct):
     """Machine, process id and beginning, where they are known."""
     schedules: list[str] = []
     """Names of the schedules that its code declares."""
+    limits: dict[str, str] = {}
+    """Queue → the limits that its code declares, as they are stored."""
 
 
 class Tick(Struct):
@@ -476,6 +480,8 @@ class Tick(Struct):
     """Lanes of limited queues that have something ready. Those of paused queues are told nowhere."""
     gated: frozenset[str] = frozenset()
     """The queues that are paused or limited: the usual claim gives nothing of them."""
+    paused: frozenset[str] = frozenset()
+    """Those of them that are paused: nobody claims anything of them."""
     limited_suspects: list[str] = field(default_factory=list)
     """Limited queues with runs that workers have died with."""
     schedule_ms: int | None = None

@@ -54,6 +54,8 @@ class RunRow(Struct):
     """For a step of a dag run: that run. Lists have no steps."""
     large_output: bool = False
     """In a list: whether its output was left out, because it is large."""
+    concurrency_key: str | None = None
+    """Whose limits of its queue it counts for."""
 
 
 class Outcome(Struct):

@@ -190,6 +190,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """Decide something about a queue."""
         return await self._drive(queueing.change_queue, name, decide)
 
+    async def declare_queues(self, wanted: Mapping[str, Decision]) -> list[tuple[Gate, Gate]]:
+        """Store what the code declares of queues."""
+        return await self._drive(queueing.declare_queues, wanted)
+
     # -- operators and senders -------------------------------------------------------------------------------
 
     async def retry(self, run_id: str) -> set[Lane] | None:
@@ -223,7 +227,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         row = (
             worker.id, worker.host, worker.pid, None if worker.queues is None else _json(worker.queues),
             _json(worker.workflows), worker.concurrency, worker.lease_ms, _json(worker.modules), worker.process,
-            _json(worker.schedules),
+            _json(worker.schedules), _json(worker.limits),
         )  # fmt: skip
         await self._drive(put, "register", [row])
 
@@ -342,6 +346,7 @@ def _worker_info(row: Sequence[Any]) -> WorkerInfo:
     worker.workflows = msgspec.json.decode(row[4])
     worker.modules = msgspec.json.decode(str(worker.modules))
     worker.schedules = msgspec.json.decode(str(worker.schedules))
+    worker.limits = msgspec.json.decode(str(worker.limits))
     return worker
 
 

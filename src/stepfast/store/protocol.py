@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
+from ..model.admission import Admission, Wish
 from ..model.gate import Decision, Gate
 from ..model.records import (
     NO_DOUBTS,
@@ -332,6 +333,11 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         that begins when this has returned."""
         ...
 
+    async def declare_queues(self, wanted: Mapping[str, Decision]) -> list[tuple[Gate, Gate]]:
+        """Store what the code declares of queues: of those that said something else so far, how they were, and how they
+        are now."""
+        ...
+
     # -- operators and senders
     async def retry(self, run_id: str) -> set[Lane] | None:
         """Queue a failed or cancelled run again, keeping its records but those its error belongs to; of a dag run, the
@@ -393,6 +399,13 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
     ) -> list[Claimed]:
         """A group of runs that workers have died with: of those that have the fewest losses as many as there is
         ``room`` for, which is said for two losses, for three, and so on; the last number holds for all beyond."""
+        ...
+
+    async def claim_limited(
+        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+    ) -> Admission:
+        """Ready runs of a limited queue, as many as its limits allow. Called again with the same token it returns what
+        the first call took."""
         ...
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:

@@ -7,15 +7,15 @@ for each a mark: the place up to which it has seen everything claimed.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane
 from .kit import Kit
+from .questions import Questions
 
-_MARK_SLACK = 2_000_000
+MARK_SLACK = 2_000_000
 """Microseconds a mark stays behind what was seen: a start may commit a little after younger ones."""
 
 _MOST_LANES = 1000
@@ -42,8 +42,8 @@ class Room(Protocol):
         """Run id → the claim after which its records are known here, so that a claim need not bring them."""
         ...
 
-    def accept(self, runs: list[Claimed]) -> None:
-        """Take in the runs that were claimed."""
+    def accept(self, runs: list[Claimed], asked_at: float) -> None:
+        """Take in the runs that were claimed, by a claim that was asked for at a time (monotonic)."""
 
 
 class Claimer:
@@ -57,23 +57,19 @@ class Claimer:
         self._marks: dict[Lane, int] = {}
         self._rung: dict[Lane, int] = {}
         """Lanes rung for since the last claim was asked, and from where to look: it may not have seen these."""
-        self._gated: frozenset[str] = frozenset()
+        self.gated: frozenset[str] = frozenset()
         """Queues that are paused or limited, as of the last tick: a claim gives nothing of them."""
         self._suspects = False
         """Whether there may be runs that workers have died with, now or when those at hand have cleared themselves."""
         self._bell = asyncio.Event()
-        self._tokens = itertools.count(1)
+        self.questions = Questions()
         self.stopped = False
         """The worker stops: nothing is claimed any more."""
         self.paused = False
         """The worker is being given a new id: nothing is claimed until it has one."""
         self.busy = False
-        self.calls = 0
-        """How many claims have been asked for."""
-        self.asking = False
-        """Whether the last of them is still unanswered: it may have taken runs that we do not know of yet."""
-        self.asked_at = 0.0
-        """When the last one was asked for (monotonic)."""
+        self.asked = 0
+        """How many runs the claim under way may bring."""
         self.last_found = 0.0
         """When a claim last brought something (monotonic)."""
 
@@ -82,7 +78,7 @@ class Claimer:
     def woken(self, lanes: Iterable[Lane]) -> None:
         """Something was just made ready: it stands behind the mark."""
         for lane in lanes:
-            if lane.queue in self._gated:
+            if lane.queue in self.gated:
                 continue  # the next tick tells when that is over
             if self._me.serves(lane) and (lane in self._active or len(self._active) < _MOST_LANES):
                 mark = self._marks.get(lane, 0)
@@ -102,11 +98,16 @@ class Claimer:
 
     def gates_are(self, gated: frozenset[str]) -> None:
         """These queues are paused or limited: their lanes are not asked for."""
-        if gated or self._gated:
-            self._gated = gated
+        if gated or self.gated:
+            self.gated = gated
             for waiting in (self._active, self._rung):
                 for lane in [lane for lane in waiting if lane.queue in gated]:
                     del waiting[lane]
+
+    def opened(self, queue: str, lanes: Iterable[Lane]) -> None:
+        """A queue has no limits any more."""
+        self.gated -= {queue}
+        self.found(lanes)
 
     def time_is(self, now_ms: int) -> None:
         """The database's time. A mark ahead of it is of no use: the clock has stepped back, and whatever is made ready
@@ -121,6 +122,11 @@ class Claimer:
         """There is room for more runs."""
         if self._active or self._suspects:
             self._bell.set()
+
+    @property
+    def wanted(self) -> int | None:
+        """The highest priority of what may be ready; None: nothing is known to be."""
+        return max((lane.priority for lane in self._active), default=None)
 
     @property
     def idle(self) -> bool:
@@ -171,15 +177,17 @@ class Claimer:
             self._suspects = True  # there may be more
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
-        self.calls += 1
-        self.asking, self.asked_at = True, self._kit.clock.now()
+        self.asked = limit if lanes is not None else max(room)
         try:
-            await self._claim_once(lanes, limit, room)
+            with self.questions.ask() as token:
+                await self._claim_once(token, lanes, limit, room)
         finally:
-            self.asking = False
+            self.asked = 0
 
-    async def _claim_once(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]) -> None:
-        token, me, worker = next(self._tokens), self._me, self._me.id
+    async def _claim_once(
+        self, token: int, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]
+    ) -> None:
+        me, worker, asked_at = self._me, self._me.id, self._kit.clock.now()
         if lanes is not None:
             self._rung.clear()
 
@@ -193,21 +201,21 @@ class Claimer:
         # The same token again after an outage: what a claim with a lost reply took must not be left lying.
         runs = await self._kit.ask(ask, "claim", lambda: self.stopped)
         if (observers := self._kit.observers) is not None and observers.claim_answered:
-            took = self._kit.clock.now() - self.asked_at
+            took = self._kit.clock.now() - asked_at
             observers.tell(observers.claim_answered, ClaimAnswered(took, len(runs)))
         if lanes is not None:
             self._learn(lanes, runs, limit)
         if runs:
             self.last_found = self._kit.clock.now()
             if worker == me.id:
-                self._room.accept(runs)
+                self._room.accept(runs, asked_at)
 
     def _learn(self, lanes: list[tuple[Lane, int]], runs: list[Claimed], limit: int) -> None:
         """Move the marks; drop lanes that have run dry."""
         for run in runs:
             lane = Lane(run.queue, run.workflow, run.priority)
             # Where it stands may be ahead of the clock, if that has stepped back since.
-            mark = min(run.place, run.now_ms * 1000) - _MARK_SLACK
+            mark = min(run.place, run.now_ms * 1000) - MARK_SLACK
             if mark > self._marks.get(lane, 0):
                 self._marks[lane] = mark
             if lane in self._active:

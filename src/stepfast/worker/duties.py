@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import StepfastError
-from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Transition
+from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
 from ..model.tally import Believer
 from ..store.protocol import Wakeups
@@ -26,8 +26,10 @@ from .heartbeat import Heartbeat
 from .janitor import Janitor
 from .journal import Journal
 from .kit import Kit
+from .limited import LimitedClaimer
 from .mailman import Mailman
 from .scheduler import Planning, Scheduler
+from .sharing import Sharing
 from .strays import Strays
 from .sweeper import Sweeper
 from .wakeups import Switchboard, started_lanes
@@ -65,6 +67,9 @@ class Duties:
         self.executor = Executor(kit, self.journal, self.mailman, self.errands, self.graphs, self.slots_freed)
         self.remembered: Mapping[str, int] = self.executor.cache.claims
         self.claimer = Claimer(kit, self)
+        self.limited = LimitedClaimer(kit, self.claimer, self)
+        self._limited_queues: frozenset[str] = frozenset()
+        self._sharing = Sharing()
         self.sweeper = Sweeper(kit, self.claimer, self)
         self.scheduler = Scheduler(kit, planning, self)
         self.heartbeat = Heartbeat(kit, self)
@@ -91,7 +96,10 @@ class Duties:
     def _woken(self, wakeups: Wakeups) -> None:
         if wakeups.lanes:
             self.claimer.woken(wakeups.lanes)
+            if self.claimer.gated:
+                self.limited.woken(lane for lane in wakeups.lanes if lane.queue in self._limited_queues)
         if wakeups.anything:
+            self.limited.hurry()
             self.sweeper.tick_now()
             self.mailman.told()
             self.heartbeat.hurry()
@@ -111,32 +119,43 @@ class Duties:
 
     def free_slots(self) -> int:
         """How many runs may be claimed."""
-        return 0 if self.stopping else self.executor.slots.free
+        free = 0 if self.stopping else self.executor.slots.free
+        limited = self.limited
+        if limited.wanted is None and not limited.asked:
+            return free
+        return self._sharing.for_usual(max(0, free - limited.asked), limited.wanted, self.claimer.wanted)
+
+    def limited_slots(self) -> int:
+        """How many runs of limited queues may be claimed."""
+        free = 0 if self.stopping else max(0, self.executor.slots.free - self.claimer.asked)
+        return self._sharing.for_limited(free, self.limited.wanted, self.claimer.wanted)
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in, by their losses."""
         return self.executor.slots.suspect_room()
 
-    def accept(self, runs: list[Claimed]) -> None:
+    def accept(self, runs: list[Claimed], asked_at: float) -> None:
         """Put them into the slots; or make them ready again, if we stopped while the claim was under way."""
         if self.stopping:
             self.chore(self._give_back([(run.id, run.claim) for run in runs]))
         else:
+            self._sharing.took(runs[0].limited)
             self.executor.accept(runs)
-            self._heed_breaks(runs)
+            self._heed_breaks(runs, asked_at)
 
     def slots_freed(self) -> None:
         """There is room for more runs."""
         self.claimer.slots_freed()
+        self.limited.slots_freed()
 
-    def _heed_breaks(self, runs: list[Claimed]) -> None:
+    def _heed_breaks(self, runs: list[Claimed], asked_at: float) -> None:
         """These are new, and known from the database itself; unless a connection broke while they were claimed."""
         if self.doubts.open:
             for run in runs:
                 # What the claim before has still to say under the same number, its claim having vanished, is refused.
                 if not self.journal.has(run.id, run.claim):
                     self.doubts.drop(run.id)
-        if self.doubts.last_break >= self.claimer.asked_at:
+        if self.doubts.last_break >= asked_at:
             self.doubts.broke()
 
     # -- what the sweeper tells ------------------------------------------------------------------------------------
@@ -145,6 +164,13 @@ class Duties:
         """Only after a whole lease of one's own unbroken heartbeats: after an outage the first to come back must not
         take everybody else for dead."""
         return not self.stopping and self.heartbeat.unbroken >= self._kit.settings.lease
+
+    def gates_are(self, tick: Tick) -> None:
+        """Which queues are paused or limited, and what is ready in those that are limited."""
+        self.claimer.gates_are(tick.gated)
+        self._limited_queues = tick.gated - tick.paused
+        if tick.limited or tick.limited_suspects:
+            self.limited.found(tick.limited, tick.limited_suspects)
 
     def ready(self, lanes: Iterable[Lane]) -> None:
         """Runs were made ready: workers should claim them."""
@@ -185,6 +211,7 @@ class Duties:
         """What is looked at once a tick."""
         self.executor.list_running_steps()
         self.mailman.look_again()
+        self.limited.forget_unheld(self.executor.running)
         if self.doubts.open:
             self.doubts.forget_unheld()
 
@@ -194,6 +221,7 @@ class Duties:
         """Transitions are committed: whoever waits for these runs may look, and what was given back is ready again."""
         if not moves:
             return
+        self.limited.left(moves)
         ended = [move for move in moves if move.status in TERMINAL]
         if ended:
             self._switchboard.ended(ended)
@@ -268,7 +296,7 @@ class Duties:
         for run in answer.held:
             if run.asked is not None:
                 self.executor.ask(run.id, run.asked, run.claim)
-        strays = self._strays.find(held, self._is_known, self.claimer.calls, self.claimer.asking)
+        strays = self._strays.find(held, self._is_known, self.claimer.questions)
         if strays and not self.stopping:
             self._kit.logger.warning("giving back %d runs that are stored as ours, but not executed here", len(strays))
             self.chore(self._give_back(strays))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..engine.workflow import DAG_STEP, Workflow
@@ -23,7 +24,10 @@ class Identity:
         queues: Sequence[str] | None,
         clock: Clockwork,
         schedules: Sequence[str] = (),
+        limits: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._limits = dict(limits)
+        """What the code declares of queues, as it is stored."""
         self._clock = clock
         self.id = clock.new_id()
         self.workflows = dict(workflows)
@@ -59,6 +63,7 @@ class Identity:
             settings.concurrency,
             int(settings.lease * 1000),
             process=this_process(),
+            limits=self._limits,
             modules={name: self.workflows[name].module for name in self.declared()},
             schedules=self.schedules,
         )

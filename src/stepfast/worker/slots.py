@@ -112,8 +112,9 @@ class Slots:
     # -- waiting in memory -----------------------------------------------------------------------------------------
 
     def may_linger(self, execution: Execution) -> bool:
-        """Whether a run may wait in memory: as long as its slot is not wanted."""
-        if self.has_room:
+        """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it holds a place over
+        all workers, and gives it back at once."""
+        if self.has_room and not execution.claimed.limited:
             self._lingering.add(execution)
             return True
         return False

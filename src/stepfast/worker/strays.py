@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+
+from .questions import Questions
 
 Held = tuple[str, int]
 """A run, and the number of the claim that holds it."""
@@ -19,14 +22,14 @@ class Strays:
         self,
         held: Mapping[str, int],
         is_known: Callable[[str, int], bool],
-        claims: int,
-        unanswered: bool,
+        questions: Questions,
     ) -> list[Held]:
         """What the database says we hold, and is neither at hand nor on its way out (``is_known``), nor on its way in
-        by a claim: so many we have asked for, and the last may not be answered yet."""
+        by a claim that is not answered yet."""
+        claims, unanswered = questions.asked, questions.unanswered
         seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
-        on_its_way = claims if unanswered else -1
-        again = [stray for stray, since in seen.items() if stray in self._seen and since != on_its_way]
+        settled = math.inf if unanswered is None else unanswered
+        again = [stray for stray, since in seen.items() if stray in self._seen and since < settled]
         self._seen = {stray: since for stray, since in seen.items() if stray not in again}
         return sorted(again)
 

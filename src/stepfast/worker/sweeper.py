@@ -33,6 +33,9 @@ class SweepPort(Protocol):
         """Whether a silent worker may be taken for dead."""
         ...
 
+    def gates_are(self, tick: Tick) -> None:
+        """Which queues are paused or limited, and what is ready in those that are limited."""
+
     def ready(self, lanes: Iterable[Lane]) -> None:
         """Runs were made ready: workers should claim them."""
 
@@ -100,7 +103,7 @@ class Sweeper:
         lanes = ask_for_lanes or self._clock.now() >= self._ask_lanes_at
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
-        self._claimer.gates_are(tick.gated)
+        self._port.gates_are(tick)
         self._stuck = tick.due and not await self._promote()
         if tick.mail and not await self._deliver():
             self._stuck = True

@@ -103,7 +103,7 @@ class Worker:
         duties.listen()
         duties.heartbeat.start()
         others = (duties.scheduler, duties.courier, duties.janitor)
-        for duty in (duties.journal, duties.claimer, duties.sweeper, *others):
+        for duty in (duties.journal, duties.claimer, duties.limited, duties.sweeper, *others):
             task = asyncio.create_task(duty.run(), name=f"stepfast-{type(duty).__name__.lower()}")
             task.add_done_callback(self._duty_ended)
             self._tasks.append(task)
@@ -177,7 +177,7 @@ class Worker:
         late goes back when we sign off."""
         clock = self._kit.clock
         until = clock.now() + 1
-        while self.duties.claimer.busy and clock.now() < until:
+        while (self.duties.claimer.busy or self.duties.limited.busy) and clock.now() < until:
             await clock.sleep(0.005)  # a few times, once in a life
 
     async def _wait_idle(self, grace: float) -> None:
@@ -233,7 +233,7 @@ class Worker:
     async def until_drained(self) -> None:
         """Until nothing is runnable: nothing in the slots, ready, or due soon."""
         ahead = max(self._settings.drain, self._settings.moment) * 1000
-        executor, claimer = self.duties.executor, self.duties.claimer
+        executor, claimer, limited = self.duties.executor, self.duties.claimer, self.duties.limited
         while True:
             await executor.idle.wait()
             await (
@@ -243,7 +243,8 @@ class Worker:
             tick = await self.duties.sweeper.tick(ask_for_lanes=True)
             soon = tick.next_due_ms is not None and tick.next_due_ms <= ahead
             served = any(self._kit.me.serves(lane) for lane in tick.lanes)
-            quiet = executor.idle.is_set() and claimer.idle and claimer.last_found == before
+            soon = soon or limited.allowed_in() * 1000 <= ahead
+            quiet = executor.idle.is_set() and claimer.idle and limited.idle and claimer.last_found == before
             fires = tick.schedule_ms is not None and tick.schedule_ms <= 0
             moved = tick.remote and await self.duties.courier.drained()
             if quiet and not (served or soon or fires or tick.suspects or tick.mail or moved):

@@ -69,33 +69,37 @@ class Claims:
                 rows = await connection.fetch(self._sql[name], worker, token, *args)
             claimed = [Claimed(*row) for row in rows]
             if not all(map(_SEED, claimed)):
-                await self._give_seeds(connection, worker, claimed)
+                await give_seeds(connection, self._sql, worker, claimed)
             replayed = [run for run in claimed if run.claim > 1]
             if replayed:
-                await self._bring_history(connection, replayed, remembered)
+                await bring_history(connection, self._sql, self._settings, replayed, remembered)
         claimed.sort(key=lambda run: (-run.priority, run.place))
         return claimed
 
-    async def _give_seeds(self, connection: Any, worker: str, claimed: list[Claimed]) -> None:
-        """Runs that were started by SQL on a server without a strong source of chance have no secret yet."""
-        bare = {run.id: run for run in claimed if not run.seed}
-        rows = await connection.fetch(self._sql["give_seeds"], list(bare), [new_seed() for _ in bare], worker)
-        for run_id, seed in rows:
+
+async def give_seeds(connection: Any, sql: dict[str, str], worker: str, claimed: list[Claimed]) -> None:
+    """Runs that were started by SQL on a server without a strong source of chance have no secret yet."""
+    bare = {run.id: run for run in claimed if not run.seed}
+    if bare:
+        for run_id, seed in await connection.fetch(sql["give_seeds"], list(bare), [new_seed() for _ in bare], worker):
             bare[run_id].seed = seed
 
-    async def _bring_history(self, connection: Any, runs: list[Claimed], remembered: Mapping[str, int]) -> None:
-        by_id = {run.id: run for run in runs}
-        limits = self._settings
-        wanted = [run.id for run in runs if remembered.get(run.id) != run.claim - 1]
-        if wanted:
-            rows = await connection.fetch(self._sql["history"], wanted, limits.history_records, limits.history_bytes)
-            for row in rows:
-                by_id[str(row[0])].records.append(StepRecord(*row[1:]))
-        for run in runs:
-            size = sum(len(record.output or "") for record in run.records)
-            small = len(run.records) < limits.history_records and size * 4 < limits.history_bytes
-            run.complete = small and remembered.get(run.id) != run.claim - 1
-        attempts = [run.attempt for run in runs]
-        for row in await connection.fetch(self._sql["history_tries"], list(by_id), attempts):
-            tries = Tries(row["failures"], row["due_at"] or 0)
-            by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = tries
+
+async def bring_history(
+    connection: Any, sql: dict[str, str], settings: Settings, runs: list[Claimed], remembered: Mapping[str, int]
+) -> None:
+    """The first records of runs that were claimed before, and the failed tries of their present attempts."""
+    by_id = {run.id: run for run in runs}
+    wanted = [run.id for run in runs if remembered.get(run.id) != run.claim - 1]
+    if wanted:
+        rows = await connection.fetch(sql["history"], wanted, settings.history_records, settings.history_bytes)
+        for row in rows:
+            by_id[str(row[0])].records.append(StepRecord(*row[1:]))
+    for run in runs:
+        size = sum(len(record.output or "") for record in run.records)
+        small = len(run.records) < settings.history_records and size * 4 < settings.history_bytes
+        run.complete = small and remembered.get(run.id) != run.claim - 1
+    attempts = [run.attempt for run in runs]
+    for row in await connection.fetch(sql["history_tries"], list(by_id), attempts):
+        tries = Tries(row["failures"], row["due_at"] or 0)
+        by_id[str(row["run_id"])].tries[row["branch"], row["position"]] = tries

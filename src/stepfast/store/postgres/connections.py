@@ -20,7 +20,7 @@ from .continuity import Continuity
 from .server_errors import translate
 from .transactions import close_quietly, closing, drop, give_back, is_gone
 
-DUTIES = ("flush", "claim", "start", "keyed", "sweep", "mail", "notify")
+DUTIES = ("flush", "claim", "limited", "start", "keyed", "sweep", "mail", "notify")
 """Each has a connection of its own, made when it is first needed."""
 HELD = len(DUTIES) + 2
 """Connections that a process holds at most beside its pools: one for each duty, one to listen, and the heartbeat's."""

@@ -60,7 +60,7 @@ WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'c
 SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
-       timeout_ms, deadline_ms, paused_at, dag_id::text
+       timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key
 FROM {schema}.runs WHERE id = $1;
 
 -- name: heir
@@ -86,7 +86,7 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
 FROM {schema}.runs r
 WHERE dag_id IS NULL
   AND ($1::text IS NULL OR workflow = $1)
@@ -113,7 +113,7 @@ SELECT r.id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
 FROM held h CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
 WHERE r.dag_id IS NULL
   AND ($1::text IS NULL OR r.workflow = $1)
@@ -134,7 +134,7 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for,
        losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
        deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
        timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
 FROM {schema}.runs WHERE id = ANY($1::uuid[]);
 
 -- name: dags_shown
@@ -156,7 +156,7 @@ SELECT r.id::text, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting
        r.output_format, r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id::text, r.worker::text, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id::text, r.graph, r.timeout_ms, r.deadline_ms,
-       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output
+       r.paused_at, NULL AS dag_id, COALESCE(octet_length(r.output) > {listed}, false) AS large_output, r.concurrency_key
 FROM {schema}.run_tags t JOIN {schema}.runs r ON r.id = t.run_id
 WHERE t.tag = $10
   AND ($1::text IS NULL OR r.workflow = $1)

@@ -90,7 +90,7 @@ WHERE s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position;
 -- count of wakes: at none it would not look for the mail that it inherits.
 UPDATE {schema}.runs s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
+    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
 FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
 WHERE s.id = u.successor;
 

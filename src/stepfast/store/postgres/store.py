@@ -10,6 +10,7 @@ import asyncpg
 
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
+from ...model.admission import Admission, Wish
 from ...model.records import (
     NO_DOUBTS,
     Answer,
@@ -49,6 +50,7 @@ from .driving import Driver
 from .flushing import Flusher
 from .graph_reading import GraphReader
 from .held_keys import HeldKeys
+from .limiting import LimitedClaims
 from .listening import Listener, encode_wakeups
 from .mailing import Mailroom
 from .pulse import PostgresPulse
@@ -68,6 +70,12 @@ _PLACE = f"({_EPOCH} * 1000000::double precision)::bigint"
 _SERVER = "(extract(epoch FROM pg_postmaster_start_time())::double precision * 1000000::double precision)::bigint"
 """When the server was started: another time is another server, or the same one after a crash."""
 
+_FRESH = (
+    "(r.counted_attempt IS DISTINCT FROM GREATEST(r.attempt, r.first_attempt) "
+    "AND NOT (r.graph IS NOT NULL AND r.dag_id IS NULL))"
+)
+"""Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
+
 _AS_TEXT = {name: f"r.{name}::text" for name in ("id", "worker", "dag_id")}
 """The ids of a standing."""
 
@@ -83,6 +91,7 @@ class PostgresStore(BaseStore):
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
+        words["fresh"] = _FRESH
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
         continuity = Continuity()
         self.breaks = continuity.breaks
@@ -101,6 +110,7 @@ class PostgresStore(BaseStore):
         driver = self._driver = Driver(self._sql, self._starts)
         self._flusher = Flusher(kept["flush"], self._sql, driver, continuity)
         self._claims = Claims(kept["claim"], self._sql, settings)
+        self._limited = LimitedClaims(kept["limited"], self._sql, settings, driver)
         self._sweeps = Sweeps(kept["sweep"], self._sql, continuity)
         self._mailroom = Mailroom(kept["mail"], self._sql, callers, settings)
         self._graphs = GraphReader(kept["mail"], self._sql)
@@ -265,6 +275,12 @@ class PostgresStore(BaseStore):
     ) -> list[Claimed]:
         """A group of runs that workers have died with."""
         return await self._claims.claim_suspects(worker, token, versions, queues, room)
+
+    async def claim_limited(
+        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+    ) -> Admission:
+        """Ready runs of a limited queue."""
+        return await self._limited.claim(worker, token, wish, remembered)
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""

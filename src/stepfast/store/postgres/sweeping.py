@@ -37,6 +37,7 @@ class Sweeps:
             mail=row["mail"],
             limited=[lane for lane, limited in found if limited],
             gated=frozenset(row["gated"] or ()),
+            paused=frozenset(row["paused"] or ()),
             limited_suspects=row["limited_suspects"] or [],
             schedule_ms=None if schedule is None else schedule - row["now_ms"],
             remote=row["remote"],

@@ -11,12 +11,12 @@ SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules,
+INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits,
     state, started_at, beat_at, expires_at)
 SELECT w.*, 'live', {now}, {now}, {now} + w.lease_ms
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::text[], $9::text[],
-            $10::text[])
-     AS w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules)
+            $10::text[], $11::text[])
+     AS w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
@@ -32,7 +32,7 @@ DELETE FROM {schema}.workers WHERE id = ANY($1::uuid[]);
 -- Every worker, for people.
 SELECT id::text, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms, modules, process, schedules
+       {now} - beat_at AS age_ms, modules, process, schedules, limits
 FROM {schema}.workers ORDER BY started_at, id;
 
 -- name: tick
@@ -65,6 +65,7 @@ SELECT {now} AS now_ms, {server} AS server,
                AND ($3::text[] IS NULL OR queue = ANY($3::text[]))
                AND queue <> ALL (ARRAY(SELECT name FROM gates))) AS suspects,
        (SELECT array_agg(name) FROM gates) AS gated,
+       (SELECT array_agg(name) FROM gates WHERE paused) AS paused,
        (SELECT array_agg(g.name) FROM gates g WHERE NOT g.paused AND EXISTS (
             SELECT 1 FROM {schema}.runs r WHERE r.place IS NOT NULL AND r.losses >= 2 AND r.queue = g.name
             AND ($2::text[] IS NULL OR r.workflow = ANY($2::text[])))) AS limited_suspects,

@@ -6,9 +6,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from ...model.admission import Admission, Wish
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import SUSPECT_LOSSES, Settings
+from ..flows.limiting import claim_limited
 from ..protocol import NOTHING
+from .driving import drive
 from .wide import execute_wide, fetch_wide
 
 Pick = tuple[int, int, str, str]
@@ -55,6 +58,14 @@ class Claims:
             picked = [(place, row, last, versions[workflow]) for place, row, last, workflow in group]
             taken = self._take(database, worker, token, picked)
         return self._with_history(database, taken, NOTHING)
+
+    def claim_limited(
+        self, database: sqlite3.Connection, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]
+    ) -> Admission:
+        """What the limits of a queue allow, or what the same token took before."""
+        done = drive(database, self._sql, claim_limited(worker, token, wish, True, self._settings.claim_bytes))
+        self._with_history(database, done.runs, remembered)
+        return done
 
     def has_suspects(
         self, database: sqlite3.Connection, workflows: Sequence[str] | None, queues: Sequence[str] | None

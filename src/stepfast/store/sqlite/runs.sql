@@ -35,7 +35,7 @@ WHERE r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at, dag_id
+       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at, dag_id, 0 AS large_output, concurrency_key
 FROM {prefix}runs WHERE id = ?;
 
 -- name: heir
@@ -59,7 +59,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
 FROM {prefix}runs
 WHERE id {beyond} COALESCE(:before, '{edge}')  -- which sorts behind every id, or before
   AND dag_id IS NULL
@@ -80,7 +80,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
 FROM {prefix}runs
 WHERE workflow = :workflow
   AND id {beyond} COALESCE(:before, '{edge}')
@@ -101,7 +101,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
 FROM {prefix}runs
 WHERE id IN (SELECT w.id FROM {prefix}runs AS w INDEXED BY {prefix}runs_worker WHERE w.worker IS NOT NULL
              UNION
@@ -126,7 +126,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
 FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
 WHERE status = :status
   AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
@@ -148,7 +148,7 @@ SELECT id, workflow, version, queue, status, reason, waiting_for,
        max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
        completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
        undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output
+       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
 FROM {prefix}runs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: dags_shown
@@ -171,7 +171,7 @@ SELECT r.id, r.workflow, r.version, r.queue, r.status, r.reason, r.waiting_for,
        r.attempt, r.max_attempts, r.losses, r.claim, r.priority, COALESCE(r.key, r.debounced) AS key, r.tags, r.parent_id, r.worker, r.visible_at,
        r.created_at, r.started_at, r.completed_at, r.deadline_at, r.expires_at, r.asked,
        r.place IS NOT NULL AS ready, {now} AS now_ms, r.undoing, r.origin_id, r.graph, r.timeout_ms, r.deadline_ms,
-       r.paused_at, NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output
+       r.paused_at, NULL AS dag_id, COALESCE({size}(r.output) > {listed}, false) AS large_output, r.concurrency_key
 FROM {prefix}run_tags t CROSS JOIN {prefix}runs r ON r.id = t.run_id
 WHERE t.tag = :tag
   AND t.run_id {beyond} COALESCE(:before, '{edge}')

@@ -69,7 +69,7 @@ DELETE FROM {prefix}steps WHERE (run_id, branch, position) IN (SELECT run_id, br
 WITH pair(ended, successor) AS (VALUES (?, ?))
 UPDATE {prefix}runs AS s
 SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
+    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
 FROM pair CROSS JOIN {prefix}runs AS r ON r.id = pair.ended
 WHERE s.id = pair.successor;
 

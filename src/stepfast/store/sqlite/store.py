@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...model.admission import Admission, Wish
 from ...model.records import (
     NO_DOUBTS,
     Answer,
@@ -65,6 +66,10 @@ _LARGE = 64 * 1024
 """A payload above this is read by itself instead of in one text with many others, which SQLite bounds at 1e9 bytes."""
 
 
+_FRESH = "(r.counted_attempt IS NOT max(r.attempt, r.first_attempt) AND NOT (r.graph IS NOT NULL AND r.dag_id IS NULL))"
+"""Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
+
+
 class SqliteStore(BaseStore):
     """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
 
@@ -86,6 +91,7 @@ class SqliteStore(BaseStore):
             "listed": str(settings.listed_payload),
             "standing": standing_columns(),
             "schedule": schedule_columns(),
+            "fresh": _FRESH,
         }
         self._sql = load_all(_PACKAGE, words)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
@@ -241,6 +247,12 @@ class SqliteStore(BaseStore):
         return await self._write(
             lambda database: self._claims.claim_suspects(database, worker, token, versions, queues, room)
         )
+
+    async def claim_limited(
+        self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int] = NOTHING
+    ) -> Admission:
+        """Ready runs of a limited queue."""
+        return await self._write(lambda database: self._claims.claim_limited(database, worker, token, wish, remembered))
 
     async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
         """Write a batch of the journal, fenced."""

@@ -36,6 +36,7 @@ def tick(
         mail=bool(mail),
         limited=[lane for lane in found if lane.queue in gates and not gates[lane.queue][0]],
         gated=frozenset(gates),
+        paused=frozenset(name for name, (paused, _) in gates.items() if paused),
         limited_suspects=[
             name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
         ],

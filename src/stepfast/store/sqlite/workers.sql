@@ -11,10 +11,10 @@ WHERE id = ? AND state <> 'dead' RETURNING id;
 
 -- name: register
 -- A worker comes to life.
-INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules,
+INSERT INTO {prefix}workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits,
     state, started_at, beat_at, expires_at)
-WITH w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules)
-AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits)
+AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 SELECT w.*, 'live', {now}, {now}, {now} + w.lease_ms FROM w
 WHERE true
 ON CONFLICT (id) DO NOTHING;
@@ -33,7 +33,7 @@ DELETE FROM {prefix}workers WHERE id IN (SELECT id FROM worker);
 -- Every worker, for people.
 SELECT id, host, pid, queues, workflows, concurrency, lease_ms,
        CASE WHEN expires_at < {now} THEN 'dead' ELSE state END AS state, running, started_at, beat_at,
-       {now} - beat_at AS age_ms, modules, process, schedules
+       {now} - beat_at AS age_ms, modules, process, schedules, limits
 FROM {prefix}workers ORDER BY started_at, id;
 
 -- name: duties

@@ -45,6 +45,8 @@ CREATE TABLE {schema}.queue_starts (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
 
 ALTER TABLE {schema}.runs ADD COLUMN counted_attempt integer;
+-- JSON: queue -> the limits that the code of this worker declares.
+ALTER TABLE {schema}.workers ADD COLUMN limits text NOT NULL DEFAULT '{}';
 
 CREATE INDEX runs_counted ON {schema}.runs (queue, concurrency_key)
     WHERE worker IS NOT NULL AND counted_attempt IS NOT NULL;

@@ -45,6 +45,8 @@ CREATE TABLE {prefix}queue_starts (
 ) WITHOUT ROWID;
 
 ALTER TABLE {prefix}runs ADD COLUMN counted_attempt INTEGER;
+-- JSON: queue -> the limits that the code of this worker declares.
+ALTER TABLE {prefix}workers ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
 
 CREATE INDEX {prefix}runs_counted ON {prefix}runs (queue, concurrency_key)
     WHERE worker IS NOT NULL AND counted_attempt IS NOT NULL;

@@ -1,0 +1,232 @@
+"""Claims from limited queues: counted under the lock of the queue's row, one claim at a time.
+
+Nothing is ever added to or taken from a counter: what workers hold is counted from the rows of runs, and what was
+started lately from a log. So the places of a dead worker are free when its runs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...model.admission import (
+    NOTHING,
+    Admission,
+    Candidate,
+    Choice,
+    Count,
+    Cursor,
+    Room,
+    Usage,
+    Wish,
+    begun,
+    choose,
+    free_places,
+    free_starts,
+    is_open,
+    logged_at,
+)
+from ...model.gate import Gate
+from ...model.limits import Rate
+from ...model.records import Claimed
+from ...model.standing import sooner
+from ...settings import SUSPECT_LOSSES
+from .queueing import read_gate
+from .requests import Flow, Rows, ask, put
+
+_KEYS = 200
+"""Keys that one claim looks at; the next one goes on behind them."""
+_UNKEYED = 1000
+"""Runs at the head of a lane among which those without a key are looked for."""
+_SETTLING_MS = 5000
+"""For so long after a queue became limited, claims that began before may still take runs uncounted."""
+_PRUNED_EVERY_MS = 10_000
+
+
+def claim_limited(worker: str, token: int, wish: Wish, again: bool, most_bytes: int) -> Flow[Admission]:
+    """Take what the limits allow. ``again``: the same was asked before, and the reply may have been lost."""
+    if again and (taken := (yield from _claimed(worker, token))):
+        return Admission(taken, left=True, again=True, cursor=wish.cursor)
+    rows = yield from ask("lock_queue", wish.queue)
+    gate = read_gate(rows[0]) if rows else Gate(wish.queue)
+    if gate.paused or not gate.limited:
+        return Admission(limited=False)
+    usage = yield from _usage(gate)
+    if free_places(gate.limits, usage.whole, wish.room) == 0:
+        return Admission(left=True, cursor=wish.cursor)
+    line = yield from _line(gate, wish, usage)
+    choice = choose(line.candidates, gate.limits, usage, Room(wish.room, most_bytes))
+    taken = yield from _take(worker, token, choice, wish)
+    # They began no later than their rows were read: so much later than this the next may begin.
+    now = max((run.now_ms for run in taken), default=usage.now)
+    yield from _log(gate, begun(choice.taken, (run.id for run in taken)), now)
+    return _admission(taken, choice, line, usage, wish)
+
+
+def _admission(taken: list[Claimed], choice: Choice, line: _Line, usage: Usage, wish: Wish) -> Admission:
+    missed = len(taken) < len(choice.taken)  # somebody holds their rows
+    full = len(taken) == wish.room
+    next_at = sooner(choice.next_at, line.next_at)
+    return Admission(
+        taken,
+        left=choice.left or missed or full or line.more,
+        again=not full and (choice.cut_short or line.cursor != Cursor()),
+        wait_ms=None if next_at is None else max(0, next_at - usage.now),
+        cursor=line.cursor,
+    )
+
+
+# -- counting ----------------------------------------------------------------------------------------------
+
+
+def _usage(gate: Gate) -> Flow[Usage]:
+    """What counts against the limits of the whole queue."""
+    limits = gate.limits
+    [(now,)] = yield from ask("now")
+    since, counted = gate.limited_since or 0, gate.counted_at or 0
+    if counted < since + _SETTLING_MS:
+        yield from put("count_in", [(gate.name,)])
+        yield from put("note_counted", [(gate.name, now)])
+    [row] = yield from ask("gauge", gate.name, limits.concurrency is not None, *_span(limits.rate), now)
+    return Usage(now, _count(row, limits.rate))
+
+
+def _count_keys(gate: Gate, usage: Usage, keys: Iterable[str | None]) -> Flow[None]:
+    """What counts against the limits of these keys."""
+    wanted = sorted({key for key in keys if key is not None})
+    if wanted and gate.limits.on_keys:
+        rate = gate.limits.key_rate
+        rows = yield from ask("key_gauge", gate.name, wanted, *_span(rate), usage.now)
+        usage.keys = {row[0]: _count(row[1:], rate) for row in rows}
+
+
+def _span(rate: Rate | None) -> tuple[int, int]:
+    return (0, 0) if rate is None else (rate.count, rate.per_ms)
+
+
+def _count(row: Sequence[int | None], rate: Rate | None) -> Count:
+    running, started, next_at = row
+    return Count(running or 0, started or 0, None if rate is None or next_at is None else next_at + rate.per_ms)
+
+
+# -- who stands first in line --------------------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """Those who stand first."""
+
+    candidates: list[Candidate]
+    more: bool
+    """Whether others may stand behind them."""
+    next_at: int | None = None
+    """When a rate allows one of those that were not looked at because of it."""
+    cursor: Cursor = Cursor()
+
+
+def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
+    if wish.suspects:
+        return (yield from _suspects(gate, wish, usage))
+    limits, room = gate.limits, free_places(gate.limits, usage.whole, wish.room)
+    found = []
+    if limits.rate is not None or limits.key_rate is not None:
+        workflows = sorted({lane.workflow for lane, _ in wish.lanes})
+        found = yield from _candidates("ready_resuming", wish.queue, workflows, room)
+    if free_starts(limits.rate, usage.whole, room) == 0:
+        yield from _count_keys(gate, usage, [run.key for run in found])
+        return _Line(found, True, usage.whole.next_at)
+    if limits.on_keys:
+        return (yield from _line_of_keys(gate, wish, usage, room, found))
+    lanes = Rows((lane.workflow, lane.priority, mark) for lane, mark in wish.lanes)
+    first = yield from _candidates("ready_limited", wish.queue, lanes, room)
+    return _Line(found + first, len(first) == room)
+
+
+def _line_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Line]:
+    """The first of each of a bounded number of keys; and of those that have none."""
+    limits = gate.limits
+    lanes = Rows((lane.workflow, lane.priority) for lane, _ in wish.lanes)
+    found = found + (yield from _candidates("ready_unkeyed", wish.queue, lanes, room, _UNKEYED))
+    pairs, cursor = yield from _next_keys(wish)
+    yield from _count_keys(gate, usage, [key for _, key in pairs] + [run.key for run in found])
+    counts = {key: usage.keys.get(key, NOTHING) for _, key in pairs}
+    open_ = {key for key, count in counts.items() if is_open(limits, count)}
+    if open_:
+        most = min(room, limits.key_concurrency or room)
+        wanted = Rows(pair for pair in pairs if pair[1] in open_)
+        found += yield from _candidates("ready_of_keys", wish.queue, wanted, most)
+    next_at = min((count.next_at for key, count in counts.items() if key not in open_ and count.next_at), default=None)
+    return _Line(found, bool(pairs or found), next_at, cursor)
+
+
+def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], Cursor]]:
+    """The keys behind the cursor that have something ready, workflow by workflow; and the cursor behind these. When
+    the last was seen it stands at the beginning again."""
+    pairs: list[tuple[str, str]] = []
+    for workflow in sorted({lane.workflow for lane, _ in wish.lanes}):
+        if workflow < wish.cursor.workflow:
+            continue
+        after = wish.cursor.key if workflow == wish.cursor.workflow else ""
+        rows = yield from ask("next_keys", wish.queue, workflow, after, _KEYS - len(pairs))
+        pairs += [(workflow, row[0]) for row in rows]
+        if len(pairs) == _KEYS:
+            return pairs, Cursor(*pairs[-1])
+    return pairs, Cursor()
+
+
+def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
+    """Of the runs that workers have died with those with the fewest losses, as many as there is room for."""
+    workflows = sorted(wish.versions)
+    found = yield from _candidates("ready_suspects", wish.queue, workflows, max(wish.suspects))
+    group: list[Candidate] = []
+    if found:
+        fewest = min(run.losses for run in found)
+        room = wish.suspects[min(fewest - SUSPECT_LOSSES, len(wish.suspects) - 1)]
+        group = [run for run in found if run.losses == fewest][:room]
+    yield from _count_keys(gate, usage, [run.key for run in group])
+    return _Line(group, len(found) > len(group))
+
+
+def _candidates(name: str, *arguments: object) -> Flow[list[Candidate]]:
+    if any(isinstance(argument, list) and not argument for argument in arguments):
+        return []
+    rows = yield from ask(name, *arguments)
+    found = [Candidate(*row) for row in rows]
+    return [run if isinstance(run.fresh, bool) else run._replace(fresh=bool(run.fresh)) for run in found]
+
+
+# -- taking ------------------------------------------------------------------------------------------------
+
+
+def _take(worker: str, token: int, choice: Choice, wish: Wish) -> Flow[list[Claimed]]:
+    """Those of the chosen whose rows nobody else holds."""
+    if not choice.taken:
+        return []
+    yield from put("take_limited", [(run.id, worker, token, wish.versions[run.workflow]) for run in choice.taken])
+    before = {run.id: run for run in choice.taken}
+    taken = yield from _claimed(worker, token)
+    for run in taken:
+        if run.id in before:
+            run.place, run.last_version = before[run.id].place, before[run.id].version
+    return sorted(taken, key=lambda run: (-run.priority, run.place))
+
+
+def _claimed(worker: str, token: int) -> Flow[list[Claimed]]:
+    taken = [Claimed(*row) for row in (yield from ask("claimed", worker, token))]
+    for run in taken:
+        run.undoing, run.failing, run.limited = bool(run.undoing), bool(run.failing), True
+    return taken
+
+
+def _log(gate: Gate, started: dict[str | None, int], now: int) -> Flow[None]:
+    """Write down the starts that rates count, and delete what no window reaches any more."""
+    limits, rows = gate.limits, []
+    if limits.rate is not None and started:
+        rows.append((gate.name, "", logged_at(limits.rate, now), sum(started.values())))
+    if limits.key_rate is not None:
+        at = logged_at(limits.key_rate, now)
+        rows += [(gate.name, key, at, number) for key, number in sorted(started.items(), key=str) if key is not None]
+    yield from put("log_starts", rows)
+    spans = [(rate is limits.rate, rate.per_ms) for rate in (limits.rate, limits.key_rate) if rate is not None]
+    if spans and now - gate.pruned_at >= max(_PRUNED_EVERY_MS, max(span for _, span in spans) // 10):
+        yield from put("prune_starts", [(gate.name, whole, now - span, now + 2 * span) for whole, span in spans])
+        yield from put("note_pruned", [(gate.name, now)])

@@ -1,0 +1,37 @@
+"""Claims from limited queues on Postgres: a transaction of several statements, over a connection of its own, so that no
+other claim waits for the lock on a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...model.admission import Admission, Wish
+from ...settings import Settings
+from ..flows.limiting import claim_limited
+from .claiming import bring_history, give_seeds
+from .connections import KeptConnection
+from .driving import Driver
+
+
+class LimitedClaims:
+    """Takes runs of limited queues."""
+
+    def __init__(self, kept: KeptConnection, statements: dict[str, str], settings: Settings, driver: Driver) -> None:
+        self._kept = kept
+        self._sql = statements
+        self._settings = settings
+        self._driver = driver
+        self._asked: tuple[str, int] | None = None
+        """The (worker, token) of the last claim; the same again means that its reply may have been lost."""
+
+    async def claim(self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]) -> Admission:
+        """What the limits of a queue allow. After a lost reply, first what that call took."""
+        async with self._kept.use() as connection:
+            again, self._asked = self._asked == (worker, token), (worker, token)
+            flow = claim_limited(worker, token, wish, again, self._settings.claim_bytes)
+            done = await self._driver.run(connection, flow)
+            await give_seeds(connection, self._sql, worker, done.runs)
+            replayed = [run for run in done.runs if run.claim > 1]
+            if replayed:
+                await bring_history(connection, self._sql, self._settings, replayed, remembered)
+        return done

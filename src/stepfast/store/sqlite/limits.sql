@@ -1,0 +1,142 @@
+-- Claims from limited queues. There is one writer, so that one claim counts at a time.
+
+-- name: count_in
+-- What workers hold in a queue that has become limited, and was claimed before: it counts from now on.
+WITH u(name) AS (VALUES (?))
+UPDATE {prefix}runs SET counted_attempt = attempt
+WHERE worker IS NOT NULL AND counted_attempt IS NULL AND queue IN (SELECT name FROM u);
+
+-- name: note_counted
+-- When that was done last.
+WITH u(name, at) AS (VALUES (?, ?))
+UPDATE {prefix}queues AS q SET counted_at = u.at FROM u WHERE q.name = u.name;
+
+-- name: gauge
+-- What counts against the limits of a whole queue: how many runs workers hold (if ?2 asks for it), how many attempts
+-- were begun within the last ?4 milliseconds, and the one that has to be out of the window before a rate of ?3 allows
+-- another. What lies far ahead was logged before the clock stepped back.
+WITH log AS (
+    SELECT at, number, sum(number) OVER (ORDER BY at DESC) - number AS later
+    FROM {prefix}queue_starts WHERE queue = ?1 AND key = '' AND at > ?5 - ?4 AND at <= ?5 + ?4
+)
+SELECT CASE WHEN ?2 THEN (SELECT count(*) FROM {prefix}runs INDEXED BY {prefix}runs_counted
+                          WHERE queue = ?1 AND worker IS NOT NULL AND counted_attempt IS NOT NULL) END,
+       (SELECT sum(number) FROM log),
+       (SELECT min(at) FROM log WHERE later < ?3);
+
+-- name: key_gauge
+-- The same for each of some keys (?2).
+SELECT u.value,
+       (SELECT count(*) FROM {prefix}runs r INDEXED BY {prefix}runs_counted
+        WHERE r.queue = ?1 AND r.concurrency_key = u.value AND r.worker IS NOT NULL AND r.counted_attempt IS NOT NULL),
+       (SELECT sum(s.number) FROM {prefix}queue_starts s
+        WHERE s.queue = ?1 AND s.key = u.value AND s.at > ?5 - ?4 AND s.at <= ?5 + ?4),
+       (SELECT min(l.at) FROM (
+            SELECT s.at, sum(s.number) OVER (ORDER BY s.at DESC) - s.number AS later FROM {prefix}queue_starts s
+            WHERE s.queue = ?1 AND s.key = u.value AND s.at > ?5 - ?4 AND s.at <= ?5 + ?4) AS l WHERE l.later < ?3)
+FROM json_each(?2) AS u;
+
+-- name: ready_limited
+-- The first runs of a queue over some of its lanes (workflow, priority and mark of each), by priority, then by age.
+SELECT json_group_array(json_array(id, workflow, priority, place, version, size, key, fresh)) FROM (
+    SELECT r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input) AS size, r.concurrency_key AS key, {fresh} AS fresh
+    FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
+        SELECT x.rowid FROM {prefix}runs x
+        WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
+          AND x.place >= json_extract(l.value, '$[2]') AND x.place IS NOT NULL AND x.losses < 2
+          AND (x.expires_at IS NULL OR x.started_at IS NOT NULL OR x.expires_at > {now})
+          AND (x.deadline_at IS NULL OR x.deadline_at > {now})
+        ORDER BY x.place LIMIT ?3)
+    ORDER BY r.priority DESC, r.place LIMIT ?3
+);
+
+-- name: ready_resuming
+-- The first runs of a queue that go on, or are to be finished, and begin no attempt: no rate keeps them.
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}))
+FROM json_each(?2) AS w CROSS JOIN {prefix}runs AS r ON r.rowid IN (
+    SELECT x.rowid FROM {prefix}runs x INDEXED BY {prefix}runs_resuming
+    WHERE x.queue = ?1 AND x.workflow = w.value AND x.place IS NOT NULL AND x.losses < 2
+      AND (x.counted_attempt = x.attempt OR (x.graph IS NOT NULL AND x.dag_id IS NULL))
+      AND (x.deadline_at IS NULL OR x.deadline_at > {now})
+    ORDER BY x.priority DESC, x.place LIMIT ?3);
+
+-- name: next_keys
+-- The keys (?4 at most) behind one that have something ready of a workflow: skipped through from key to key, however many
+-- runs each has.
+WITH RECURSIVE keys(key, n) AS (
+    SELECT (SELECT min(r.concurrency_key) FROM {prefix}runs r INDEXED BY {prefix}runs_keyed
+            WHERE r.queue = ?1 AND r.workflow = ?2 AND r.concurrency_key > ?3 AND r.place IS NOT NULL AND r.losses < 2
+              AND r.concurrency_key IS NOT NULL), 1
+    UNION ALL
+    SELECT (SELECT min(r.concurrency_key) FROM {prefix}runs r INDEXED BY {prefix}runs_keyed
+            WHERE r.queue = ?1 AND r.workflow = ?2 AND r.concurrency_key > k.key AND r.place IS NOT NULL AND r.losses < 2
+              AND r.concurrency_key IS NOT NULL), k.n + 1
+    FROM keys k WHERE k.key IS NOT NULL AND k.n < ?4
+)
+SELECT key FROM keys WHERE key IS NOT NULL;
+
+-- name: ready_of_keys
+-- The first runs (?3 at most) of each of some keys (workflow and key of each), by priority, then by age.
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}))
+FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS r ON r.rowid IN (
+    SELECT x.rowid FROM {prefix}runs x INDEXED BY {prefix}runs_keyed
+    WHERE x.queue = ?1 AND x.workflow = json_extract(u.value, '$[0]') AND x.concurrency_key = json_extract(u.value, '$[1]')
+      AND x.place IS NOT NULL AND x.losses < 2 AND x.concurrency_key IS NOT NULL
+      AND (x.expires_at IS NULL OR x.started_at IS NOT NULL OR x.expires_at > {now})
+      AND (x.deadline_at IS NULL OR x.deadline_at > {now})
+    ORDER BY x.priority DESC, x.place LIMIT ?3);
+
+-- name: ready_unkeyed
+-- The first runs without a key among the first ?4 of some lanes (workflow and priority of each).
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), NULL, {fresh}))
+FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
+    SELECT f.row FROM (
+        SELECT x.rowid AS row, x.place, x.concurrency_key AS key FROM {prefix}runs x
+        WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
+          AND x.place IS NOT NULL AND x.losses < 2
+          AND (x.expires_at IS NULL OR x.started_at IS NOT NULL OR x.expires_at > {now})
+          AND (x.deadline_at IS NULL OR x.deadline_at > {now})
+        ORDER BY x.place LIMIT ?4
+    ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT ?3);
+
+-- name: ready_suspects
+-- The first of the runs of a queue that workers have died with: those with the fewest losses first.
+SELECT r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}, r.losses
+FROM {prefix}runs r
+WHERE r.queue = ?1 AND r.workflow IN (SELECT value FROM json_each(?2)) AND r.place IS NOT NULL AND r.losses >= 2
+  AND (r.deadline_at IS NULL OR r.deadline_at > {now})
+ORDER BY r.losses, r.priority DESC, r.place LIMIT ?3;
+
+-- name: take_limited
+-- Hand runs to a worker, as every claim does. They count from now on.
+WITH picked(id, worker, token, version) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}runs AS r
+SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker = p.worker, token = p.token, version = p.version, claim = r.claim + 1, place = NULL,
+    visible_at = NULL, waiting_for = NULL, attempt = max(r.attempt, r.first_attempt), started_at = COALESCE(r.started_at, {now}),
+    counted_attempt = max(r.attempt, r.first_attempt)
+FROM picked AS p WHERE r.id = p.id AND r.place IS NOT NULL;
+
+-- name: claimed
+-- What the call of a token took: this one, or an earlier one whose reply was lost on the way.
+SELECT json_group_array(json_array(
+    id, workflow, queue, priority, claim, attempt, first_attempt, losses, wakes, format, input, max_attempts,
+    timeout_ms, deadline_at - {now}, started_at, 0, NULL, asked, ends, undoing, parent_id, {now}, dag_id, dag_step, graph,
+    ready_at, failing, reason, seed))
+FROM {prefix}runs WHERE worker = ? AND token = ?;
+
+-- name: log_starts
+-- Attempts that were begun: for the rates of a queue (key '') and of its keys.
+INSERT INTO {prefix}queue_starts (queue, key, at, number) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, key, at) DO UPDATE SET number = number + excluded.number;
+
+-- name: prune_starts
+-- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.
+WITH u(queue, whole, before, after) AS (VALUES (?, ?, ?, ?))
+DELETE FROM {prefix}queue_starts
+WHERE EXISTS (SELECT 1 FROM u WHERE u.queue = {prefix}queue_starts.queue AND ({prefix}queue_starts.key = '') = u.whole
+              AND (at <= u.before OR at > u.after));
+
+-- name: note_pruned
+-- When that was done last.
+WITH u(name, at) AS (VALUES (?, ?))
+UPDATE {prefix}queues AS q SET pruned_at = u.at FROM u WHERE q.name = u.name;

@@ -1,0 +1,250 @@
+"""The claimer of limited queues: takes what their limits allow, beside the usual claims and without delaying them.
+
+It knows queues that have something ready, from wake-ups and from the sweeper's question, and for each when to ask
+again: at once when a run of ours has left and given its place back; when a rate allows the next start, which the answer
+said; and at the sweeper's next tick, for what other workers give back. A worker without limited queues never asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ..model.admission import Admission, Cursor, Wish
+from ..model.events import ClaimAnswered
+from ..model.records import Claimed, Lane, Transition
+from .claimer import MARK_SLACK, Claimer
+from .kit import Kit
+
+_SHORTEST_WAIT = 0.005
+"""Seconds between two claims that a rate is awaited by: a high rate gives several at once."""
+_DENIED = 0.02
+"""Seconds until slots are asked for again when the usual claims have them."""
+
+
+class LimitedRoom(Protocol):
+    """Where claimed runs go: how much room there is for those of limited queues, and who takes them."""
+
+    def limited_slots(self) -> int:
+        """How many runs of limited queues may be claimed."""
+        ...
+
+    def suspect_room(self) -> list[int]:
+        """How many more runs that workers have died with, by their losses."""
+        ...
+
+    @property
+    def remembered(self) -> Mapping[str, int]:
+        """Run id → the claim after which its records are known here."""
+        ...
+
+    def accept(self, runs: list[Claimed], asked_at: float) -> None:
+        """Take in the runs that were claimed."""
+
+
+class _Line:
+    """What is known of one limited queue."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[Lane, int] = {}
+        """Lanes that may have something, each with the place up to which everything was seen claimed."""
+        self.suspects = False
+        self.cursor = Cursor()
+        self.tried_at = -math.inf
+        self.due_at = -math.inf
+        """When to ask again (monotonic)."""
+        self.allowed_at = math.inf
+        """When a rate allows more, as the last answer said (monotonic)."""
+        self.rung = False
+        """Whether something has come since it was last asked for."""
+
+    @property
+    def priority(self) -> int:
+        """The highest of what may be ready."""
+        return max((lane.priority for lane in self.lanes), default=0)
+
+
+class LimitedClaimer:
+    """Claims in a loop; rung by whoever knows that there is work or room."""
+
+    def __init__(self, kit: Kit, claimer: Claimer, room: LimitedRoom) -> None:
+        self._kit, self._clock, self._me = kit, kit.clock, kit.me
+        self._claimer = claimer
+        self._room = room
+        self._lines: dict[str, _Line] = {}
+        self._held: dict[str, str] = {}
+        """Runs that came from here, and their queues: when one has left, its place is free."""
+        self._bell = asyncio.Event()
+        self._hurry = False
+        self.busy = False
+        self.asked = 0
+        """How many runs the claim under way may bring."""
+        self.wanted: int | None = None
+        """The highest priority of what could be taken now, if there were slots; None: nothing could."""
+
+    # -- rung by others ------------------------------------------------------------------------------------------
+
+    def woken(self, lanes: Iterable[Lane]) -> None:
+        """Something was just made ready. Where little was to be had a moment ago, it can wait for others to come."""
+        for lane in lanes:
+            if self._me.serves(lane):
+                line = self._line(lane.queue)
+                line.lanes.setdefault(lane, 0)
+                line.rung = True
+                self._ask_at(line, max(self._clock.now(), line.tried_at + self._kit.settings.busy_poll))
+
+    def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
+        """The sweeper saw ready runs here, wherever they stand. Places may be free that others have given back."""
+        now, settings = self._clock.now(), self._kit.settings
+        pause, self._hurry = settings.busy_poll if self._hurry else settings.poll, False
+        for lane in lanes:
+            if self._me.serves(lane):
+                line = self._line(lane.queue)
+                line.lanes[lane] = 0
+                self._ask_at(line, max(now, line.tried_at + pause))
+        for queue in suspects:
+            if self._me.queues is None or queue in self._me.queues:
+                line = self._line(queue)
+                line.suspects = True
+                self._ask_at(line, max(now, line.tried_at + pause))
+
+    def hurry(self) -> None:
+        """Something was changed, perhaps a limit: what is found next is asked for soon."""
+        self._hurry = True
+
+    def left(self, moves: Sequence[Transition]) -> None:
+        """Runs have left this worker, by commit: those of limited queues have given their places back."""
+        for move in moves:
+            queue = self._held.pop(move.run_id, None)
+            if queue is not None and (line := self._lines.get(queue)) is not None:
+                self._ask_at(line, self._clock.now())
+
+    def forget_unheld(self, held: Mapping[str, object]) -> None:
+        """Runs that were lost leave without a word."""
+        for run_id in [run_id for run_id in self._held if run_id not in held]:
+            del self._held[run_id]
+
+    def slots_freed(self) -> None:
+        """There is room for more runs."""
+        if self.wanted is not None:
+            self._bell.set()
+
+    def _line(self, queue: str) -> _Line:
+        return self._lines.setdefault(queue, _Line())
+
+    def _ask_at(self, line: _Line, when: float) -> None:
+        if when < line.due_at or line.due_at == -math.inf:
+            line.due_at = when
+            self._bell.set()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being claimed, nor about to be."""
+        return not (self.busy or self._bell.is_set() or self._next() <= self._clock.now())
+
+    def allowed_in(self) -> float:
+        """Seconds until a rate is known to allow more; infinite, if none is waited for."""
+        return min((line.allowed_at for line in self._lines.values()), default=math.inf) - self._clock.now()
+
+    def _next(self) -> float:
+        return min((line.due_at for line in self._lines.values()), default=math.inf)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claim until the worker stops."""
+        while True:
+            await self._until_due()
+            self.busy = True
+            try:
+                await self._round()
+            finally:
+                self.busy = False
+                self._claimer.slots_freed()  # what was left to us may be taken by others now
+
+    async def _until_due(self) -> None:
+        seconds = self._next() - self._clock.now()
+        if self.wanted is not None:
+            seconds = max(seconds, _DENIED)
+        if seconds == math.inf:
+            await self._bell.wait()
+        elif seconds > 0:
+            try:
+                async with self._clock.timeout(seconds):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+        self._bell.clear()
+
+    async def _round(self) -> None:
+        """Ask each queue that it is time for, the most urgent first, until none of them brings anything."""
+        denied: int | None = None
+        while due := self._due():
+            queue, line = due
+            self.wanted = line.priority
+            if self._claimer.stopped or self._claimer.paused or self._room.limited_slots() <= 0:
+                denied = line.priority
+                break
+            await self._take(queue, line)
+        self.wanted = denied
+
+    def _due(self) -> tuple[str, _Line] | None:
+        now = self._clock.now()
+        due = [each for each in self._lines.items() if each[1].due_at <= now]
+        return max(due, key=lambda each: (each[1].priority, -each[1].tried_at), default=None)
+
+    async def _take(self, queue: str, line: _Line) -> None:
+        line.rung = False
+        free = self._room.limited_slots()
+        if line.suspects:
+            room = tuple(min(free, places) for places in self._room.suspect_room())
+            line.suspects = any(room) and bool((await self._ask(queue, line, free, room)).runs)
+            free = self._room.limited_slots()
+        line.tried_at, line.due_at, line.allowed_at = self._clock.now(), math.inf, math.inf
+        if line.lanes and free > 0:
+            self._learn(queue, line, await self._ask(queue, line, free), free)
+        elif not line.lanes and not line.suspects:
+            self._lines.pop(queue, None)
+
+    async def _ask(self, queue: str, line: _Line, free: int, suspects: tuple[int, ...] = ()) -> Admission:
+        worker, asked_at = self._me.id, self._clock.now()
+        wish = Wish(queue, list(line.lanes.items()), self._me.versions, free, line.cursor, suspects)
+        self.asked = free
+        with self._claimer.questions.ask() as token:
+            try:
+                done = await self._kit.ask(
+                    lambda: self._kit.store.claim_limited(worker, token, wish, self._room.remembered),
+                    "claim", lambda: self._claimer.stopped,
+                )  # fmt: skip
+            finally:
+                self.asked = 0
+            if (observers := self._kit.observers) is not None and observers.claim_answered:
+                observers.tell(observers.claim_answered, ClaimAnswered(self._clock.now() - asked_at, len(done.runs)))
+            if done.runs and worker == self._me.id:
+                self._claimer.last_found = self._clock.now()
+                self._held.update((run.id, queue) for run in done.runs)
+                self._room.accept(done.runs, asked_at)
+        return done
+
+    def _learn(self, queue: str, line: _Line, done: Admission, free: int) -> None:
+        """When to ask again; or that there is nothing more."""
+        now = self._clock.now()
+        if not done.limited:
+            self._lines.pop(queue, None)
+            self._claimer.opened(queue, line.lanes)
+            return
+        line.cursor = done.cursor
+        for run in done.runs:
+            lane = Lane(run.queue, run.workflow, run.priority)
+            if run.claim == 1 and lane in line.lanes:  # what goes on may have been taken before its turn
+                line.lanes[lane] = max(line.lanes[lane], min(run.place, run.now_ms * 1000) - MARK_SLACK)
+        if done.again or len(done.runs) == free:
+            line.due_at = now
+        elif done.wait_ms is not None:
+            line.due_at = line.allowed_at = now + max(done.wait_ms / 1000, _SHORTEST_WAIT)
+        elif not done.left and not line.rung and not line.suspects:
+            self._lines.pop(queue, None)
+        if line.rung:
+            line.due_at = min(line.due_at, now + self._kit.settings.busy_poll)
