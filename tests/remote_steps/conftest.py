@@ -22,6 +22,11 @@ QUICK = Settings(sweep=0.2, poll=0.1, backoff_base=0.01, moment=0.2)
 joined = pytest.mark.parametrize("home", ["joined"], indirect=True)
 """Enough with the transport in the same database."""
 
+everywhere = pytest.mark.parametrize(
+    "home", ["joined", "outbox", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
+)
+"""Wherever the transport is."""
+
 HOMES = ("joined", "outbox", "mariadb")
 
 

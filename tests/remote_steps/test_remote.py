@@ -20,7 +20,7 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
-from tests.remote_steps.conftest import QUICK, Home, joined
+from tests.remote_steps.conftest import QUICK, Home, everywhere, joined
 from tests.support.engine import Calls, eventually, stopped_at_once
 
 NOW = Backoff(base=0, jitter=False)
@@ -185,7 +185,7 @@ async def test_an_output_that_is_no_json_is_a_failure(home: Home) -> None:
 # -- retries ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("home", ["joined", "outbox", "mariadb"], indirect=True)
+@everywhere
 async def test_retries_go_on_under_the_same_id_and_without_the_run(home: Home) -> None:
     tasks: list[RemoteTask] = []
 
@@ -373,7 +373,7 @@ async def test_the_codes_own_timeout_takes_it_back_too(home: Home) -> None:
         await home.nothing_is_left()
 
 
-@pytest.mark.parametrize("home", ["joined", "outbox", "mariadb"], indirect=True)
+@everywhere
 async def test_a_cancelled_run_takes_back_what_nobody_has_begun(home: Home) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
