@@ -22,16 +22,14 @@ polled = asyncio.Event()
 
 @app.workflow
 async def daily_report(ctx: Context) -> str:
-    """Which day it is for, a run tells by its key: the schedule and the tick."""
-    tick = await ctx.step("which tick", tick_of, ctx.run_id)
-    day = datetime.fromisoformat(tick) - timedelta(days=1)
-    return f"report of {day:%A}"
+    """Which day it is for, a run learns from its tick."""
+    tick = await ctx.step(tick_of, ctx.run_id) or ctx.now()
+    return f"report of {tick - timedelta(days=1):%A}"
 
 
-async def tick_of(run_id: str) -> str:
-    """The tick that started a run; now, if somebody triggered it."""
-    key = (await app.get(run_id).info()).key
-    return datetime.now(UTC).isoformat() if key is None else key.partition("@")[2]
+async def tick_of(run_id: str) -> datetime | None:
+    """The tick that a run was started for; None, if somebody triggered it."""
+    return (await app.get(run_id).info()).tick
 
 
 @app.task

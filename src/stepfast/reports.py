@@ -22,6 +22,7 @@ from .model.ids import child_id
 from .model.payload import Payloads
 from .model.records import RUN_ITSELF, StepRecord
 from .model.rows import ActivityRow, DagStepRow, ProgressRow, RunRow
+from .model.schedules import schedule_of
 from .settings import FORMAT
 
 
@@ -79,6 +80,18 @@ class RunInfo:
     """Whose limits of its queue it counts for."""
     left_out: tuple[str, ...] = ()
     """In a list: which of ``input`` and ``output`` are None because they are large. ``run.info()`` brings both."""
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that started it; None: none did."""
+        found = schedule_of(self.tags, self.key)
+        return None if found is None else found[0]
+
+    @property
+    def tick(self) -> datetime | None:
+        """The tick of its schedule that it was started for; None: there is none, or somebody triggered it."""
+        found = schedule_of(self.tags, self.key)
+        return None if found is None or found[1] is None else datetime.fromisoformat(found[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
 from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies, made
-from .model.ticks import jitter, refuse_never, tick_key, zone
+from .model.ticks import jitter, refuse_never, tick_key
 from .planning import Plan, Planner
 from .settings import Settings
 from .store.flows.scheduling import Make
@@ -84,7 +84,7 @@ class DeclaredSchedules:
             workflow=plan.shape.workflow,
             cron=cron,
             every_ms=None if every is None else round(seconds(every, "every") * 1000),
-            tz=zone(given.get("tz", "UTC")).key,
+            tz=given.get("tz", "UTC"),
             input=plan.encode(given.get("input")),
             format=plan.shape.format,
             options=_stored(run_options(given)),

@@ -58,6 +58,7 @@ async def test_a_declared_schedule_starts_a_run_for_its_tick(app: Stepfast, call
     assert info.next_at == info.last_at + timedelta(hours=1)
 
 
+@SQLITE
 async def test_ticks_come_by_themselves_and_soon(app: Stepfast, calls: Calls) -> None:
     """The worker's timer is set for the next tick: nobody has to wait for a poll."""
     app.schedule("feed", with_report(app, calls), every=0.1, input=Day("x"))
@@ -83,6 +84,7 @@ async def test_a_schedule_made_at_run_time_needs_no_code(make_app: MakeApp, app:
         assert await other.schedules() == []
 
 
+@pytest.mark.enough_on("postgres")
 async def test_many_workers_start_one_run_for_each_tick(make_app: MakeApp, app: Stepfast, calls: Calls) -> None:
     apps = [app, make_app(), make_app()]
     for each in apps:
@@ -116,6 +118,7 @@ async def test_a_schedule_sleeps_while_nobody_declares_it(make_app: MakeApp, app
     assert [len(await keys(app, missed)) for missed in policies] == [0, 1, 3]
 
 
+@SQLITE
 async def test_what_an_operator_pauses_starts_nothing(app: Stepfast, calls: Calls, pass_by: PassBy) -> None:
     app.schedule("feed", with_report(app, calls), every=0.1, input=Day("x"))
     async with app.worker():
@@ -385,6 +388,34 @@ async def test_an_idle_worker_asks_nothing_more_for_its_schedules(app: Stepfast)
     async with app.worker(poll=0.02):
         await eventually(lambda: len(ticks) >= 5)
     assert len(looks) == 0
+
+
+@SQLITE
+async def test_a_worker_that_was_declared_dead_declares_its_schedules_again(app: Stepfast, pass_by: PassBy) -> None:
+    """What passed while nobody alive declared it was missed, also for the one that was only taken for dead."""
+    app.schedule("nightly", with_report(app), every=HOUR, input=Day("x"), missed="skip")
+    store = await app.store()
+    async with app.worker(lease=0.3) as worker:
+        before, [row] = worker.id, await store.schedules(["nightly"])
+        rows = Rows(store, app.namespace, app.url.text)
+        await rows.fetch("UPDATE [workers] SET state = 'dead', expires_at = 0")
+        await eventually(lambda: worker.id != before)
+        await eventually(lambda: _woken(app, row.woken_at))
+        await rows.close()
+
+
+async def _woken(app: Stepfast, before: int) -> bool:
+    [row] = await (await app.store()).schedules(["nightly"])
+    return row.woken_at > before
+
+
+@SQLITE
+async def test_a_run_tells_its_schedule_and_its_tick(app: Stepfast) -> None:
+    app.schedule("nightly", with_report(app), cron="0 3 * * *", input=Day("x"))
+    [run] = await app.backfill("nightly", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+    info, triggered = await run.info(), await (await app.trigger("nightly")).info()
+    assert (info.schedule, info.tick) == ("nightly", datetime(2026, 1, 1, 3, tzinfo=UTC))
+    assert (triggered.schedule, triggered.tick) == ("nightly", None)
 
 
 @SQLITE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from stepfast import (
     Context,
     Run,
     RunInfo,
+    ScheduleInfo,
     StepCall,
     Stepfast,
     StepInfo,
@@ -212,6 +213,13 @@ async def trigger(order: Order) -> None:
     assert_type(await run.steps(), list[StepInfo])
     assert_type(await run.activity(), list[Activity])
     assert_type(await app.runs(workflow=checkout, status="failed", after=await run.info(), limit=5), list[RunInfo])
+    assert_type(await app.start(checkout, order, key="o-1", debounce=5, debounce_max=timedelta(minutes=1)), Run[str])
+    app.schedule("nightly", checkout, cron="0 3 * * *", tz="Europe/Berlin", input=order, missed="all", overlap="skip")
+    app.schedule("often", "checkout", every=timedelta(minutes=1), jitter=5, priority=3)
+    assert_type(await app.put_schedule("once", checkout, every=60, input=order), ScheduleInfo)
+    assert_type(await app.schedules(), list[ScheduleInfo])
+    assert_type(await app.trigger("nightly"), Run[Any])
+    assert_type(await app.backfill("nightly", datetime.now(UTC), datetime.now(UTC)), list[Run[Any]])
     await run.retry()
     async with app, app.worker(queues=["mail"], concurrency=10, lease=30, poll=1.0):
         await app.drain()

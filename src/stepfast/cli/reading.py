@@ -14,7 +14,6 @@ from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError, RunNotFound
 from ..model import status as statuses
 from ..model.graph import Graph
-from ..model.schedules import schedule_of
 from ..remote_reports import with_claims
 from ..reports import Activity, RunInfo, StepInfo
 from .graphs import dag_steps, write_standing
@@ -182,11 +181,9 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
 
 def _schedule(run: RunInfo) -> str:
     """Which schedule started it, and for which tick."""
-    found = schedule_of(run.tags, run.key)
-    if found is None:
+    if run.schedule is None:
         return ""
-    name, tick = found
-    return f"{name}, triggered by somebody" if tick is None else f"{name}, for its tick of {tick}"
+    return f"{run.schedule}, " + ("triggered by somebody" if run.tick is None else f"for its tick of {clock(run.tick)}")
 
 
 def _ended(run: RunInfo) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import takewhile
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -122,8 +122,10 @@ def _fields(cron: object) -> str:
     return cron
 
 
-def zone(tz: object) -> ZoneInfo:
-    """A time zone by its name."""
+def zone(tz: object) -> tzinfo:
+    """A time zone by its name. UTC is known also where the system has no list of zones."""
+    if tz == "UTC":
+        return UTC
     if not isinstance(tz, str):
         raise ConfigurationError(f"tz= must be the name of a time zone, such as 'Europe/Berlin', not {tz!r}")
     try:
