@@ -14,11 +14,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from tests.support import bounds, needs
 from tests.support.databases import DatabasePool
+from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 
 pytest_configure = bounds.pytest_configure
@@ -90,6 +92,19 @@ def postgres_url(
     name = postgres_databases.take(_with_tables(request))
     yield postgres_server.url(name)
     postgres_databases.give_back(name)
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres_server: PostgresServer) -> Iterator[str]:
+    """PgBouncer in transaction mode before the server of this test process."""
+    with pgbouncer(postgres_server.url()) as url:
+        yield url
+
+
+@pytest.fixture
+def pooled_url(pooler: str, postgres_url: str) -> str:
+    """The same through a pooler, whose sessions are anybody's."""
+    return urlunsplit(urlsplit(pooler)._replace(path=urlsplit(postgres_url).path))
 
 
 @pytest.fixture(scope="session")

@@ -6,23 +6,14 @@ Needs pgbouncer on the machine; without one these tests are left out, except in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import asyncpg
-import pytest
 
 from stepfast import Backoff, Context, Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Calls, eventually
-from tests.support.pgbouncer import pgbouncer
 
 SETTINGS = Settings(lease=3, sweep=0.2, poll=0.2)
-
-
-@pytest.fixture
-def pooled_url(postgres_url: str) -> Iterator[str]:
-    with pgbouncer(postgres_url) as url:
-        yield url
 
 
 def make_app(url: str, calls: Calls) -> Stepfast:

@@ -1,4 +1,7 @@
-"""The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory (rule 55)."""
+"""The databases of the store suite: Postgres, the newest and the oldest; a SQLite file; SQLite in memory (rule 55).
+
+Its short form, the files in `POOLED`, also runs through a pooler in transaction mode (`make test-all`).
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,36 @@ ENOUGH = pytest.mark.enough_on("postgres", "sqlite")
 that say `pytestmark = EVERYWHERE` run there in `make test`: together they use what a run needs in its life."""
 EVERYWHERE = pytest.mark.enough_on(*ON_POSTGRES, *ON_SQLITE)
 
+POOLED = (
+    "starting",
+    "claiming",
+    "fence",
+    "flushing",
+    "transact",
+    "mailbox",
+    "children",
+    "graphs",
+    "retry",
+    "workers",
+    "due",
+)
+"""The life of a run: what these files try must hold where every transaction may have another session."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _is_pooled(item) or item.path.stem.removeprefix("test_") in POOLED]
     for item in items:
         if "tests/store/" in item.nodeid and item.get_closest_marker("enough_on") is None:
             item.add_marker(ENOUGH)
 
 
-@pytest.fixture(params=["postgres", "postgres12", "sqlite", "memory"])
+def _is_pooled(item: pytest.Item) -> bool:
+    parameters = getattr(item, "callspec", None)
+    return parameters is not None and parameters.params.get("store_url") == "pooled"
+
+
+@pytest.fixture(params=["postgres", "postgres12", "pooled", "sqlite", "memory"])
 def store_url(request: pytest.FixtureRequest) -> str:
     """Where the store under test lives; the test runs once on each."""
     if request.param == "memory":
@@ -49,8 +73,10 @@ def store_url(request: pytest.FixtureRequest) -> str:
 class Stores:
     """Opens stores on the test's database and closes them afterwards."""
 
-    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+    def __init__(self, url: str, stack: AsyncExitStack, direct: str | None = None) -> None:
         self.url = parse_url(url)
+        self._direct = direct or url
+        """For the tests' own looks at the rows."""
         self._stack = stack
 
     @property
@@ -65,7 +91,7 @@ class Stores:
         return store
 
     async def scene(self, store: Store, namespace: str = "stepfast") -> Scene:
-        rows = Rows(store, namespace, self.url.text)
+        rows = Rows(store, namespace, self._direct)
         self._stack.push_async_callback(rows.close)
         scene = Scene(store, rows)
         scene.worker = await scene.add_worker()
@@ -73,9 +99,10 @@ class Stores:
 
 
 @pytest.fixture
-async def stores(store_url: str) -> AsyncIterator[Stores]:
+async def stores(request: pytest.FixtureRequest, store_url: str) -> AsyncIterator[Stores]:
+    direct = request.getfixturevalue("postgres_url") if _is_pooled(request.node) else None
     async with AsyncExitStack() as stack:
-        yield Stores(store_url, stack)
+        yield Stores(store_url, stack, direct)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 
 from ...cancellation import insist, requests, seen
+from ...errors import StepTimeout
 
 PATIENCE = 5.0
 """Seconds for a rollback or a reset to be answered. Then the connection is dropped."""
@@ -120,8 +121,11 @@ async def closing(connection: Any) -> AsyncIterator[Any]:
 
 async def give_up(connection: Any, block: Any, error: BaseException) -> None:
     """Roll back after an error, whatever state the transaction is in: begun or not, ended, already rolled back. If the
-    connection may not answer, or somebody still works on it, it is dropped, and the server rolls back."""
-    if isinstance(error, _SILENT) or not isinstance(error, Exception):
+    connection may not answer, or somebody still works on it, it is dropped, and the server rolls back. A statement that
+    took a step's time is cancelled and waited for instead: behind a pooler, dropping it would leave it at work, with
+    its locks, until it ends by itself."""
+    silent = isinstance(error, _SILENT) and not isinstance(error, StepTimeout)
+    if silent or not isinstance(error, Exception):
         drop(connection)
     else:
         await roll_back(connection, block, PATIENCE)
