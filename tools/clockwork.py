@@ -1,5 +1,5 @@
-"""Check that the engine, the worker and what they share with the application take time, timers, threads and chance from
-their clock alone.
+"""Check that the engine, the workers and what they share with the application take time, timers, threads and chance
+from their clock alone.
 
 So whoever gives a worker another clock has all of it in hand: a clock that stands until it is moved, and chance that
 comes from a seed. Turns of the event loop (``asyncio.sleep(0)``) and waits without a limit are no time.
@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOMS = ("engine", "worker")
+ROOMS = ("engine", "remote", "worker")
 FACE = ("connected.py", "connecting.py", "nobody_serves.py", "starter.py")
 """What an application has for all of its workers and callers. How long a caller waits is real time."""
-MADE_OF = {"engine/clock.py", "worker/clockwork.py", "worker/threads.py"}
-"""The clock itself, and the threads that it gives."""
+MADE_OF = {"engine/clock.py", "worker/clockwork.py", "worker/threads.py", "remote/mysql/transactions.py"}
+"""The clock itself, the threads that it gives, and what talks to a server, which has a clock of its own."""
 
 MODULES = {"concurrent", "queue", "random", "sched", "secrets", "time"}
 """Not imported at all; but a name of these may be, for its type."""

@@ -13,6 +13,7 @@ from stepfast.remote.serving import Serving
 from tests.remote.scene import quick_worker, result_of
 from tests.remote.tables import Tables
 from tests.support.engine import Gate, ThreadGate, eventually
+from tests.support.kit import StandingClock
 
 
 async def owners(tables: Tables) -> list[tuple[Any, ...]]:
@@ -28,6 +29,21 @@ def slow_worker(url: str, gate: Gate, **options: Any) -> RemoteWorker:
         return "done"
 
     return worker
+
+
+async def test_a_worker_goes_by_the_clock_that_it_is_given(url: str, tables: Tables) -> None:
+    """It has found nothing, and asks again when that clock has moved by its pause."""
+    worker, clock = quick_worker(url, poll=3600), StandingClock()
+    worker._options = worker._options._replace(clock=clock)
+    async with worker:
+        await eventually(lambda: clock.pending)
+        await tables.put_task("run:0", "echo")
+
+        async def there() -> bool:
+            clock.advance(600)
+            return "run:0" in await tables.results()
+
+        await eventually(there)
 
 
 async def test_a_stop_waits_for_handlers_and_records_what_they_did(url: str, tables: Tables) -> None:

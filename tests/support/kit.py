@@ -62,6 +62,11 @@ class StandingClock(Clockwork):
             alarm.ring()
         self.time = until
 
+    @property
+    def pending(self) -> int:
+        """How many timers were set and have not rung."""
+        return len(self._alarms)
+
     def now(self) -> float:
         """The time that it was moved to."""
         return self.time

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
+from ..engine.clock import Clock
 from ..errors import DatabaseRefused
 from ..settings import Settings
 from ..worker.patience import dutifully
@@ -31,11 +31,12 @@ class Recorder:
     """Writes outcomes, in the order in which they came."""
 
     def __init__(
-        self, serving: Serving, settings: Settings, logger: logging.Logger, written: Callable[[], None]
+        self, serving: Serving, settings: Settings, logger: logging.Logger, clock: Clock, written: Callable[[], None]
     ) -> None:
         self._serving = serving
         self._longest = settings.outage_backoff_max
         self._logger = logger
+        self._clock = clock
         self._written = written
         self._waiting: list[Outcome] = []
         self._writing: list[Outcome] = []
@@ -79,6 +80,7 @@ class Recorder:
                 self._logger,
                 self._longest,
                 refusable=True,
+                clock=self._clock,
             )
         except DatabaseRefused as error:
             if len(outcomes) > 1:
@@ -101,13 +103,13 @@ class Recorder:
 
     def _overdue(self) -> set[str]:
         """Steps whose results have been put off for long enough."""
-        limit = time.monotonic() - _PUT_OFF
+        limit = self._clock.now() - _PUT_OFF
         return {key[0] for key, (since, _) in self._later.items() if since < limit}
 
     def _put_off(self, outcome: Outcome) -> None:
-        since = self._later[outcome.key][0] if outcome.key in self._later else time.monotonic()
+        since = self._later[outcome.key][0] if outcome.key in self._later else self._clock.now()
         self._later[outcome.key] = since, outcome
-        asyncio.get_running_loop().call_later(_AGAIN, self.add, outcome)
+        self._clock.after(_AGAIN, self.add, outcome)
 
     async def _refused(self, outcome: Outcome, error: DatabaseRefused) -> None:
         """The step fails, and says why; unless it is this very sentence that the database does not take."""

@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import socket
-import time
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from ..errors import DatabaseUnavailable, StepfastError
 from ..model.payload import Payloads
 from ..settings import Settings
+from ..worker.clockwork import REAL, Clockwork
 from ..worker.ending import bounded, ended
 from ..worker.patience import dutifully
-from ..worker.threads import Threads
 from .database import Database
 from .handlers import Handler, Performer
 from .messages import Claimed
@@ -44,6 +42,8 @@ class Options(NamedTuple):
     batch: int
     concurrency: int
     grace: float
+    clock: Clockwork = REAL
+    """Where its time, threads and chance come from. A test may give it another."""
 
 
 class Shift:
@@ -58,15 +58,16 @@ class Shift:
         settings: Settings,
         logger: logging.Logger,
     ) -> None:
-        self.id = f"stepfast-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"[-LONGEST:]
+        self.id = f"stepfast-{socket.gethostname()}-{os.getpid()}-{options.clock.new_id()[-8:]}"[-LONGEST:]
         self._options = options
         self._settings = settings
         self._logger = logger
-        self._threads = Threads("remote")
+        clock = self._clock = options.clock
+        self._threads = clock.pool("remote")
         self._performer = Performer(handlers, Payloads(settings, None, logger), self._threads.submit)
         self._serving = Serving(database, self.id, group, options.lease)
         self._freed = asyncio.Event()
-        self._recorder = Recorder(self._serving, settings, logger, self._freed.set)
+        self._recorder = Recorder(self._serving, settings, logger, clock, self._freed.set)
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -107,22 +108,23 @@ class Shift:
     async def end(self, grace: float) -> None:
         """Claim nothing more, let handlers finish, record what they did, give back the rest."""
         self._stopping.set()
-        await asyncio.wait((self._duties["claiming"],), timeout=_CLAIM_ENDS)
-        await ended((self._duties["claiming"],))
+        clock = self._clock
+        await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
+        await ended((self._duties["claiming"],), clock=clock)
         await self._wait_for_handlers(grace)
         left = list(self._running)
-        await ended(list(self._running.values()))
+        await ended(list(self._running.values()), clock=clock)
         if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
             self._logger.warning("results of %d steps could not be recorded", len(self._recorder.unrecorded))
         if left:
-            await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger)
-        await ended(list(self._duties.values()))
+            await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger, clock)
+        await ended(list(self._duties.values()), clock=clock)
         self._threads.close()
 
     async def _wait_for_handlers(self, grace: float) -> None:
         hurried = asyncio.ensure_future(self._hurried.wait())
         try:
-            async with asyncio.timeout(grace):
+            async with self._clock.timeout(grace):
                 while self._running and not hurried.done():
                     await asyncio.wait((hurried, *self._running.values()), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
@@ -133,7 +135,7 @@ class Shift:
     async def _wait_for(self, event: asyncio.Event, seconds: float) -> bool:
         """Whether something happened in time."""
         try:
-            async with asyncio.timeout(seconds):
+            async with self._clock.timeout(seconds):
                 await event.wait()
         except TimeoutError:
             return False
@@ -154,7 +156,7 @@ class Shift:
                 self._accept(task)
             if len(tasks) < wanted:
                 pause = self._settings.busy_poll if tasks else self._options.poll
-                await self._either(None, pause * random.uniform(0.8, 1))
+                await self._either(None, pause * self._clock.random.uniform(0.8, 1))
 
     def _room(self) -> int:
         """Free slots; none while results pile up that the database does not take in time."""
@@ -169,6 +171,7 @@ class Shift:
                 self._logger,
                 self._settings.outage_backoff_max,
                 give_up=self._stopping.is_set,
+                clock=self._clock,
             )
         except StepfastError:
             if not self._stopping.is_set():
@@ -191,10 +194,10 @@ class Shift:
             self._running[task.key] = asyncio.create_task(self._perform(task), name=f"stepfast-remote {task.step_id}")
 
     async def _perform(self, task: Claimed) -> None:
-        began = time.monotonic()
+        began = self._clock.now()
         try:
             # Only the database's clock is told to others.
-            outcome = await self._performer.perform(task, task.now + int((time.monotonic() - began) * 1000))
+            outcome = await self._performer.perform(task, task.now + int((self._clock.now() - began) * 1000))
             if self._is_ours(task):
                 self._recorder.add(outcome)
         finally:
@@ -210,7 +213,10 @@ class Shift:
         """Until it happens, the time is over, or the worker stops; and then at once."""
         waits = [asyncio.ensure_future(one.wait()) for one in (self._stopping, event) if one is not None]
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if seconds is None:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await self._clock.wait(waits, seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -222,7 +228,7 @@ class Shift:
 
     async def _hold(self) -> None:
         while True:
-            await asyncio.sleep(self._options.lease / 3)
+            await self._clock.sleep(self._options.lease / 3)
             keys = self._keys()
             if not keys:
                 continue
@@ -231,6 +237,7 @@ class Shift:
                 "holding remote tasks",
                 self._logger,
                 self._settings.outage_backoff_max,
+                clock=self._clock,
             )
             for key in set(keys) - held:
                 self._lose(key)
