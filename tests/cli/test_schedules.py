@@ -80,7 +80,7 @@ def test_backfill_prints_the_runs_and_may_be_repeated(made: Verbs) -> None:
     span = ("nightly", "--since", "2026-01-01T00:00Z", "--until", "2026-01-04T00:00Z")
     first = made("schedule", "backfill", *span)
     ids = first.stdout.split()
-    assert len(ids) == 3 and "3 of 3 ticks" in first.stderr
+    assert len(ids) == 3 and "each of 3 ticks has a run" in first.stderr
     assert made.json("schedule", "backfill", *span) == {"name": "nightly", "ids": ids}
     assert "nightly, for its tick of 202" in made("show", ids[0]).stdout
     none = made("schedule", "backfill", "nightly", "--since", "2026-01-04T00:00Z", "--until", "2026-01-04T00:00Z")

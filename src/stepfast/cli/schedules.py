@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Annotated, Any, cast
 
@@ -12,6 +13,7 @@ from ..engine.options import ScheduleKeywords
 from ..errors import ConfigurationError
 from ..model.ticks import zone
 from ..schedule_info import ScheduleInfo
+from .consent import Bar
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
 from .session import Session
@@ -102,13 +104,19 @@ async def backfill(
 ) -> None:
     """Start a run for each tick in a span that has come already, and print the ids. A tick that has a run starts none,
     so that it may be repeated."""
-
-    def progress(done: int, of: int) -> None:
-        say(f"{done} of {count(of, 'tick')}")
-
+    bars: list[Bar] = []
     async with session.writing() as app:
-        runs = await app.backfill(name, since, until, progress=progress)
-    if not runs:
+        with contextlib.ExitStack() as stack:
+
+            def progress(done: int, of: int) -> None:
+                if not bars:
+                    bars.append(stack.enter_context(Bar("backfill", of)))
+                bars[0].at(done)
+
+            runs = await app.backfill(name, since, until, progress=progress)
+    if runs:
+        say(f"each of {count(len(runs), 'tick')} has a run")
+    else:
         say(f"schedule {name!r} has no tick in this span that has come already")
     _tell(session, "\n".join(run.id for run in runs), {"name": name, "ids": [run.id for run in runs]})
 
