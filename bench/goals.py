@@ -67,6 +67,7 @@ GOALS = (
     Goal("two worker processes ÷ one (where cores allow)", 1.3, _plain("two_workers", "gain")),
     Goal("memory with 1 000 running runs, MB", 150, _plain("memory", "running"), at_least=False),
     Goal("memory that waiting runs add, MB", 5, _plain("memory", "waiting"), at_least=False),
+    Goal("rows of remote steps served ÷ Node worker", 1, _over("remote", "served", "node_worker")),
     Goal("SQLite, 500 at once ÷ raw SQLite", 0.5, _over("sqlite", "c500", "raw_sqlite", "stepfast_sqlite")),
     Goal("SQLite, 500 at once ÷ DBOS on SQLite", 50, _over("sqlite", "c500", "dbos_sqlite", "stepfast_sqlite")),
     Goal("idle worker, transactions per second", 2, _plain("idle", "transactions"), at_least=False),

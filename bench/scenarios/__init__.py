@@ -23,6 +23,7 @@ SCENARIOS = (
     "idle",
     "graphs",
     "composing",
+    "remote",
     "snapshot",
 )
 
