@@ -25,7 +25,7 @@ _SEND = 200
 """Tasks that are sent at once: each may bring a large input."""
 _FIRST: Key = ("00000000-0000-0000-0000-000000000000", -(2**31))
 _SHARE = 4
-"""Of its time it spends at most one part in so many, and one more, asking for results."""
+"""While it finds no results, it looks for them one part of its time in so many and one; otherwise half of it."""
 _GROWTH = 1.5
 _LATE_LOOKS = 3
 """How often it looks for leftovers after the last step was settled, a lease apart."""
@@ -49,6 +49,8 @@ class Courier:
         self._needed = asyncio.Event()
         self._bell = asyncio.Event()
         self._pace = 0.0
+        self._looked = 0.0
+        """Seconds that the last look for results took, without what was done with them."""
         self._look_over_at = 0.0
         self._tidy_at = 0.0
         self._sweep_ms = int(kit.settings.sweep * 1000)
@@ -97,13 +99,11 @@ class Courier:
         self._late_looks = _LATE_LOOKS
         while not self.stopped:
             self._bell.clear()
-            began = self._clock.now()
             moved, waiting = await self.round()
             if not waiting and not moved:
                 return
-            took = self._clock.now() - began
             self._pace = self._settings.busy_poll if moved else min(self._pace * _GROWTH, self._settings.poll)
-            await self._pause(max(self._pace, took * _SHARE))
+            await self._pause(breather(self._pace, self._looked, bool(moved), self._settings.sweep))
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -180,9 +180,12 @@ class Courier:
     async def _bring(self) -> tuple[int, bool]:
         """How many results were found, and whether any step waits for one."""
         carrier, transport, found, after = self._way.carrier, self._carriage.transport, 0, _FIRST
+        self._looked = 0.0
         while True:
+            began = self._clock.now()
             keys = await self._ask(lambda: self._store.open_remote(carrier, after, _PAGE))  # noqa: B023
             results = await self._ask(lambda: transport.results([_step_id(key) for key in keys]))  # noqa: B023
+            self._looked += self._clock.now() - began
             if results:
                 await self._settle(results)
                 found += len(results)
@@ -240,6 +243,12 @@ class Courier:
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self._kit.ask(call, "remote steps", lambda: self.stopped)
+
+
+def breather(pace: float, looked: float, moved: bool, longest: float) -> float:
+    """Seconds until the next round, after a look that took so long: with many steps waiting, looking must not be all
+    that a database does. But whatever held the last one up, an outage say, results do not lie about for long."""
+    return max(pace, min(looked if moved else looked * _SHARE, longest))
 
 
 def _step_id(key: Key) -> str:
