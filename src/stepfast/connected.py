@@ -128,10 +128,10 @@ class Connected:
             await self.switchboard.send_all(_PATIENCE)
             if self._storing:
                 await self._clock.wait(self._storing, _PATIENCE)
-            if self.carriage is not None:
-                await self.carriage.close()
         finally:
             await asyncio.gather(*self.drop(), return_exceptions=True)
+            if self.carriage is not None:
+                await self.carriage.close()
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""

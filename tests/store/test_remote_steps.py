@@ -174,8 +174,8 @@ async def test_what_nobody_waits_for_is_found_and_withdrawn(scene: Scene) -> Non
     assert await scene.store.withdraw_remote(everything) == 2, "what is waited for stays, whoever asks"
     assert sorted((await due(scene)).over) == sorted(f"{run_id}:{seq}" for run_id, seq in over)
     assert await settle(scene, result(ended)) == Settling(0, [])
-    assert await scene.store.alive_remote(alive.id) == {(await rows(scene, alive))[0].id}
-    assert await scene.store.alive_remote(ended.id) == set()
+    assert await scene.store.alive_remote(alive.id) == {(await rows(scene, alive))[0].id: None}
+    assert await scene.store.alive_remote(ended.id) == {}
     await scene.store.clear_remote([f"{run_id}:{seq}" for run_id, seq in over])
     assert [key[0] for key in await scene.store.open_remote("durable", first, 100)] == [alive.id]
 

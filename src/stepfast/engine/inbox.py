@@ -32,8 +32,8 @@ class Inbox:
         """When the last look began, by this process's clock."""
         self.recalled = False
         """Whether the ends of children that are on record are in here."""
-        self.alive: asyncio.Future[set[str]] | None = None
-        """The ids of remote steps that still come to something, once somebody has asked."""
+        self.alive: asyncio.Future[dict[str, int | None]] | None = None
+        """Remote steps that still come to something, once somebody has asked."""
         self._seen: set[str] = set()
         self._there: set[str] = set()
         """What was brought and may still lie in the mailbox: it need not be brought again."""

@@ -60,8 +60,8 @@ class Errands:
         """Open the transport of remote steps; ConfigurationError if there is none."""
         never()
 
-    async def alive_remote(self, run_id: str) -> set[str]:
-        """The ids of those of a run's remote steps that still come to something."""
+    async def alive_remote(self, run_id: str) -> dict[str, int | None]:
+        """The ids of those of a run's remote steps that still come to something, and when they were sent anew."""
         never()
 
     async def transact(

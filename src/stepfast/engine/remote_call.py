@@ -94,9 +94,11 @@ class RemoteCall(DurableCall[T]):
         if record is None:
             self._record = record = await self._send(self._new_id())
         elif self._execution.claimed.attempt > 1:
-            known = msgspec.json.decode(record.output or "{}")["id"]
-            if known not in await self._alive():
-                await self._send(known)
+            known, alive = msgspec.json.decode(record.output or "{}")["id"], await self._alive()
+            if known not in alive:
+                return await self._send(known)
+            if (anew_at := alive[known]) is not None:
+                return msgspec.structs.replace(record, completed_at=anew_at)  # its timeout counts from there
         return record
 
     def _new_id(self) -> str:
@@ -121,7 +123,7 @@ class RemoteCall(DurableCall[T]):
         execution.stop_if_late()
         return as_record(entry, now)
 
-    async def _alive(self) -> set[str]:
+    async def _alive(self) -> dict[str, int | None]:
         """The remote steps of the run that still come to something: asked once for all calls of it."""
         inbox, execution = self._execution.inbox, self._execution
         if inbox.alive is None:

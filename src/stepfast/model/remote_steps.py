@@ -228,6 +228,12 @@ def send_again(step: RemoteStep, now: int, why: str) -> Judged:
     return Judged(_closed(step, SETTLED, now), Outcome(FAILED, None, said))
 
 
+def refused(step: RemoteStep, now: int, why: str) -> Judged:
+    """The transport does not take its task, and would not another time."""
+    said = error_text(f"the transport refuses it: {why}", retryable=False)
+    return Judged(_closed(step, SETTLED, now), Outcome(FAILED, None, said))
+
+
 def sent(step: RemoteStep, now: int, sweep_ms: int) -> RemoteStep:
     """Its task is out."""
     return replace(step, state=SENT, dispatched_at=now, due_at=now + sweep_ms)

@@ -270,9 +270,9 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         rows = await self._fetch("remote_of_run", run_id)
         return [RemoteStep(*row[1:]) for row in rows], rows[0][0] if rows else 0
 
-    async def alive_remote(self, run_id: str) -> set[str]:
+    async def alive_remote(self, run_id: str) -> dict[str, int | None]:
         """Those of a run that still come to something."""
-        return {row[0] for row in await self._fetch("alive_remote", run_id)}
+        return {row[0]: row[1] for row in await self._fetch("alive_remote", run_id)}
 
     async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
         """A page of those that wait for a result."""
@@ -297,6 +297,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
         """Tasks that vanished are to be sent once more."""
         return await self._drive(remote_steps.send_again, tasks, why)
+
+    async def refuse_remote(self, tasks: Sequence[Task], why: str) -> int:
+        """Tasks that the transport does not take."""
+        return await self._drive(remote_steps.refuse, tasks, why)
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
         """Those of these that nobody waits for are to be taken back."""

@@ -54,8 +54,9 @@ class RemoteStepStore(Protocol):
         """The remote steps of a run, without their inputs; and the database's time."""
         ...
 
-    async def alive_remote(self, run_id: str) -> set[str]:
-        """The ids of those of a run's remote steps that still come to something."""
+    async def alive_remote(self, run_id: str) -> dict[str, int | None]:
+        """The ids of those of a run's remote steps that still come to something; and of those that had to be sent anew,
+        because the run had ended meanwhile, when that was."""
         ...
 
     async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
@@ -81,6 +82,10 @@ class RemoteStepStore(Protocol):
 
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
         """Tasks that vanished are to be sent once more; how many runs are told that theirs will never come."""
+        ...
+
+    async def refuse_remote(self, tasks: Sequence[Task], why: str) -> int:
+        """The transport does not take these tasks, and never will; how many runs are told so."""
         ...
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ..errors import StepfastError, sentence
+from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
 from ..store.remote_port import Due, Key
 from .carriage import Carriage
@@ -150,13 +150,31 @@ class Courier:
     async def _handle(self, due: Due) -> None:
         transport = self._carriage.transport
         if due.tasks:
-            await self._ask(lambda: transport.dispatch(due.tasks))
+            await self._dispatch(due.tasks)
         if due.doubtful:
             lost = set(await self._ask(lambda: transport.lost([task.step_id for task in due.doubtful])))
             if lost:
                 await self._send_again([task for task in due.doubtful if task.step_id in lost])
         if due.over:
             await self._take_back(due.over)
+
+    async def _dispatch(self, tasks: list[Task]) -> None:
+        """Send tasks over another database. One that it refuses, for its size say, fails alone: halve the batch until
+        it is found."""
+        transport = self._carriage.transport
+        try:
+            await self._kit.ask(lambda: transport.dispatch(tasks), "remote steps", lambda: self.stopped, refusable=True)
+        except DatabaseRefused as error:
+            said = str(error)
+        else:
+            return
+        if len(tasks) == 1:
+            await self._ask(lambda: self._store.refuse_remote(tasks, said))
+            self._port.outcomes_left()
+            return
+        middle = len(tasks) // 2
+        await self._dispatch(tasks[:middle])
+        await self._dispatch(tasks[middle:])
 
     async def _send_again(self, lost: list[Task]) -> None:
         told = "%d tasks of remote steps have vanished from the transport, and are sent once more: %s"

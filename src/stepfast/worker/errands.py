@@ -164,9 +164,9 @@ class Errands(EngineErrands):
             self._carriage.open, "the transport", kit.logger, kit.settings.outage_backoff_max, clock=kit.clock
         )
 
-    async def alive_remote(self, run_id: str) -> set[str]:
+    async def alive_remote(self, run_id: str) -> dict[str, int | None]:
         """Those of a run's remote steps that still come to something."""
-        found: set[str] = await self._patiently(lambda: self._store.alive_remote(run_id))
+        found: dict[str, int | None] = await self._patiently(lambda: self._store.alive_remote(run_id))
         return found
 
     async def transact(

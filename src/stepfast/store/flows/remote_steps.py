@@ -88,10 +88,21 @@ def see_to_due(carrier: str, joined: bool, sweep_ms: int, limit: int) -> Flow[Du
 def send_again(tasks: Sequence[Task], why: str) -> Flow[int]:
     """Tasks that have vanished: if they are still waited for, they are due at once; how many runs are told that
     theirs will never come."""
+    steps, now = yield from _still_out(tasks)
+    return (yield from _write([remote.send_again(step, now, why) for step in steps], now))
+
+
+def refuse(tasks: Sequence[Task], why: str) -> Flow[int]:
+    """Tasks that the transport does not take; how many runs are told so."""
+    steps, now = yield from _still_out(tasks)
+    return (yield from _write([remote.refused(step, now, why) for step in steps], now))
+
+
+def _still_out(tasks: Sequence[Task]) -> Flow[tuple[list[RemoteStep], int]]:
+    """Those of which just this attempt is out."""
     attempts = {task.step_id: task.attempt for task in tasks}
     steps, now = _read((yield from ask("lock_remote", _keys(attempts))))
-    lost = [step for step in steps if step.state == remote.SENT and step.attempt == attempts[step.step_id]]
-    return (yield from _write([remote.send_again(step, now, why) for step in lost], now))
+    return [step for step in steps if step.state == remote.SENT and step.attempt == attempts[step.step_id]], now
 
 
 # -- back ----------------------------------------------------------------------------------------------------

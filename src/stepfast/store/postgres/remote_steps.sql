@@ -102,11 +102,14 @@ JOIN {schema}.remote_steps s ON s.run_id = u.run_id AND s.seq = u.seq
 WHERE s.due_at IS NULL;
 
 -- name: alive_remote
--- The remote steps of a run that still come to something: they are under way, or their outcome is in the mailbox.
-SELECT s.id::text FROM {schema}.remote_steps s
+-- The remote steps of a run that still come to something: they are under way, or their outcome is in the mailbox. One
+-- that was sent anew under its old id, because the run had ended meanwhile, says when.
+SELECT s.id::text AS id, CASE WHEN count(*) > 1 THEN max(s.dispatched_at) END AS anew_at
+FROM {schema}.remote_steps s
 WHERE s.run_id = $1::uuid
-  AND (s.state IN ('outbox', 'sent')
-       OR (s.state = 'settled' AND (SELECT true FROM {schema}.mailbox m WHERE m.run_id = s.run_id AND m.id = s.id)));
+GROUP BY s.run_id, s.id
+HAVING bool_or(s.state IN ('outbox', 'sent'))
+    OR (bool_or(s.state = 'settled') AND (SELECT true FROM {schema}.mailbox m WHERE m.run_id = s.run_id AND m.id = s.id));
 
 -- name: remote_of_run
 -- All remote steps of a run, for people.

@@ -92,11 +92,14 @@ CROSS JOIN {prefix}remote_steps AS s ON s.run_id = json_extract(u.value, '$[0]')
 WHERE s.due_at IS NULL;
 
 -- name: alive_remote
--- The remote steps of a run that still come to something: they are under way, or their outcome is in the mailbox.
-SELECT s.id FROM {prefix}remote_steps AS s
+-- The remote steps of a run that still come to something: they are under way, or their outcome is in the mailbox. One
+-- that was sent anew under its old id, because the run had ended meanwhile, says when.
+SELECT s.id, CASE WHEN count(*) > 1 THEN max(s.dispatched_at) END
+FROM {prefix}remote_steps AS s
 WHERE s.run_id = ?
-  AND (s.state IN ('outbox', 'sent')
-       OR (s.state = 'settled' AND EXISTS (SELECT 1 FROM {prefix}mailbox AS m WHERE m.run_id = s.run_id AND m.id = s.id)));
+GROUP BY s.run_id, s.id
+HAVING max(s.state IN ('outbox', 'sent'))
+    OR (max(s.state = 'settled') AND EXISTS (SELECT 1 FROM {prefix}mailbox AS m WHERE m.run_id = s.run_id AND m.id = s.id));
 
 -- name: remote_of_run
 -- All remote steps of a run, for people.

@@ -1,0 +1,153 @@
+"""A transport is an interface: one that is no database does as well."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stepfast import Backoff, Context, RemoteStepError, Stepfast
+from stepfast.model.remote_steps import Result, Task
+from stepfast.remote import Transport
+from tests.remote_steps.conftest import QUICK
+from tests.remote_steps.memory import MemoryTransport, echo
+from tests.support.engine import eventually
+
+
+def failing_once(task: Task) -> Result:
+    if task.attempt == 1:
+        return Result(task.step_id, task.run_id, task.seq, "failed", None, '{"message": "once"}', None)
+    return echo(task)
+
+
+async def test_remote_steps_go_over_a_transport_in_memory(sqlite_url: str) -> None:
+    transport = MemoryTransport(failing_once)
+    as_promised: Transport = transport
+    async with Stepfast(sqlite_url, transport=as_promised, settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> list[int]:
+            calls = (ctx.remote("echo", n, type=int, retries=1, backoff=Backoff(base=0)) for n in range(50))
+            return await ctx.gather(*calls)
+
+        run = await app.start(shop)
+        async with app.worker():
+            assert await run.result(timeout=20) == list(range(50))
+            await eventually(lambda: not transport.done)
+    assert len(transport.sent) == 100
+    assert transport.tasks == {}
+
+
+async def test_a_step_that_the_transport_refuses_fails_alone(sqlite_url: str) -> None:
+    transport = MemoryTransport(echo)
+    transport.largest = 100
+    async with Stepfast(sqlite_url, transport=transport, settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> list[Any]:
+            calls = (ctx.remote("echo", "x" * n) for n in (1, 200, 2, 3, 300, 4))
+            found = await ctx.gather(*calls, return_errors=True)
+            return [each.message if isinstance(each, RemoteStepError) else each for each in found]
+
+        run = await app.start(shop)
+        async with app.worker():
+            refused = "the transport refuses it: it is too large"
+            assert await run.result(timeout=20) == ["x", refused, "xx", "xxx", refused, "xxxx"]
+
+
+async def test_drain_sends_what_is_to_be_sent_and_brings_what_has_come(sqlite_url: str) -> None:
+    transport = MemoryTransport(echo)
+    async with Stepfast(sqlite_url, transport=transport, settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo", 1) + await ctx.remote("echo", 2)
+
+        run = await app.start(shop)
+        await asyncio.wait_for(app.drain(), 20)
+        assert await run.result(timeout=1) == 3
+
+
+async def test_a_step_of_another_transport_is_left_to_workers_that_have_it(sqlite_url: str) -> None:
+    ours, theirs = MemoryTransport(echo, "ours"), MemoryTransport(echo, "theirs")
+
+    async def shop(ctx: Context) -> Any:
+        return await ctx.remote("echo", 1)
+
+    async with Stepfast(sqlite_url, transport=ours, settings=QUICK) as app:
+        app.workflow(shop)
+        ours.serve = lambda task: None
+        run = await app.start("shop")
+        async with app.worker():
+            await eventually(lambda: ours.tasks)
+    async with Stepfast(sqlite_url, transport=theirs, settings=QUICK) as other:
+        async with other.worker() as worker:
+            ticks = worker.duties.sweeper.ticks
+            await eventually(lambda: worker.duties.sweeper.ticks > ticks + 3)
+        assert theirs.sent == []
+    ours.done = {id_: echo(task) for id_, task in ours.tasks.items()}
+    async with Stepfast(sqlite_url, transport=ours, settings=QUICK) as app:
+        app.workflow(shop)
+        async with app.worker():
+            assert await app.get(run.id).result(timeout=20) == 1
+
+
+async def test_the_timeout_of_a_step_that_is_sent_anew_counts_anew(sqlite_url: str) -> None:
+    transport = MemoryTransport()
+    settings = replace(QUICK, moment=0.0)
+    async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo", 1, timeout=3600)
+
+        run = await app.start(shop)
+        async with app.worker():
+            await eventually(lambda: transport.tasks)
+            await run.cancel()
+            await eventually(lambda: not transport.tasks)
+            store: Any = await app.store()
+            await store._writer.do(
+                lambda database: database.execute("UPDATE stepfast_steps SET completed_at = 1").fetchall()
+            )
+            await run.retry()
+            await eventually(lambda: transport.tasks)
+            await run.pause()
+            await eventually(lambda: _has_status(run, "paused"))
+            transport.done = {id_: echo(task) for id_, task in transport.tasks.items()}
+            await run.resume()
+            assert await run.result(timeout=20) == 1
+
+
+async def _has_status(run: Any, status: str) -> bool:
+    return bool(await run.status() == status)
+
+
+@pytest.mark.parametrize("codec", [None, "reversed"])
+async def test_workers_elsewhere_read_plain_json_whatever_the_codec(sqlite_url: str, codec: str | None) -> None:
+    class Reversed:
+        def encode(self, data: bytes, /) -> bytes:
+            return data[::-1]
+
+        def decode(self, data: bytes, /) -> bytes:
+            return data[::-1]
+
+    transport = MemoryTransport(echo)
+    chosen = Reversed() if codec else None
+    async with Stepfast(sqlite_url, transport=transport, codec=chosen, settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            try:
+                await ctx.remote("echo", "x", type=int)
+            except RemoteStepError as error:
+                return [await ctx.remote("echo", {"a": 1}), error.retryable]
+
+        run = await app.start(shop)
+        async with app.worker():
+            assert await run.result(timeout=20) == [{"a": 1}, False]
+        assert [task.input for task in transport.sent] == ['"x"', '{"a":1}']
+        told = [(call.status, call.parameters, call.result) for call in await run.activity()]
+        assert told == [("failed", "x", None), ("completed", {"a": 1}, {"a": 1})]
