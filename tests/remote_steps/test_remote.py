@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
+from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
 from tests.remote_steps.conftest import QUICK, Home, everywhere, joined
 from tests.support.engine import Calls, eventually, stopped_at_once
 
@@ -489,3 +491,47 @@ def test_groups_are_spelled_as_the_contract_does() -> None:
         for partition in (None, "", "default", "eu", "a:b"):
             assert remote_order(name, 1, {"partition": partition}).group == group_of(name, partition)
     assert issubclass(FatalError, NonRetryableError)
+
+
+@joined
+async def test_observers_hear_of_what_goes_out_and_comes_back(home: Home) -> None:
+    """Also if the run gave its slot back meanwhile; and without what it was given."""
+
+    class Diary(Observer):
+        def __init__(self) -> None:
+            self.pages: list[Any] = []
+
+        def remote_sent(self, event: RemoteSent) -> None:
+            self.pages.append(event)
+
+        def remote_ended(self, event: RemoteEnded) -> None:
+            self.pages.append(event)
+
+    diary = Diary()
+    app = home.make(observers=[diary, Metrics()])
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.remote("echo", "s3cret")
+        with contextlib.suppress(RemoteStepError):
+            await ctx.remote("fatal", "s3cret", group="echo")
+
+    worker = echoing(home)
+
+    @worker.handle("fatal")
+    async def fatal(input: Any) -> None:
+        raise FatalError("s3cret")
+
+    run = await app.start(shop)
+    async with app.worker(), worker:
+        await run.result(timeout=20)
+        text = await metrics_text(app)
+    sent, came = [page for page in diary.pages if isinstance(page, RemoteSent)], diary.pages[1::2]
+    assert [(event.workflow, event.step, event.group) for event in sent] == [
+        ("shop", "echo", "echo"), ("shop", "fatal", "echo"),
+    ]  # fmt: skip
+    assert [(event.step, event.outcome, event.tries, event.error_type is None) for event in came] == [
+        ("echo", "completed", 1, True), ("fatal", "failed", 1, False),
+    ]  # fmt: skip
+    assert "s3cret" not in repr(diary.pages)
+    assert 'stepfast_step_seconds_count{workflow="shop",step="echo",outcome="completed"} 1' in text

@@ -18,6 +18,8 @@ from ..model.events import (
     ABANDONED,
     ClaimAnswered,
     JournalFlushed,
+    RemoteEnded,
+    RemoteSent,
     RunClaimed,
     RunEnded,
     RunLost,
@@ -30,9 +32,9 @@ from ..model.events import (
     StepRefused,
 )
 from ..model.ids import made_at
-from ..model.records import Claimed, NewRun, Transition
+from ..model.records import Claimed, NewRun, StepDone, Transition
 from .clock import Clock
-from .failure import type_name
+from .failure import decode_error, type_name
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -66,6 +68,12 @@ class Observer:
 
     def step_refused(self, event: StepRefused) -> None:
         """A result could not be recorded: the try has failed after all."""
+
+    def remote_sent(self, event: RemoteSent) -> None:
+        """A remote step was sent."""
+
+    def remote_ended(self, event: RemoteEnded) -> None:
+        """The outcome of a remote step came, or none in time."""
 
     def suspended(self, event: RunReleased) -> None:
         """A run gave its slot back, and will come again."""
@@ -125,6 +133,8 @@ class Observers:
         self.step_called: Listeners[StepCalled] = _listeners(given, "step_called")
         self.step_ended: Listeners[StepEnded] = _listeners(given, "step_ended")
         self.step_refused: Listeners[StepRefused] = _listeners(given, "step_refused")
+        self.remote_sent: Listeners[RemoteSent] = _listeners(given, "remote_sent")
+        self.remote_ended: Listeners[RemoteEnded] = _listeners(given, "remote_ended")
         self.suspended: Listeners[RunReleased] = _listeners(given, "suspended")
         self.ended: Listeners[RunEnded] = _listeners(given, "ended")
         self.lost: Listeners[RunLost] = _listeners(given, "lost")
@@ -183,6 +193,28 @@ class Observers:
             workflow = _workflow(execution)
             event = StepRefused(execution.run_id, execution.claim, workflow, step.name, number, type_name(error))
             self.tell(self.step_refused, event)
+
+    def remote_goes(self, execution: Execution, group: str, name: str) -> None:
+        """A remote step was sent, and that is committed."""
+        if self.remote_sent:
+            claimed, workflow = execution.claimed, _workflow(execution)
+            event = RemoteSent(
+                execution.run_id, execution.claim, workflow, name, group, claimed.attempt, claimed.dag_step
+            )
+            self.tell(self.remote_sent, event)
+
+    def remote_ends(self, execution: Execution, group: str, entry: StepDone) -> None:
+        """The outcome of a remote step is recorded."""
+        if not self.remote_ended:
+            return
+        claimed, failure = execution.claimed, None
+        if entry.status == status.FAILED:
+            failure = str(decode_error(entry.error, entry.format, execution.recorder.payloads)["type"])
+        event = RemoteEnded(
+            execution.run_id, execution.claim, _workflow(execution), entry.name, group, claimed.attempt,
+            entry.duration_ms / 1000, entry.status, entry.attempts, failure, claimed.dag_step,
+        )  # fmt: skip
+        self.tell(self.remote_ended, event)
 
     # -- runs ------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,18 @@ class RemoteCall(DurableCall[T]):
         if not self._has_won():
             await self._lost(mail)
         entry = self._timed_out() if mail is None else self._came(mail)
-        return await self._record_outcome(StepWith(entry, takes=[plan["id"]]))
+        try:
+            outcome = await self._record_outcome(StepWith(entry, takes=[plan["id"]]))
+        except RecordedError:
+            self._tell_end(entry)
+            raise
+        self._tell_end(entry)
+        return outcome
+
+    def _tell_end(self, entry: StepDone) -> None:
+        observers = self._execution.recorder.observers
+        if observers is not None:
+            observers.remote_ends(self._execution, self._order.group, entry)
 
     # -- going out ---------------------------------------------------------------------------------------------
 
@@ -120,6 +131,8 @@ class RemoteCall(DurableCall[T]):
             execution.claimed.attempt, int(settings.sweep * 1000), self.kind != REMOTE,
         )  # fmt: skip
         now = await execution.record(StepWith(entry, sends=[send]))
+        if execution.recorder.observers is not None:
+            execution.recorder.observers.remote_goes(execution, order.group, self.name)
         execution.stop_if_late()
         return as_record(entry, now)
 

@@ -97,6 +97,36 @@ class StepRefused(Struct, frozen=True, gc=False):
     error_type: str
 
 
+class RemoteSent(Struct, frozen=True, gc=False):
+    """A remote step was sent to the workers of its group; nobody waits for it in memory."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    group: str
+    attempt: int
+    dag_step: str | None = None
+
+
+class RemoteEnded(Struct, frozen=True, gc=False):
+    """The outcome of a remote step came, or none in time; perhaps at another worker than the one that sent it."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    group: str
+    attempt: int
+    seconds: float
+    """How long its last try took, as far as it is known here: from when it was sent."""
+    outcome: str
+    """``completed`` or ``failed``."""
+    tries: int
+    error_type: str | None = None
+    dag_step: str | None = None
+
+
 class RunReleased(Struct, frozen=True, gc=False):
     """A run gave its slot back and will come again: it waits, is to be tried again, is paused, or its worker stops."""
 

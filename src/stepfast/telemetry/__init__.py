@@ -4,6 +4,8 @@ from ..engine.observing import Observer
 from ..model.events import (
     ClaimAnswered,
     JournalFlushed,
+    RemoteEnded,
+    RemoteSent,
     RunClaimed,
     RunEnded,
     RunLost,
@@ -25,6 +27,8 @@ __all__ = [
     "JournalFlushed",
     "Metrics",
     "Observer",
+    "RemoteEnded",
+    "RemoteSent",
     "RunClaimed",
     "RunEnded",
     "RunLost",

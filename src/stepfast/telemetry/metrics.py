@@ -8,6 +8,7 @@ from ..engine.observing import Observer
 from ..model.events import (
     ClaimAnswered,
     JournalFlushed,
+    RemoteEnded,
     RunClaimed,
     RunEnded,
     RunLost,
@@ -109,6 +110,14 @@ class Metrics(Observer):
         """Count a try whose result could not be recorded."""
         with self._lock:
             self._steps.failed.add((event.workflow, event.step, event.error_type))
+
+    def remote_ended(self, event: RemoteEnded) -> None:
+        """Note how long a remote step took. One that is a step of a dag is noted when that ends."""
+        if event.dag_step is None:
+            with self._lock:
+                self._steps.seconds.observe(event.seconds, (event.workflow, event.step, event.outcome))
+                if event.outcome == FAILED:
+                    self._steps.failed.add((event.workflow, event.step, event.error_type or ""))
 
     def _dag_step(self, event: RunReleased | RunEnded, name: str, outcome: str) -> None:
         if outcome != SKIPPED:
