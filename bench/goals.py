@@ -47,6 +47,10 @@ GOALS = (
     Goal("5-step workflows, 500 at once ÷ Absurd", 20, _over("steps", "c500", "absurd")),
     Goal("5-step workflows, 500 at once ÷ raw SQL coalesced", 0.5, _over("steps", "c500", "raw_coalesced")),
     Goal("plain steps ÷ async ones, 500 at once", 0.66, _over("plain", "c500", "stepfast", "stepfast_plain")),
+    Goal(
+        "with metrics ÷ without, 5 steps, 500 at once", 0.9, _over("observed", "steps", "stepfast", "stepfast_observed")
+    ),
+    Goal("with metrics ÷ without, noop tasks", 0.9, _over("observed", "noop", "stepfast", "stepfast_observed")),
     Goal("noop tasks ÷ PgQueuer", 1, _over("noop", "rate", "pgqueuer")),
     Goal("noop tasks ÷ raw SQL coalesced", 0.6, _over("noop", "rate", "raw_coalesced")),
     Goal("start → handler p50 ÷ PgQueuer's", 1, _over("latency", "p50", "pgqueuer"), at_least=False),

@@ -22,6 +22,7 @@ class Entry:
 ENGINES = {
     "stepfast": Entry("Stepfast", "stepfast", "StepfastEngine", "stepfast"),
     "stepfast_plain": Entry("Stepfast, plain steps", "stepfast_plain", "StepfastPlain", "stepfast"),
+    "stepfast_observed": Entry("Stepfast, with metrics", "stepfast_observed", "StepfastObserved", "stepfast"),
     "dbos": Entry("DBOS", "dbos", "DbosEngine", "dbos"),
     "absurd": Entry("Absurd", "absurd", "AbsurdEngine", "absurd_sdk"),
     "pgqueuer": Entry("PgQueuer", "pgqueuer", "PgQueuerEngine", "pgqueuer"),

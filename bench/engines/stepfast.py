@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from bench.engines.base import Kind, PostgresEngine
 from bench.probe import PROBE, STEPS, work
 from stepfast import Context, Stepfast, step
+from stepfast.telemetry import Observer
 
 one = step()(work)
 CALLERS = 500
@@ -42,13 +43,17 @@ class StepfastEngine(PostgresEngine):
         DROP TABLE made;
     """
 
+    def observers(self) -> list[Observer]:
+        """Who is told what happens to runs."""
+        return []
+
     async def setup(self) -> None:
         app = Stepfast(self.url)
         await app.migrate()
         await app.close()
 
     async def open(self) -> None:
-        self.app = Stepfast(self.url)
+        self.app = Stepfast(self.url, observers=self.observers())
         piece = self.piece
 
         @self.app.task()

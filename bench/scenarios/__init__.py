@@ -10,6 +10,7 @@ SCENARIOS = (
     "noop",
     "steps",
     "plain",
+    "observed",
     "sqlite",
     "alone",
     "latency",

@@ -165,6 +165,11 @@ class Observers:
         more = f" ({times} more times in the last minute)" if times else ""
         self._logger.error("observer %s raised %s%s; the run goes on", name, type_name(error), more, exc_info=error)
 
+    @property
+    def of_steps(self) -> Observers | None:
+        """Itself, if somebody wants to hear of the calls of steps."""
+        return self if self.step_called or self.step_ended else None
+
     # -- steps -----------------------------------------------------------------------------------------------------
 
     async def call(self, step: StepCall[Any]) -> Any:

@@ -143,7 +143,7 @@ class UntilCall(StepCall[T]):
         if self._execution.closed is not None:
             raise self._execution.closed
         self.draws = 0
-        token, observers = current_call.set(self), self._execution.recorder.observers
+        token, observers = current_call.set(self), self._execution.recorder.step_observers
         self._execution.at_work += 1
         try:
             return await (self._call() if observers is None else observers.call(self))

@@ -132,7 +132,7 @@ class StepCall(DurableCall[T]):
 
     async def _try_until_done(self) -> T:
         execution = self._execution
-        observers = execution.recorder.observers
+        observers = execution.recorder.step_observers
         failures = await self._earlier_failures() if execution.claimed.tries else 0
         while True:
             if execution.closed is not None:

@@ -41,19 +41,15 @@ class Metric:
         """What was counted, by the values as they came; several may lead to one series."""
         self._series: dict[Values, list[float]] = {}
         if not labels:
-            self._numbers(())  # there from the beginning: a rate over its first increase is seen
+            self._admit(())  # there from the beginning: a rate over its first increase is seen
 
     def family(self) -> Family:
         """The metric as it stands."""
         series = [(values, list(numbers)) for values, numbers in self._series.items()]
         return Family(self._name, self.kind, self._help, self._labels, series, self._buckets)
 
-    def _numbers(self, values: Values) -> list[float]:
-        """The numbers of a series; that of the others, if there is no room for a new one."""
-        numbers = self._known.get(values)
-        return self._admit(values) if numbers is None else numbers
-
     def _admit(self, values: Values) -> list[float]:
+        """The numbers of a new series; those of the others, if there is no room for it."""
         admitted = tuple(self._value(seen, harmless(value)) for seen, value in zip(self._seen, values, strict=True))
         if admitted not in self._series and len(self._series) >= self._caps.series:
             admitted = (OTHER,) * len(values)
@@ -79,7 +75,7 @@ class Counter(Metric):
 
     def add(self, values: Values = (), amount: float = 1) -> None:
         """Count something that has happened."""
-        self._numbers(values)[0] += amount
+        (self._known.get(values) or self._admit(values))[0] += amount
 
 
 class Histogram(Metric):
@@ -89,7 +85,7 @@ class Histogram(Metric):
 
     def observe(self, amount: float, values: Values = ()) -> None:
         """Put a value into its bucket."""
-        numbers = self._numbers(values)
+        numbers = self._known.get(values) or self._admit(values)
         numbers[bisect_left(self._buckets, amount)] += 1
         numbers[-1] += amount
 

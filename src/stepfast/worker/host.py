@@ -23,6 +23,7 @@ class WorkerHost(Recorder):
         self.loop_thread = threading.get_ident()
         self.errands = errands
         self.observers = kit.observers
+        self.step_observers = None if kit.observers is None else kit.observers.of_steps
         self._journal = journal
         self._steps = kit.clock.pool("step")
         # Not methods, so that what is called at each step is called without another call around it.
