@@ -121,7 +121,7 @@ class RemoteEnded(Struct, frozen=True, gc=False):
     seconds: float
     """How long its last try took, as far as it is known here: from when it was sent."""
     outcome: str
-    """``completed`` or ``failed``."""
+    """It is ``completed`` or ``failed``."""
     tries: int
     error_type: str | None = None
     dag_step: str | None = None
