@@ -6,7 +6,7 @@ It can be given up at any time, and called again: what was done is done, and is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -18,7 +18,9 @@ from .model.rows import RunRow
 from .model.wishes import WISHES
 from .run import Run
 
-_PAGE = 200
+_PAGE = 1000
+"""Runs that one question finds."""
+_BATCH = 200
 """Runs that are asked at once: bounds how long their rows stay locked."""
 _AT_ONCE = 4
 """Runs that are asked side by side where each is asked by itself."""
@@ -69,8 +71,9 @@ class Bulk:
                 async for page in _pages(self._app, filters, self._fits):
                     fresh = [run_id for run_id in page if run_id not in self.tally.seen]
                     left = len(fresh) if limit is None else limit - len(self.tally.seen)
-                    await self._batch(fresh[:left])
-                    progress(len(self.tally.seen))
+                    for batch in _batched(fresh[:left], _BATCH):
+                        await self._batch(batch)
+                        progress(len(self.tally.seen))
                     if limit is not None and len(self.tally.seen) >= limit:
                         return
             again = len(choices) > 1 and len(self.tally.seen) > before
@@ -113,3 +116,8 @@ async def _pages(app: Stepfast, filters: ListKeywords, fits: Fits) -> AsyncItera
         if len(rows) < _PAGE:
             return
         after = rows[-1].id
+
+
+def _batched(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """In their order, so many at a time."""
+    return (ids[start : start + size] for start in range(0, len(ids), size))

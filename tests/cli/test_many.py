@@ -21,7 +21,8 @@ def statuses(stepfast: Verbs, *filters: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_PAGE", 2)
+    monkeypatch.setattr(bulk, "_PAGE", 3)
+    monkeypatch.setattr(bulk, "_BATCH", 2)
 
 
 def started(shop: Shop, name: str, number: int, module: str = "shop", **options: Any) -> list[str]:
@@ -71,23 +72,21 @@ def test_what_is_refused_is_told(stepfast: Verbs, shop: Shop) -> None:
     assert answer.stderr.splitlines()[-2:] == ["0 runs cancelled, 1 refused:", f"  run {done} is completed"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("cancel",), "which runs?"),
-        (("cancel", "0197a1b2", "--status", "queued"), "not both"),
-        (("cancel", "0197a1b2", "--dry-run"), "not with ids"),
-        (("cancel", "--status", "sleeping"), "there is no status 'sleeping'"),
-        (("retry", "--status", "failed", "--from-start"), "--from-start takes ids"),
-        (("signal", "approved"), "which runs?"),
-        (("signal", "--tag", "a", "one", "2", "3"), "chosen runs are not named"),
-    ],
+WRONG = (
+    (("cancel",), "which runs?"),
+    (("cancel", "0197a1b2", "--status", "queued"), "not both"),
+    (("cancel", "0197a1b2", "--dry-run"), "not with ids"),
+    (("cancel", "--status", "sleeping"), "there is no status 'sleeping'"),
+    (("retry", "--status", "failed", "--from-start"), "--from-start takes ids"),
+    (("signal", "approved"), "which runs?"),
+    (("signal", "--tag", "a", "one", "2", "3"), "chosen runs are not named"),
 )
-def test_wrong_usage_is_refused_before_anything_is_done(
-    stepfast: Verbs, shop: Shop, arguments: tuple[str, ...], why: str
-) -> None:
+
+
+def test_wrong_usage_is_refused_before_anything_is_done(stepfast: Verbs, shop: Shop) -> None:
     shop.start("nothing")
-    assert why in stepfast.error(*arguments, code=2)
+    for arguments, why in WRONG:
+        assert why in stepfast.error(*arguments, code=2)
     assert statuses(stepfast) == ["queued"]
 
 
@@ -96,7 +95,7 @@ import asyncio, sys
 from stepfast import bulk
 from stepfast.cli import main
 
-bulk._PAGE = 2
+bulk._PAGE = 4; bulk._BATCH = 2
 batch = bulk.Bulk._batch
 
 async def slowly(self, ids):
@@ -111,6 +110,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 def test_an_interrupt_says_how_far_it_came_and_leaves_the_rest(stepfast: Verbs, shop: Shop) -> None:
     started(shop, "nothing", 6)
     pipe = subprocess.PIPE
