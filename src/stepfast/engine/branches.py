@@ -222,7 +222,7 @@ def spawn(execution: Execution, work: Coroutine[Any, Any, T], party: Party) -> a
     task = execution.recorder.loop.create_task(run())
     task.add_done_callback(lambda _: work.close())  # if it was cancelled before it began
     execution.recorder.loop.call_soon(_has_begun, execution)  # right after the task's first step
-    execution.add_branch(task)
+    execution.tasks.add(task)
     return task
 
 
@@ -246,7 +246,7 @@ async def finish_all(execution: Execution, cursor: Cursor, works: list[Coroutine
             raise
         # All that was waited for is on record: a timeout of the code around it came too late, and a replay would not
         # see it. The next call is stopped.
-        execution.late_stops |= {asyncio.current_task()}
+        execution.tasks.was_cancelled_late()
     finally:
         execution.go_on(cursor)
         party.over()

@@ -20,6 +20,7 @@ from .inbox import Inbox
 from .ledger import Ledger
 from .matching import History
 from .recorder import Recorder
+from .tasks import Tasks
 from .trail import Trail
 from .unplaced import UnplacedCall
 from .waits import Waits
@@ -71,12 +72,8 @@ class Execution:
     """For a step of a dag run, or the run itself: what it sees of it."""
     replaying: Replaying | None = None
     """Set if this is only to see what is recorded: whatever is not stops the branch that asks for it."""
-    performing: asyncio.Task[Any] | None = None
-    """For a plain def: the task that performs the step its thread waits for."""
-    branches: set[asyncio.Task[Any]] | frozenset[asyncio.Task[Any]] = frozenset()
-    """The tasks of branches that are under way."""
-    late_stops: frozenset[asyncio.Task[Any] | None] = frozenset()
-    """Tasks that were cancelled when it was too late for the call they were in."""
+    own_tasks: Tasks | None = None
+    """The tasks that it has beside that of its handler, if it ever had any."""
     error_type: str | None = None
     """What the attempt has failed with, if it has: the class of the error."""
     left_told = False
@@ -97,8 +94,6 @@ class Execution:
         self.main = Cursor()
         self.clock = recorder.clock
         self.began = self.clock.now()
-        self._loop = recorder.loop
-        self._loop_thread = recorder.loop_thread
         self.seq = self.history.last_seq
         self.taken: list[tuple[str, int]] = []
         """The positions taken so far, over all branches, in the order they were taken."""
@@ -122,8 +117,8 @@ class Execution:
         """A context belongs to one task; interleaved steps of two tasks could swap results on replay."""
         if self.closed is not None:
             raise self.closed
-        here, owner = threading.get_ident(), cursor.owner
-        if owner != here and (here != self._loop_thread or asyncio.current_task(self._loop) is not owner):
+        here, owner, around = threading.get_ident(), cursor.owner, self.recorder
+        if owner != here and (here != around.loop_thread or asyncio.current_task(around.loop) is not owner):
             raise ContextMisuse(
                 f"the context of run {self.run_id} was called from another task or thread than the one that runs the "
                 "workflow. Call ctx.step(…) in the workflow itself (its result may be awaited anywhere, also by "
@@ -136,17 +131,14 @@ class Execution:
             self.closed = why
             if isinstance(self.main.owner, asyncio.Task):
                 self.main.owner.cancel()
-            for task in list(self.branches):
-                task.cancel()
-            if self.performing is not None:
-                self.performing.cancel()
+            if self.own_tasks is not None:
+                self.own_tasks.cancel()
             self.close_waits()
 
     def stop_branches(self) -> None:
         """The code has come to its end in one of its branches: whatever the others do or wait for is given up."""
         self.close_waits()
-        for task in self.branches - {asyncio.current_task()}:
-            task.cancel()
+        self.tasks.cancel_other_branches()
 
     @property
     def stage(self) -> Stage:
@@ -231,7 +223,7 @@ class Execution:
         """Whether the task that executes here is one of the engine's, or the one that a branch belongs to; so that the
         code of the branch is nowhere else meanwhile."""
         task = asyncio.current_task()
-        return task is cursor.owner or task in self.branches or task is self.performing
+        return task is cursor.owner or (self.own_tasks is not None and self.own_tasks.knows(task))
 
     def diverge(self, error: NonDeterminismError) -> None:
         """The code is not the recorded one. Kept, so that catching it changes nothing."""
@@ -269,7 +261,7 @@ class Execution:
             if self.closed is not None or not receipt.done():
                 raise
             now = receipt.result()
-            self.late_stops |= {asyncio.current_task()}
+            self.tasks.was_cancelled_late()
         except AttemptEnded:
             pass  # it was to start a child, but the run is being cancelled
         finally:
@@ -283,11 +275,9 @@ class Execution:
         return now
 
     def stop_if_late(self) -> None:
-        """Whoever was to be stopped when an outcome was being recorded is stopped here, before it does more."""
-        if self.late_stops and (task := asyncio.current_task()) in self.late_stops:
-            self.late_stops -= {task}
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError
+        """Stop whoever was to be stopped when an outcome was being recorded, before it does more."""
+        if self.own_tasks is not None:
+            self.own_tasks.stop_if_late()
 
     def leave_open(self) -> None:
         """The run is released: each call that is under way leaves an open record, if it has none. So whoever replays
@@ -355,13 +345,12 @@ class Execution:
 
     # -- who is at work ----------------------------------------------------------------------------------------
 
-    def add_branch(self, task: asyncio.Task[Any]) -> None:
-        """A task that ends with the run. Most runs have none, and share one empty set."""
-        branches = self.branches
-        if isinstance(branches, frozenset):
-            branches = self.branches = set()
-        branches.add(task)
-        task.add_done_callback(branches.discard)
+    @property
+    def tasks(self) -> Tasks:
+        """The tasks that it has beside that of its handler, which end with it."""
+        if self.own_tasks is None:
+            self.own_tasks = Tasks()
+        return self.own_tasks
 
     def begin(self, cursor: Cursor) -> None:
         """A call begins its work: the branch is at work by it rather than by itself."""

@@ -82,8 +82,8 @@ class StepCall(DurableCall[T]):
         try:
             if execution.history.untaken:
                 await execution.hold_back(self, self._cursor)
-            if execution.late_stops:
-                execution.stop_if_late()
+            if execution.own_tasks is not None:
+                execution.own_tasks.stop_if_late()
             return await self._try_until_done()
         except asyncio.CancelledError:
             if execution.closed is not None:

@@ -196,13 +196,13 @@ class SyncContext(ContextBase):
         execution = self._execution
 
         async def perform() -> Any:
-            execution.performing = asyncio.current_task()
+            execution.tasks.performing = asyncio.current_task()
             try:
                 return await call
             except EXITS as error:
                 raise exited(error) from None
             finally:
-                execution.performing = None
+                execution.tasks.performing = None
 
         return asyncio.run_coroutine_threadsafe(perform(), self._loop).result()
 
