@@ -67,6 +67,7 @@ def declare(app: Stepfast) -> None:
     async def mend(ctx: Any) -> None: ...
 
     fulfil.approval("ok", after=["pack"], timeout=90)
+    fulfil.remote("couriers.book", after=["ok"], retries=4, timeout=30)
 
 
 MADE_ANEW = ("id", "seed", "dag_id", "place", "parent_id")
@@ -97,8 +98,8 @@ async def rows_of(sql: Any, key: str) -> list[dict[str, Any]]:
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "plain": ({}, ""),
     "all": (
-        {"queue": "vip", "priority": 3, "expires_in": 60, "deadline": 120, "tags": ["b", "a"]},
-        "queue => 'vip', priority => 3, expires_in => '60', deadline => '2 minutes', tags => ARRAY['b', 'a', 'b']",
+        {"queue": "v", "priority": 3, "expires_in": 60, "deadline": 120, "tags": ["b", "a"], "concurrency_key": "c"},
+        "queue => 'v', priority => 3, expires_in => '60', deadline => '120', tags => '{b,a,b}', concurrency_key => 'c'",
     ),
     "delayed": ({"delay": 30, "expires_in": 10}, "delay => '30 seconds', expires_in => '10'"),
 }
@@ -345,8 +346,8 @@ async def test_a_trigger_of_somebody_with_few_rights_starts_runs(make_app: MakeA
         """
         CREATE ROLE shopkeeper;
         GRANT USAGE ON SCHEMA stepfast TO shopkeeper;
-        GRANT SELECT ON stepfast.definitions TO shopkeeper;
-        GRANT INSERT, SELECT (id, workflow, key) ON stepfast.runs TO shopkeeper;
+        GRANT SELECT ON stepfast.definitions, stepfast.queues TO shopkeeper;
+        GRANT INSERT, SELECT (id, workflow, key, queue, place, losses) ON stepfast.runs TO shopkeeper;
         GRANT INSERT ON stepfast.run_tags TO shopkeeper;
         CREATE SCHEMA shop AUTHORIZATION shopkeeper;
         SET ROLE shopkeeper;
@@ -374,6 +375,19 @@ async def test_a_trigger_of_somebody_with_few_rights_starts_runs(make_app: MakeA
         await sql.execute("RESET ROLE; DROP SCHEMA shop CASCADE; DROP OWNED BY shopkeeper; DROP ROLE shopkeeper")
 
 
+async def test_a_full_queue_takes_no_more(app: Stepfast, sql: Any) -> None:
+    declare(app)
+    await know(app)
+    await sql.execute("INSERT INTO stepfast.queues (name, max_ready) VALUES ('small', 1)")
+    call = "SELECT stepfast.start('fulfil', queue => 'small', key => $1{})"
+    first = await sql.fetchval(call.format(""), "a")
+    with pytest.raises(asyncpg.ConfigurationLimitExceededError, match="queue 'small' is full: it takes at most 1"):
+        await sql.fetchval(call.format(""), "b")
+    assert await sql.fetchval(call.format(""), "a") == first
+    assert await sql.fetchval(call.format(", delay => '1 hour'"), "c")
+    assert await sql.fetchval("SELECT count(*) FROM stepfast.runs WHERE dag_id IS NULL") == 2
+
+
 async def test_two_starts_of_one_key_wait_for_each_other_and_are_one(app: Stepfast, sql: Any, url: str) -> None:
     declare(app)
     await know(app)
@@ -387,4 +401,4 @@ async def test_two_starts_of_one_key_wait_for_each_other_and_are_one(app: Stepfa
         assert await second == first
     finally:
         await other.close()
-    assert await sql.fetchval("SELECT count(*) FROM stepfast.runs") == 5
+    assert await sql.fetchval("SELECT count(*) FROM stepfast.runs") == 6

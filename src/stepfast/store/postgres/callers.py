@@ -64,10 +64,10 @@ class Callers:
             itself = getattr(connection, "_con", connection)  # a pool gives a new wrapper each time
         if itself in self._known:
             return
-        theirs = await connection.fetchrow(self._identity)
-        if [*theirs.values()] != [*(self._ours or {}).values()]:
+        theirs: Any = await connection.fetchrow(self._identity)
+        if not _same(theirs, self._ours):
             self._ours = await self._ask_ours(self._identity)
-        if [*theirs.values()] != [*self._ours.values()]:
+        if not _same(theirs, self._ours):
             raise ConfigurationError(
                 f"connection= leads to another database ({theirs['name']!r}) than the one that Stepfast works on "
                 f"({self._ours['name']!r}), or to another server: nothing was written"
@@ -80,6 +80,11 @@ def _joined(theirs: Any) -> contextlib.AbstractAsyncContextManager[None]:
     if isinstance(theirs, Foreign) or theirs.is_in_transaction():
         return contextlib.nullcontext()
     return callers_transaction(theirs)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two drivers tell of the same database."""
+    return other is not None and [*one.values()] == [*other.values()]
 
 
 def _gone(theirs: Any) -> bool:

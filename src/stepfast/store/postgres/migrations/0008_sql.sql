@@ -303,12 +303,30 @@ BEGIN
                         floor(extract(epoch FROM start.at)::double precision * 1000)::bigint);
         owner := {schema}.sql_insert_run(new, due, expires, definition.graph::json);
     END LOOP;
+    IF owner = new.id AND due <= new.created_at THEN
+        PERFORM {schema}.sql_refuse_full(new.queue);
+    END IF;
     IF start.notify AND owner = new.id AND due <= new.created_at THEN
         PERFORM pg_notify('{channel}', CASE WHEN new.graph IS NOT NULL THEN '{"look": true}' ELSE
             json_build_object('lanes', json_build_array(json_build_array(new.queue, new.workflow, new.priority)))::text
             END);
     END IF;
     RETURN owner;
+END
+$$;
+
+-- A queue may take no more than so many ready runs. Those that were inserted a moment ago are counted in.
+CREATE FUNCTION {schema}.sql_refuse_full(queue text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most bigint := (SELECT q.max_ready FROM {schema}.queues q WHERE q.name = sql_refuse_full.queue);
+BEGIN
+    IF most < (SELECT count(*) FROM (SELECT FROM {schema}.runs r WHERE r.queue = sql_refuse_full.queue
+                                       AND r.place IS NOT NULL AND r.losses < 2 LIMIT most + 1) AS x) THEN
+        RAISE EXCEPTION 'queue % is full: it takes at most % ready runs (max_ready)', quote_literal(queue), most
+            USING ERRCODE = 'configuration_limit_exceeded',
+                  HINT = 'Start again when there is room. Is somebody serving the queue? `stepfast queues` tells.';
+    END IF;
 END
 $$;
 
