@@ -40,6 +40,7 @@ HEIGHT = {
 ROOM = {
     "__init__": "app",
     "announcing": "app",
+    "bounds": "app",
     "archiving": "app",
     "carrying": "app",
     "bulk": "app",

@@ -176,6 +176,8 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         runs = plan.runs(new_id(), input, key)
         if waits is not None:
             run_id = await connected.starter.start_debounced(runs[0], waits)
+        elif (bound := await self._bound(connected, runs)) is not None:
+            run_id = (await self._start_bounded(connected, runs, bound, connection))[0]
         elif connection is not None:
             run_id = (await connected.start_within(connection, runs))[0]
         elif len(runs) == 1:
@@ -214,7 +216,9 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
-        if connection is None:
+        if (bound := await self._bound(connected, runs)) is not None:
+            ids = await self._start_bounded(connected, runs, bound, connection)
+        elif connection is None:
             ids = await connected.starter.start_many(runs)
         else:
             ids = await connected.start_within(connection, runs)

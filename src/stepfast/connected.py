@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from .bounds import Bounds
 from .engine.clock import Clock
 from .engine.observing import Observers
 from .engine.workflow import Workflow
@@ -63,6 +64,7 @@ class Connected:
         self._storing: set[asyncio.Task[None]] = set()
         self.declared_queues: set[tuple[str, str]] = set()
         """The limits of queues that this process has told the database of."""
+        self.bounds = Bounds(store, clock)
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
         self._clock = clock
@@ -135,7 +137,13 @@ class Connected:
 
     def drop(self) -> list[asyncio.Task[None]]:
         """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""
-        tasks = [*self._storing, *self.starter.drop(), *self.switchboard.drop(), *self.watcher.drop()]
+        tasks = [
+            *self._storing,
+            *self.starter.drop(),
+            *self.switchboard.drop(),
+            *self.bounds.drop(),
+            *self.watcher.drop(),
+        ]
         for task in tasks:
             task.cancel()
         return tasks

@@ -114,6 +114,18 @@ class InvalidState(StepfastError):
     """What was asked of a run does not fit the state it is in."""
 
 
+class QueueFull(StepfastError):
+    """So many runs are ready in the queue that it takes no more (``max_ready``). Nothing was started."""
+
+    def __init__(self, queue: str, ready: int, most: int, wanted: int = 1) -> None:
+        more = "one more" if wanted == 1 else f"{wanted} more"
+        super().__init__(
+            f"queue {queue!r} has {ready} ready runs and takes at most {most} (max_ready): {more} would be too many. "
+            "Start again when there is room; is somebody serving the queue? `stepfast queues` tells"
+        )
+        self.queue, self.ready, self.most = queue, ready, most
+
+
 class RunFailed(StepfastError):
     """The run ended without a result. Carries what is known of the error that ended it."""
 

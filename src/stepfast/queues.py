@@ -12,15 +12,17 @@ from functools import partial
 from typing import Any, Unpack
 
 from .announcing import announce_limits
+from .bounds import begins_ready
 from .connected import Connected
 from .errors import ConfigurationError
 from .model import gate
 from .model.limits import LimitKeywords, Rate, checked, encode
 from .model.names import check_queue
-from .model.records import WorkerInfo
+from .model.records import NewRun, WorkerInfo
 from .model.rows import QueueDepth
 from .model.serving import claiming_workers, serves_queue
 from .settings import Settings
+from .store.protocol import MissingRight
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,36 @@ class QueueVerbs:
     async def _store_queues(self, connected: Connected, new: set[tuple[str, str]]) -> None:
         me = f"{socket.gethostname()}:{os.getpid()}"
         wanted = {name: partial(_declare, limits=self._declared_queues[name], by=me) for name, _ in new}
-        for before, after in await connected.store.declare_queues(wanted):
-            announce_limits(before, after, self.logger)
+        try:
+            for before, after in await connected.store.declare_queues(wanted):
+                announce_limits(before, after, self.logger)
+        except MissingRight:
+            self.logger.info("the database user may not declare queues; workers do when they begin")
         connected.declared_queues |= new
+        connected.bounds.forget()
         connected.switchboard.tick_everywhere()
+
+    async def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> gate.Bound | None:
+        """How many may be ready where these runs are to be; None if nobody said, or none of them begins ready."""
+        bounds = connected.bounds
+        if not bounds.known:
+            await bounds.learn()
+        queue = runs[0].shape.queue
+        most = bounds.of(queue)
+        return None if most is None or not any(map(begins_ready, runs)) else gate.Bound(queue, most)
+
+    async def _start_bounded(
+        self, connected: Connected, runs: Sequence[NewRun], bound: gate.Bound, connection: Any
+    ) -> list[str]:
+        """Start runs unless too many would be ready. In a transaction of the caller's nothing may be locked: there it
+        is looked at beforehand."""
+        if connection is None:
+            return await connected.starter.start_bounded(runs, bound)
+        ready = await connected.store.count_ready(bound.queue, bound.beyond(len(runs)))
+        new = [run for run in runs if begins_ready(run)]
+        if ready + len(new) > bound.most:
+            bound.check(ready, ready + sum([not await _is_there(connected, run) for run in new]))
+        return await connected.start_within(connection, runs)
 
     async def queues(self) -> list[QueueInfo]:
         """Every queue that has runs, that a definition or a worker names, or that somebody has said something about, by
@@ -122,6 +150,7 @@ class QueueVerbs:
     async def _change_queue(self, name: str, decide: gate.Decision) -> None:
         connected = await self._connect()
         await connected.store.change_queue(check_queue(name, self.settings.max_name), decide)
+        connected.bounds.forget()
         connected.switchboard.tick_everywhere()
 
 
@@ -132,6 +161,12 @@ def _info(said: gate.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInf
         limits.concurrency, limits.rate, limits.key_concurrency, limits.key_rate, limits.max_ready,
         sum(serves_queue(worker, said.name) for worker in workers), said.overridden,
     )  # fmt: skip
+
+
+async def _is_there(connected: Connected, run: NewRun) -> bool:
+    """Whether another run has its key already."""
+    found = run.key and await connected.store.runs(workflow=run.shape.workflow, key=run.key, limit=1)
+    return bool(found)
 
 
 def _choose(said: gate.Gate, now: int, limits: Mapping[str, Any]) -> gate.Gate:

@@ -10,6 +10,7 @@ from .engine.clock import Clock
 from .engine.observing import Observers
 from .errors import AppClosed, DatabaseRefused, StepfastError
 from .model.debouncing import Debounce
+from .model.gate import Bound
 from .model.records import NewRun
 from .settings import Settings
 from .store import Store
@@ -69,6 +70,20 @@ class Starter:
             ids = await self._insert(runs, at_once=True)
         except KeysHeld:
             ids = await self._insert(runs, at_once=False)
+        self._started(runs, ids)
+        return ids
+
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """The same, unless too many would be ready in their queue."""
+        until = self._clock.now() + _PATIENCE
+        ids = await patiently(
+            lambda: self._store.start_bounded(runs, bound),
+            "start",
+            self._logger,
+            1.0,
+            lambda: self._clock.now() > until,
+            clock=self._clock,
+        )
         self._started(runs, ids)
         return ids
 

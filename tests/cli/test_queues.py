@@ -1,4 +1,4 @@
-"""`queues`, `queue pause` and `queue resume`."""
+"""`queues`, and `queue pause`, `resume`, `limits` and `purge`; and what is said of runs that a queue keeps."""
 
 from __future__ import annotations
 
@@ -54,3 +54,92 @@ def test_a_queue_is_held_and_goes_on(stepfast: Verbs, shop: Shop) -> None:
 def test_a_queue_that_nothing_has_named_is_held_with_a_word(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     assert "nothing has named a queue 'odrer'" in stepfast("queue", "pause", "odrer").stderr
+
+
+# -- limits
+
+
+def test_limits_are_shown_and_set(stepfast: Verbs, shop: Shop) -> None:
+    shop.play(scenery)
+    assert stepfast("queue", "limits", "order").stdout == "no limits\n"
+    stepfast("queue", "limits", "order", "--concurrency", "5", "--rate", "100/60s", "--key-rate", "10/s")
+    shown = "5 at once (set), 100 per 1 min (set); of a key 10 per 1 s (set)"
+    assert stepfast("queue", "limits", "order").stdout == shown + "\n"
+    assert shown in stepfast("queues").stdout
+    told = stepfast.json("queue", "limits", "order", "--rate", "none", "--max-ready", "9")
+    assert (
+        told.items() >= {"concurrency": 5, "rate": None, "max_ready": 9, "key_rate": {"count": 10, "per": 1.0}}.items()
+    )
+    assert stepfast.json("queue", "limits", "order", "--reset")["set"] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [
+        ("--concurrency", "0", "at least 1"),
+        ("--concurrency", "-1", "whole number or none"),
+        ("--rate", "100", "is no rate"),
+        ("--rate", "0/s", "at least 1"),
+        ("--rate", "5/fortnight", "is not a time"),
+        ("--key-rate", "x/s", "is no rate"),
+    ],
+)
+def test_bad_limits_are_refused(stepfast: Verbs, shop: Shop, option: str, value: str, what: str) -> None:
+    stepfast("migrate")
+    assert what in stepfast.error("queue", "limits", "order", f"{option}={value}", code=2)
+
+
+def test_limits_that_live_workers_declare_differently_are_told(stepfast: Verbs, shop: Shop) -> None:
+    async def crew(scene: Scene) -> None:
+        await scene.add_worker(host="a", limits={"mail": '{"concurrency":3}'})
+        await scene.add_worker(host="b", limits={"mail": '{"concurrency":4}'})
+
+    shop.play(crew)
+    stepfast("queue", "pause", "order")
+    checks = {check["check"]: check for check in stepfast.json("doctor", code=1)}
+    assert not checks["limits"]["ok"]
+    assert "'mail' as concurrency=3 and as concurrency=4" in checks["limits"]["found"]
+    assert checks["paused_queues"]["found"] == "paused: 'order'"
+
+
+# -- purge
+
+
+def test_a_queue_is_emptied_after_counting_and_asking(stepfast: Verbs, shop: Shop) -> None:
+    shop.play(scenery)
+    assert "There is no terminal" in stepfast.error("queue", "purge", "order", code=2)
+    assert "would cancel 2 runs" in stepfast("queue", "purge", "mail", "--dry-run").stderr
+    assert stepfast.json("queue", "purge", "order", "--yes") == {"found": 3, "cancelled": 3, "refused": []}
+    assert {each["queue"]: each["ready"] for each in stepfast.json("queues")} == {"mail": 1, "order": 0}
+    assert "no run is like that" in stepfast("queue", "purge", "order", "--yes").stderr
+
+
+# -- why
+
+
+def why(stepfast: Verbs, run_id: str) -> str:
+    return str(stepfast.json("show", run_id)["why"])
+
+
+def test_why_a_ready_run_is_not_taken(stepfast: Verbs, shop: Shop) -> None:
+    async def act(scene: Scene) -> str:
+        scene.worker = await scene.add_worker()
+        running = await scene.running(concurrency_key="c-7")
+        await scene.rows.set(running.id, "counted_attempt", 1)
+        return await scene.start(concurrency_key="c-7")
+
+    run_id = shop.play(act)
+    stepfast("queue", "limits", "order", "--concurrency", "1")
+    assert "It is ready, but its queue 'order' is at its limit of 1 (1 running)." in why(stepfast, run_id)
+    stepfast("queue", "limits", "order", "--concurrency", "9", "--key-concurrency", "1")
+    assert "its key 'c-7' has 1 running, and queue 'order' allows 1 of a key" in why(stepfast, run_id)
+    stepfast("queue", "limits", "order", "--key-concurrency", "none", "--rate", "1/1h")
+
+    async def log(scene: Scene) -> None:
+        row = await scene.info(run_id)
+        await scene.rows.fetch("INSERT INTO [queue_starts] VALUES ('order', '', ?, 1)", row.now_ms - 60_000)
+
+    shop.play(log)
+    assert "has started 1 in the last 1 h, which is its rate; the next may start in 5" in why(stepfast, run_id)
+    stepfast("queue", "pause", "order")
+    assert "its queue 'order' is paused: `stepfast queue resume order` lets it go on" in why(stepfast, run_id)

@@ -61,9 +61,11 @@ add_verb(cli, stats)
 add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
 
-queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, or let it go on.")
+queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)
 add_verb(queue, of_queues.resume)
+add_verb(queue, of_queues.limits)
+add_verb(queue, of_queues.purge)
 cli.add_typer(queue)
 
 schedule = typer.Typer(name="schedule", no_args_is_help=True, help="Make, hold, trigger or backfill one schedule.")

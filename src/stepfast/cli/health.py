@@ -8,10 +8,11 @@ from typing import Any
 
 import typer
 
-from ..announcing import all_namesakes
+from ..announcing import all_namesakes, shown_limits
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable, SchemaError
 from ..model import status
+from ..model.gate import Gate
 from ..model.ids import new_id
 from ..model.records import Lane, WorkerInfo
 from ..model.redacting import redact, scrub
@@ -110,14 +111,16 @@ async def _schema(store: Store, namespace: str) -> Check:
 async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     definitions, found = await store.definitions(), await store.workers()
     tick = await store.tick(new_id(), None, True)  # whatever is ready, also steps that no code has any more
+    ready = [*tick.lanes, *tick.limited]
     overdue = tick.due and not claiming_workers(found)
     suspects = await store.suspects()
     schedules = await store.schedules()
     letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
     return [
-        _workers_check(found, bool(tick.lanes) or tick.suspects or overdue),
+        _workers_check(found, bool(ready) or tick.suspects or overdue),
         _definitions_check(definitions, found, app),
-        _unserved_check(tick.lanes, suspects, found),
+        _unserved_check(ready, suspects, found),
+        *_queues_check(await store.queues(), found),
         *_namesakes_check(found),
         _suspects_check(suspects),
         _schedules_check(schedules, found),
@@ -157,6 +160,22 @@ def _namesakes_check(found: Sequence[WorkerInfo]) -> list[Check]:
         return []
     advice = "if they are two services, give each a namespace of its own; if a deploy renamed a module, let it finish"
     return [Check("names", False, f"live workers have different code of one name: {listed(twice)}", advice)]
+
+
+def _queues_check(said: Sequence[Gate], found: Sequence[WorkerInfo]) -> list[Check]:
+    """Queues that are paused are told, because somebody may have forgotten them. Live workers that declare different
+    limits are two deployments that change each other's."""
+    paused = [repr(gate.name) for gate in said if gate.paused]
+    checks = [Check("paused_queues", True, f"paused: {listed(paused)}")] if paused else []
+    declared: dict[str, set[str]] = {}
+    for worker in claiming_workers(found):
+        for queue, limits in worker.limits.items():
+            declared.setdefault(queue, set()).add(shown_limits(limits))
+    differ = [f"{queue!r} as {' and as '.join(sorted(all_))}" for queue, all_ in declared.items() if len(all_) > 1]
+    if differ:
+        advice = "if a deploy is under way, let it finish; else let one deployment declare the queue"
+        checks.append(Check("limits", False, f"live workers declare different limits: {listed(differ)}", advice))
+    return checks
 
 
 def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:

@@ -1,21 +1,34 @@
-"""``queues``, and what is asked of one queue: ``queue pause``, ``queue resume``."""
+"""``queues``, and what is asked of one queue: ``queue pause``, ``resume``, ``limits`` and ``purge``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from ..model.limits import Rate
+from ..errors import ConfigurationError
+from ..model import status
+from ..model.limits import NAMES, LimitKeywords, Rate
+from ..model.names import check_queue
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
+from .choosing import Choice
+from .consent import DryRunOption, YesOption
+from .many import Wish, ask_chosen
+from .options import option
 from .output import say, write_json, write_table
 from .session import Session
-from .text import lasting
+from .text import lasting, span
 from .workers import claiming_workers, serves_queue, worker_name
 
+ConcurrencyOption = Annotated[str | None, option("--concurrency", metavar="N", help="Runs that are executed at once.")]
+RateOption = Annotated[str | None, option("--rate", metavar="N/TIME", help="Starts in a time: 100/60s.")]
+KeyConcurrencyOption = Annotated[str | None, option("--key-concurrency", metavar="N", help="The same, of each key.")]
+KeyRateOption = Annotated[str | None, option("--key-rate", metavar="N/TIME", help="The same, of each key.")]
+MaxReadyOption = Annotated[str | None, option("--max-ready", metavar="N", help="Starts beyond it are refused.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")]
+_PURGE = Wish("cancel", "cancelled", (status.QUEUED,))
 _FEW = 3
 """So many workers of a queue are named."""
 
@@ -55,6 +68,58 @@ async def resume(session: Session, name: QueueArgument) -> None:
     if not paused.get(name):
         say(f"queue {name!r} was not paused")
     _tell(session, name, paused=False)
+
+
+async def limits(
+    session: Session,
+    name: QueueArgument,
+    concurrency: ConcurrencyOption = None,
+    rate: RateOption = None,
+    key_concurrency: KeyConcurrencyOption = None,
+    key_rate: KeyRateOption = None,
+    max_ready: MaxReadyOption = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Let what the code declares hold again.")] = False,
+) -> None:
+    """Show the limits of a queue, or set some. They win over what the code declares, until --reset; none lifts one."""
+    texts = {
+        "concurrency": concurrency, "rate": rate, "key_concurrency": key_concurrency, "key_rate": key_rate,
+        "max_ready": max_ready,
+    }  # fmt: skip
+    given = {limit: _limit(limit, text) for limit, text in texts.items() if text is not None}
+    async with session.writing() if given or reset else session.reading() as app:
+        if given or reset:
+            await app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
+        found = {info.name: info for info in await app.queues()}
+        info = found.get(name)
+    if session.json:
+        shown = {} if info is None else _queue(info, ())
+        write_json({"queue": name} | {limit: shown.get(limit) for limit in (*NAMES, "set")})
+    elif info is None:
+        say(f"nothing has named a queue {name!r} so far")
+    else:
+        print(limits_in_words(info) or "no limits")
+
+
+def _limit(name: str, text: str) -> int | Rate | None:
+    """A limit as it is typed: ``20``, ``100/60s``, ``none``."""
+    if text.lower() == "none":
+        return None
+    if "rate" in name:
+        number, slash, per = text.partition("/")
+        if not slash or not number.strip().isdigit():
+            raise ConfigurationError(f"{text!r} is no rate: write 100/60s, 10/s, 5/1h, or none")
+        return Rate(int(number), span(per if per.strip()[:1].isdigit() else f"1{per.strip()}"))
+    if not text.isdigit():
+        raise ConfigurationError(f"{name.replace('_', '-')} takes a whole number or none, not {text!r}")
+    return int(text)
+
+
+async def purge(session: Session, name: QueueArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
+    """Cancel what waits in a queue: runs that are queued, ready or put off. They are counted, it is asked, and done in
+    batches; it can be interrupted and repeated. What is being executed, or waits for something, goes on."""
+    check_queue(name)
+    choice = Choice(queue=name, status=status.QUEUED, dry_run=dry_run, yes=yes)
+    await ask_chosen(session, choice, _PURGE, lambda run: run.cancel())
 
 
 def _tell(session: Session, name: str, **state: bool) -> None:

@@ -27,6 +27,7 @@ from .text import ago, brief, clock, lasting, printable, shortened
 from .tracebacks import own_code_only
 from .why import unread, waits_for, why
 from .why_dag import TOLD, is_among_steps, why_dag
+from .why_queue import held_by
 
 _ORDERS = ("newest", "oldest")
 _CHILDREN = 20
@@ -131,9 +132,14 @@ async def _why(
     workers = await (await app.store()).workers()
     of_dag = dag_steps(steps)
     if not of_dag or not is_among_steps(run):
-        return why(run, workers, steps, calls, children)
+        return why(run, workers, steps, calls, children, await _held_by(app, run))
     able = [s.child for s in of_dag if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
     return why_dag(run, workers, of_dag, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
+
+
+async def _held_by(app: Stepfast, run: RunInfo) -> str | None:
+    """What the queue of a ready run keeps it for."""
+    return held_by(run, *await (await app.store()).measure(run.queue, run.concurrency_key)) if run.ready else None
 
 
 def _blocked(step: StepInfo) -> bool:
@@ -159,6 +165,7 @@ def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
         ("mail", mail),
         ("queue", run.queue + (f", priority {run.priority}" if run.priority else "")),
         ("key", run.key or ""),
+        ("limited as", run.concurrency_key or ""),
         ("tags", ", ".join(run.tags)),
         ("schedule", _schedule(run)),
         ("asked", f"to {run.asked}" if run.asked else ""),

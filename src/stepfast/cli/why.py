@@ -32,10 +32,11 @@ def why(
     steps: Sequence[StepInfo],
     calls: Sequence[Activity],
     children: Sequence[RunInfo] = (),
+    held_by: str | None = None,
 ) -> str:
-    """A sentence or two on why the run is not moving, or how it ended."""
+    """A sentence or two on why the run is not moving, or how it ended. ``held_by`` is what its queue keeps it for."""
     if run.status == status.QUEUED:
-        return _ready(run, workers) if run.ready else _put_off(run, workers)
+        return _ready(run, workers, held_by) if run.ready else _put_off(run, workers)
     if run.status == status.RUNNING:
         return _running(run, workers, steps) + _asked(run)
     if run.status == status.WAITING:
@@ -50,7 +51,11 @@ def why(
 # -- ready -------------------------------------------------------------------------------------------------------
 
 
-def _ready(run: RunInfo, workers: Sequence[WorkerInfo]) -> str:
+def _ready(run: RunInfo, workers: Sequence[WorkerInfo], held_by: str | None = None) -> str:
+    if held_by is not None:
+        missing = nobody_serves(workers, run.workflow, run.queue)
+        also = "" if missing is None else f" And {missing}{_others(run, claiming_workers(workers))}"
+        return f"It is ready, but {held_by}.{also}{_expiry(run)}"
     text = "It is ready to be claimed"
     if run.losses >= SUSPECT_LOSSES:
         text = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..errors import QueueFull
 from .limits import Limits, decode, effective, encode
 
 
@@ -42,6 +43,23 @@ class Gate(Struct, dict=True):
     def limited(self) -> bool:
         """Whether claims are to be counted."""
         return self.limits.on_claims
+
+
+class Bound(NamedTuple):
+    """How many runs of a queue may be ready when some are started."""
+
+    queue: str
+    most: int
+
+    def beyond(self, started: int) -> int:
+        """How far to count: no more are told apart when so many are started."""
+        return self.most + started + 1
+
+    def check(self, before: int, after: int) -> None:
+        """Refuse what was too much, by what was ready before and is now. A start that added nothing, because its key
+        is taken, is never too much."""
+        if after > self.most and after > before:
+            raise QueueFull(self.queue, before, self.most, after - before)
 
 
 Decision = Callable[[Gate, int], Gate]

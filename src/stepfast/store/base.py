@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..model.admission import Usage
 from ..model.gate import Decision, Gate
 from ..model.records import Answer, Lane, Mail, StepRecord, WorkerInfo
 from ..model.remote_steps import RemoteStep, Result, Task
@@ -21,7 +22,7 @@ from ..model.wishes import Granted
 from ..settings import Settings
 from .census import BaseCensus
 from .debouncing import BaseDebounces
-from .flows import mailing, operating, queueing, remote_steps, sweeping, wishing
+from .flows import limiting, mailing, operating, queueing, remote_steps, sweeping, wishing
 from .flows.requests import Flow, Rows, T, ask, put
 from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
@@ -186,9 +187,21 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
             depth.oldest = None if depth.oldest is None else max(0.0, depth.oldest)
         return found
 
+    async def measure(self, queue: str, key: str | None) -> tuple[Gate, Usage]:
+        """What is said about a queue, and what counts against its limits."""
+        return await self._drive(limiting.measure, queue, key)
+
     async def change_queue(self, name: str, decide: Decision) -> tuple[Gate, Gate]:
         """Decide something about a queue."""
         return await self._drive(queueing.change_queue, name, decide)
+
+    async def queue_bounds(self) -> dict[str, int]:
+        """The queues that take no more than so many ready runs."""
+        return {row[0]: row[1] for row in await self._fetch("queue_bounds")}
+
+    async def count_ready(self, queue: str, most: int) -> int:
+        """How many runs of a queue are ready, counted no further than so many."""
+        return int((await self._fetch("count_ready", queue, most))[0][0])
 
     async def declare_queues(self, wanted: Mapping[str, Decision]) -> list[tuple[Gate, Gate]]:
         """Store what the code declares of queues."""

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
-from ..model.admission import Admission, Wish
-from ..model.gate import Decision, Gate
+from ..model.admission import Admission, Usage, Wish
+from ..model.gate import Bound, Decision, Gate
 from ..model.records import (
     NO_DOUBTS,
     Answer,
@@ -328,9 +328,26 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         """How much there is in each queue that has something."""
         ...
 
+    async def measure(self, queue: str, key: str | None) -> tuple[Gate, Usage]:
+        """What is said about a queue, and what counts against its limits, those of a key among them."""
+        ...
+
     async def change_queue(self, name: str, decide: Decision) -> tuple[Gate, Gate]:
         """Decide something about a queue, with its row locked: how it was, and how it is now. It holds for every claim
         that begins when this has returned."""
+        ...
+
+    async def queue_bounds(self) -> dict[str, int]:
+        """The queues that take no more than so many ready runs (``max_ready``)."""
+        ...
+
+    async def count_ready(self, queue: str, most: int) -> int:
+        """How many runs of a queue are ready, counted no further than so many."""
+        ...
+
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """Like ``start``, all or none, unless more than so many would be ready in their queue: QueueFull. One start
+        into the queue at a time. Runs whose key is taken are not counted."""
         ...
 
     async def declare_queues(self, wanted: Mapping[str, Decision]) -> list[tuple[Gate, Gate]]:

@@ -76,17 +76,31 @@ def _admission(taken: list[Claimed], choice: Choice, line: _Line, usage: Usage, 
     )
 
 
+def measure(queue: str, key: str | None) -> Flow[tuple[Gate, Usage]]:
+    """What is said about a queue, and what counts against its limits: for people."""
+    rows = yield from ask("queue", queue)
+    gate = read_gate(rows[0]) if rows else Gate(queue)
+    usage = yield from _count_whole(gate)
+    yield from _count_keys(gate, usage, [key])
+    return gate, usage
+
+
 # -- counting ----------------------------------------------------------------------------------------------
 
 
 def _usage(gate: Gate) -> Flow[Usage]:
-    """What counts against the limits of the whole queue."""
-    limits = gate.limits
-    [(now,)] = yield from ask("now")
+    """What counts against the limits of the whole queue. Runs that were claimed before it was limited count too."""
     since, counted = gate.limited_since or 0, gate.counted_at or 0
     if counted < since + _SETTLING_MS:
         yield from put("count_in", [(gate.name,)])
+        [(now,)] = yield from ask("now")
         yield from put("note_counted", [(gate.name, now)])
+    return (yield from _count_whole(gate))
+
+
+def _count_whole(gate: Gate) -> Flow[Usage]:
+    limits = gate.limits
+    [(now,)] = yield from ask("now")
     [row] = yield from ask("gauge", gate.name, limits.concurrency is not None, *_span(limits.rate), now)
     return Usage(now, _count(row, limits.rate))
 

@@ -55,3 +55,17 @@ FROM (
            min(visible_at * 1000::bigint) FILTER (WHERE visible_at <= {now})
     FROM {schema}.runs WHERE visible_at IS NOT NULL AND place IS NULL AND status = 'queued' GROUP BY queue
 ) AS parts GROUP BY queue;
+
+-- name: queue_bounds
+-- The queues that take no more than so many ready runs.
+SELECT name, max_ready FROM {schema}.queues WHERE max_ready IS NOT NULL;
+
+-- name: lock_starts
+-- One bounded start into a queue at a time. It needs no right to any table, and is held to the end of the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended('stepfast starts {schema} ' || $1::text, 0));
+
+-- name: count_ready
+-- How many runs of a queue are ready, counted no further than $2.
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM {schema}.runs WHERE queue = $1 AND place IS NOT NULL AND losses < 2 LIMIT $2
+) AS ready;

@@ -9,6 +9,7 @@ import asyncpg
 import msgspec
 
 from ...errors import DatabaseUnavailable
+from ...model.gate import Bound
 from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from ..protocol import KeysHeld
@@ -57,11 +58,27 @@ class Starts:
                     await self._insert_all(connection, groups, dag_steps)
             return [run.id for run in runs]
 
-    async def _start_keys(self, connection: Any, runs: Sequence[NewRun], longest_ms: int) -> list[str]:
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """All or none, and none if too many would be ready."""
+        return await self._held.start(lambda connection, longest: self._start_keys(connection, runs, longest, bound))
+
+    async def _insert_bounded(self, connection: Any, runs: Sequence[NewRun], bound: Bound) -> None:
+        count, far = self._sql["count_ready"], bound.beyond(len(runs))
+        await connection.fetch(self._sql["lock_starts"], bound.queue)
+        before = await connection.fetchval(count, bound.queue, far)
+        await self.insert(connection, runs)
+        bound.check(before, await connection.fetchval(count, bound.queue, far))
+
+    async def _start_keys(
+        self, connection: Any, runs: Sequence[NewRun], longest_ms: int, bound: Bound | None = None
+    ) -> list[str]:
         for _ in range(_TRIES):
             try:
                 async with transaction(connection, longest_ms):
-                    await self.insert(connection, runs)
+                    if bound is None:
+                        await self.insert(connection, runs)
+                    else:
+                        await self._insert_bounded(connection, runs, bound)
             except asyncpg.LockNotAvailableError:
                 raise KeysHeld from None
             if (ids := await self._resolve_keys(connection, runs)) is not None:

@@ -11,6 +11,7 @@ import asyncpg
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
 from ...model.admission import Admission, Wish
+from ...model.gate import Bound
 from ...model.records import (
     NO_DOUBTS,
     Answer,
@@ -213,6 +214,10 @@ class PostgresStore(BaseStore):
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """Start all of these runs, or none of them."""
         return await self._starts.start(runs, at_once)
+
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """Start all of these runs, or none of them if too many would be ready."""
+        return await self._starts.start_bounded(runs, bound)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same in the caller's transaction."""

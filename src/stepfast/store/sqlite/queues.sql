@@ -50,3 +50,13 @@ FROM (
            min(CASE WHEN visible_at <= {now} THEN visible_at * 1000 END)
     FROM {prefix}runs WHERE visible_at IS NOT NULL AND place IS NULL AND status = 'queued' GROUP BY queue
 ) GROUP BY queue;
+
+-- name: queue_bounds
+-- The queues that take no more than so many ready runs.
+SELECT name, max_ready FROM {prefix}queues WHERE max_ready IS NOT NULL;
+
+-- name: count_ready
+-- How many runs of a queue are ready, counted no further than ?2.
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM {prefix}runs WHERE queue = ?1 AND place IS NOT NULL AND losses < 2 LIMIT ?2
+) AS ready;

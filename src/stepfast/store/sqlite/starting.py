@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...model.gate import Bound
 from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
 from .graph_starting import start_graphs
@@ -27,6 +28,16 @@ def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewR
     if tags:
         database.executemany(sql["start_tag"], tags)
     return [run.id if all_new or run.key is None else _owner(database, sql, run) for run in runs]
+
+
+def start_bounded(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], bound: Bound) -> list[str]:
+    """The same, unless too many would be ready."""
+    asked = (bound.queue, bound.beyond(len(runs)))
+    (before,) = database.execute(sql["count_ready"], asked).fetchone()
+    ids = start(database, sql, runs)
+    (after,) = database.execute(sql["count_ready"], asked).fetchone()
+    bound.check(before, after)
+    return ids
 
 
 def _start_linked(

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import ConfigurationError
 from ...model.admission import Admission, Wish
+from ...model.gate import Bound
 from ...model.records import (
     NO_DOUBTS,
     Answer,
@@ -48,7 +49,7 @@ from .listening import LOOK, Bell
 from .pulse import SqlitePulse
 from .reading import page_statement
 from .schema import Schema
-from .starting import start
+from .starting import start, start_bounded
 from .threads import ConnectionThread, Reader
 from .troubles import Troubles, closed
 from .writer import Writer
@@ -201,6 +202,10 @@ class SqliteStore(BaseStore):
     async def start(self, runs: Sequence[NewRun], at_once: bool = False) -> list[str]:
         """All or none: a job that fails is rolled back to its savepoint."""
         return await self._write(lambda database: start(database, self._sql, runs))
+
+    async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
+        """Start all of these runs, or none of them if too many would be ready."""
+        return await self._write(lambda database: start_bounded(database, self._sql, runs, bound))
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """The same on the caller's connection, in the caller's thread."""
