@@ -74,6 +74,7 @@ def test_a_metric_has_so_many_series_and_the_rest_is_one() -> None:
 
 
 def test_memory_is_bounded_however_many_names_come() -> None:
+    """Rule 58: and the sums stay right."""
     counter = Counter(Caps(values=10, series=10), "things_total", "Things.", "step")
     for n in range(5000):
         counter.add((f"step {n}",))

@@ -92,7 +92,7 @@ async def test_head_gives_the_head_alone(port: int) -> None:
 
 
 async def test_the_liveness_of_a_worker_whose_event_loop_is_blocked(app: Stepfast, port: int) -> None:
-    """It is answered, and as it is."""
+    """Rule 57: it is answered, and as it is."""
     answers: list[tuple[int, str]] = []
 
     def watch() -> None:

@@ -197,6 +197,7 @@ async def test_the_oldest_comes_first(app: Stepfast) -> None:
 
 
 async def test_the_database_is_asked_once_however_many_ask(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 58: within the seconds that an answer is kept."""
     store, asked = await app.store(), 0
     census = store.census
 

@@ -60,7 +60,7 @@ async def test_the_worker_tells_of_its_claims_and_flushes(app: Stepfast, diary: 
 
 
 async def test_a_replay_tells_nothing_of_its_steps(make_app: MakeApp, diary: Diary) -> None:
-    """The step is called before the wait; after it, its record answers."""
+    """Rule 56: the step is called before the wait; after it, its record answers."""
     app = make_app(observers=[diary], settings=Settings(moment=0))
 
     @app.workflow
@@ -261,6 +261,7 @@ async def test_a_start_in_a_callers_transaction_says_so(tmp_path: Any, diary: Di
 
 
 async def test_payloads_keys_tags_and_messages_are_never_told(app: Stepfast, diary: Diary) -> None:
+    """Rule 56: names, ids and durations are enough."""
     secret = "s3cr3t"
 
     async def leak(text: str) -> str:
@@ -343,6 +344,8 @@ async def test_what_an_observer_puts_into_a_context_variable_is_seen_by_the_step
 async def test_an_observer_that_raises_hurts_nobody_and_is_logged_once(
     make_app: MakeApp, diary: Diary, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Rule 56: also by what is no ordinary error."""
+
     class Broken(Observer):
         def step_called(self, event: Any) -> None:
             raise ValueError("observer")

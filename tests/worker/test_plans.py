@@ -382,7 +382,7 @@ async def test_looking_for_old_runs_goes_along_the_ids_and_no_further_than_it_sa
 
 
 async def test_a_census_looks_at_no_more_than_it_counts(connection: Any, statements: dict[str, str]) -> None:
-    """However much is ready or waits, and whatever has ended: by the indexes, each count up to its bound."""
+    """Rule 58: however much is ready or waits, and whatever has ended: by the indexes, each count up to its bound."""
     rows, pages = await looked_at(connection, statements["census"], 50)
     assert rows <= 4 * 50 + 10
     assert pages <= 500
@@ -393,7 +393,7 @@ async def test_a_census_looks_at_no_more_than_it_counts(connection: Any, stateme
 
 
 async def test_statistics_look_at_no_more_than_they_are_told_to(connection: Any, statements: dict[str, str]) -> None:
-    """The newest runs along the ids, what is unfinished and what failed by its index; never the table."""
+    """Rule 58: the newest runs along the ids, what is unfinished and what failed by its index; never the table."""
     for name, arguments in {
         "stats_ended": (100, 10**15),
         "stats_open": (100,),
