@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, RemoteStepError, Stepfast
+from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, RunCancelled, Stepfast
 from stepfast.model.remote_steps import Result, Task
 from stepfast.remote import Transport
 from tests.remote_steps.conftest import QUICK
@@ -151,3 +151,40 @@ async def test_workers_elsewhere_read_plain_json_whatever_the_codec(sqlite_url: 
         assert [task.input for task in transport.sent] == ['"x"', '{"a":1}']
         told = [(call.status, call.parameters, call.result) for call in await run.activity()]
         assert told == [("failed", "x", None), ("completed", {"a": 1}, {"a": 1})]
+
+
+async def test_a_transport_that_cannot_be_reached_holds_nobody_up(sqlite_url: str) -> None:
+    """Steps lie in the outbox until it can. Meanwhile their runs wait as they would for a worker, without a slot."""
+
+    class Away(MemoryTransport):
+        reachable = False
+
+        async def open(self) -> None:
+            if not self.reachable:
+                raise DatabaseUnavailable("nobody answers")
+
+    transport, quick = Away(echo), replace(QUICK, outage_backoff_max=0.1)
+    async with Stepfast(sqlite_url, transport=transport, settings=quick) as app:
+
+        @app.workflow
+        async def shop(ctx: Context, number: int) -> int:
+            return await ctx.remote("echo", number, type=int)
+
+        @app.task
+        async def other() -> str:
+            return "done"
+
+        async with app.worker(concurrency=1):
+            runs = await app.start_many(shop, [1, 2, 3])
+            assert await (await app.start(other)).result(timeout=20) == "done"
+
+            async def all_wait() -> bool:
+                return [await run.status() for run in runs] == ["waiting"] * 3
+
+            await eventually(all_wait)
+            await runs[0].cancel()
+            with pytest.raises(RunCancelled):
+                await runs[0].result(timeout=20)
+            transport.reachable = True
+            assert [await run.result(timeout=20) for run in runs[1:]] == [2, 3]
+    assert [task.input for task in transport.sent] in (["2", "3"], ["3", "2"])

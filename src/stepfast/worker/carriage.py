@@ -29,9 +29,11 @@ class Carriage:
         self._make = make
         self._joined = joined
         self._opening: asyncio.Future[Way] | None = None
+        self._made: Transport | None = None
         self._transport: Transport | None = None
+        """The one that was made, once it is open."""
         self.way: Way | None = None
-        """How remote steps go out, once it is open."""
+        """How remote steps go out, once somebody has asked."""
 
     @property
     def exists(self) -> bool:
@@ -44,22 +46,38 @@ class Carriage:
         assert self._transport is not None
         return self._transport
 
+    async def find_way(self) -> Way:
+        """How remote steps go out. If that is over another database, a run need not wait until it can be reached: its
+        steps lie in the outbox until then."""
+        if self._joined:
+            return await self.open()
+        return self._way_of(self._given())
+
     async def open(self) -> Way:
         """Open it, once, whoever asks. Its tables are made unless it was told not to."""
-        if self._make is None:
-            raise ConfigurationError(_NONE)
-        if self.way is not None:
-            return self.way
+        if self._transport is not None:
+            return self._way_of(self._transport)
+        transport = self._given()
         if self._opening is None:
-            self._opening = asyncio.ensure_future(self._open(self._make()))
+            self._opening = asyncio.ensure_future(self._open(transport))
             self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
+
+    def _given(self) -> Transport:
+        if self._make is None:
+            raise ConfigurationError(_NONE)
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
     async def _open(self, transport: Transport) -> Way:
         await transport.open()
         if self._joined:
             self._store.carry(transport)
         self._transport = transport
+        return self._way_of(transport)
+
+    def _way_of(self, transport: Transport) -> Way:
         self.way = Way(transport.prefix, self._joined)
         return self.way
 
@@ -73,6 +91,6 @@ class Carriage:
         """Close what was opened."""
         if self._opening is not None:
             await asyncio.wait((self._opening,))
-        transport, self._transport, self.way = self._transport, None, None
+        transport, self._transport, self._made, self.way = self._transport, None, None, None
         if transport is not None:
             await transport.close()

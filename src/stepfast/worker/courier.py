@@ -113,14 +113,14 @@ class Courier:
             pass
 
     async def round(self) -> tuple[int, bool]:
-        """Once around: what is due, what has come, what nobody waits for any more. How much was moved, and whether any
-        step still waits."""
-        moved = await self._see_to_due()
-        brought, waiting = await self._bring()
-        now = self._clock.now()
+        """Once around: what nobody waits for any more, which need not be sent; what is due, what has come. How much was
+        moved, and whether any step still waits."""
+        moved, now = 0, self._clock.now()
         if now >= self._look_over_at:
             self._look_over_at = now + self._settings.poll
             moved += await self._withdraw()
+        moved += await self._see_to_due()
+        brought, waiting = await self._bring()
         if now >= self._tidy_at:
             self._tidy_at = now + self._settings.lease
             await self._tidy()
@@ -236,7 +236,7 @@ class Courier:
             if len(keys) < _PAGE:
                 break
             after = keys[-1]
-        return moved + (await self._see_to_due() if moved else 0)
+        return moved
 
     async def _tidy(self) -> None:
         """What a step that is over has left behind, because a worker was late or died between two commits, is nobody's

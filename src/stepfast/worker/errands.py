@@ -158,10 +158,10 @@ class Errands(EngineErrands):
         return self._carriage.way
 
     async def find_way(self) -> Way:
-        """Open the transport. What is wrong with its URL is the application's to mend, and ends the run."""
+        """Ask for it, patiently. What is wrong with a URL is the application's to mend, and ends the run."""
         kit = self._kit
         return await patiently(
-            self._carriage.open, "the transport", kit.logger, kit.settings.outage_backoff_max, clock=kit.clock
+            self._carriage.find_way, "the transport", kit.logger, kit.settings.outage_backoff_max, clock=kit.clock
         )
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
