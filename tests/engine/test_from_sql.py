@@ -83,7 +83,7 @@ async def rows_of(sql: Any, key: str) -> list[dict[str, Any]]:
         "ORDER BY ordinal NULLS FIRST", key
     ):  # fmt: skip
         columns = dict(row)
-        assert len(columns["seed"]) >= 32
+        assert len(columns["seed"]) >= 32 or sql.get_server_version() < (13, 0)  # there the first claim gives it
         assert (columns["id"].version, columns["id"].variant) == (7, "specified in RFC 4122")
         assert abs((columns["id"].int >> 80) - columns["created_at"]) < 1000
         shown = {name: value for name, value in columns.items() if name not in MADE_ANEW}

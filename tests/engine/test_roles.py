@@ -125,10 +125,11 @@ async def test_every_table_is_granted_or_left_out_on_purpose(people: People) -> 
     assert set(OPERATING) < functions
 
 
+ID = "'01a1e2dd-8e97-7dba-96fd-cd5dac311e4a'::uuid"
 RUN = "INSERT INTO runs (id, workflow, version, queue, status, format, input, seed, created_at"
-NEW = "SELECT gen_random_uuid(), 'parent', '', 'parent', 'queued', 1, '1', '', 0"
+NEW = f"SELECT {ID}, 'parent', '', 'parent', 'queued', 1, '1', '', 0"
 MAIL = "INSERT INTO mailbox (id, run_id, kind, name, format, sent_at, delivered) "
-MAIL += "SELECT gen_random_uuid(), gen_random_uuid()"
+MAIL += f"SELECT {ID}, {ID}"
 MUST_NOT = {
     "starter": [
         "SELECT input FROM runs", "SELECT output FROM runs", "SELECT error FROM runs", "SELECT seed FROM runs",
@@ -138,14 +139,14 @@ MUST_NOT = {
         "SELECT id FROM runs FOR UPDATE", "DELETE FROM mailbox", "UPDATE definitions SET queue = 'mine'",
         "INSERT INTO definitions SELECT * FROM definitions", "UPDATE meta SET value = '99'",
         "UPDATE queues SET paused = true",
-        "SELECT cancel(gen_random_uuid())", "SELECT resume(gen_random_uuid())", "CREATE TABLE mine (a integer)",
-        f"{RUN}, parent_id) {NEW}, gen_random_uuid()", f"{RUN}, origin_id) {NEW}, gen_random_uuid()",
-        f"{RUN}, worker) {NEW}, gen_random_uuid()", f"{RUN}, output) {NEW}, '1'",
+        f"SELECT cancel({ID})", f"SELECT resume({ID})", "CREATE TABLE mine (a integer)",
+        f"{RUN}, parent_id) {NEW}, {ID}", f"{RUN}, origin_id) {NEW}, {ID}",
+        f"{RUN}, worker) {NEW}, {ID}", f"{RUN}, output) {NEW}, '1'",
         f"{RUN}) {NEW.replace('queued', 'completed')}", f"{RUN}) {NEW.replace('queued', 'running')}",
         f"{MAIL}, 'cancel', '', 1, 0, false", f"{MAIL}, 'child', 'completed', 1, 0, false",
         f"{MAIL}, 'signal', 'more', 1, 0, true",
-        "INSERT INTO run_values (run_id, key, value, format, updated_at) SELECT gen_random_uuid(), 'at', '1', 1, 0",
-        "INSERT INTO steps (run_id) SELECT gen_random_uuid()", "INSERT INTO workers (id) SELECT gen_random_uuid()",
+        f"INSERT INTO run_values (run_id, key, value, format, updated_at) SELECT {ID}, 'at', '1', 1, 0",
+        f"INSERT INTO steps (run_id) SELECT {ID}", f"INSERT INTO workers (id) SELECT {ID}",
     ],
     "worker": [
         "UPDATE meta SET value = '99'", "DELETE FROM meta", "CREATE TABLE mine (a integer)", "DROP TABLE runs",
@@ -157,7 +158,7 @@ MUST_NOT = {
         "SELECT seed FROM runs", "SELECT * FROM runs", "UPDATE runs SET priority = 9", "DELETE FROM runs",
         "SELECT id FROM runs FOR UPDATE", f"{RUN}) {NEW}", f"{MAIL}, 'signal', 'more', 1, 0, false",
         "INSERT INTO run_tags SELECT * FROM run_tags", "SELECT start('parent', '1')",
-        "SELECT cancel(gen_random_uuid())",
+        f"SELECT cancel({ID})",
         "UPDATE queues SET paused = true", "DELETE FROM schedules", "CREATE TABLE mine (a integer)", "TRUNCATE steps",
     ],
 }  # fmt: skip

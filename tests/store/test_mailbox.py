@@ -533,6 +533,28 @@ async def test_delivery_does_not_wait_for_a_run_that_somebody_holds_locked(scene
     assert (await scene.mailbox(locked)).wakes == 1
 
 
+async def test_a_resume_that_was_left_in_the_mailbox_does_what_an_operators_does(scene: Scene) -> None:
+    """Of a run that is paused, of one that was about to be, of one that waits for a check; and of no other."""
+    held = await scene.running()
+    await scene.store.pause(held.id)
+    checks = await scene.running()
+    await scene.flush(waiting(checks, DAY, waiting_for="check"))
+    sleeps = await scene.running()
+    await scene.flush(waiting(sleeps, DAY, waiting_for="time"))
+    paused, late = await scene.start_many(2)
+    await scene.store.pause(paused)
+    await scene.store.pause(late)
+    for run_id in (held.id, checks.id, sleeps.id, paused, late):
+        await scene.post(signal(run_id, "", None, kind="resume"))
+    await scene.post(signal(late, "", None, kind="cancel"))
+    delivery = await scene.deliver()
+    assert (delivery.moved, delivery.running, delivery.lanes) == (6, True, {LANE})
+    found = [await scene.info(run_id) for run_id in (held.id, checks.id, sleeps.id, paused, late)]
+    assert [info.status for info in found] == ["running", "queued", "waiting", "queued", "cancelled"]
+    assert [info.asked for info in found] == [None] * 5
+    assert {run.id for run in await scene.claim(limit=5)} == {checks.id, paused}
+
+
 # -- many at once -------------------------------------------------------------------------------------------
 
 
