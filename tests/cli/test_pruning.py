@@ -22,7 +22,7 @@ def test_prune_counts_asks_archives_and_removes(stepfast: Verbs, shop: Shop) -> 
     assert "Remove 2 runs" in asked and "give --yes" in asked
     assert len(stepfast.json("runs")) == 3
     assert stepfast.json("prune", "--older-than", "30d", "--yes") == {"found": 0, "removed": 0, "archive": None}
-    told = stepfast.json("prune", "--older-than", "0s", "--archive", "old.jsonl", "--yes", "--status", "completed")
+    told = stepfast.json("prune", "--older-than", "0s", "--archive", "old.jsonl", "--status", "completed")
     assert told == {"found": 2, "removed": 2, "archive": "old.jsonl"}
     assert [json.loads(line)["id"] for line in Path("old.jsonl").read_text().splitlines()] == ended
     assert [run["id"] for run in stepfast.json("runs")] == [waits]

@@ -345,6 +345,10 @@ HOT = {
     "tell_parents": "sqlite_autoindex_stepfast_runs",
     "tell_children": "SEARCH child USING INDEX stepfast_runs_parent",
     "step_at": "PRIMARY KEY (run_id=? AND branch=? AND position=?)",
+    "runs_running": "SEARCH w USING COVERING INDEX stepfast_runs_worker",
+    "ended_kin": "SEARCH c USING INDEX stepfast_runs_parent",
+    "remove_steps": "SEARCH stepfast_steps USING PRIMARY KEY (run_id=?)",
+    "remove_run_tags": "SEARCH stepfast_run_tags USING PRIMARY KEY (tag=? AND run_id=?)",
 }
 NO_SORTING = ("ready", "next_lane", "suspects", "runs_of_workflow", "runs_at_rest", "undelivered")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Annotated, Any
 
 from ..model.keeping import DELETABLE
@@ -28,8 +29,8 @@ async def prune(
     """Remove runs that ended a while ago, with their steps and all that belongs to them. What other runs still need
     stays.
 
-    Counts first, and asks. It can be interrupted, and called again. With an archive, a run is removed only when its
-    line is on the disk; lines are added to what the file holds.
+    Counts first, and asks; without a terminal it needs --yes, or an archive. It can be interrupted, and called again.
+    With an archive, a run is removed only when its line is on the disk; lines are added to what the file holds.
     """
     async with session.writing() as app:
         number = await app.prune(older_than, status=status, dry_run=True)
@@ -37,7 +38,8 @@ async def prune(
         if dry_run or not number:
             _told(session, f"would remove {what}" if number else "there is nothing to remove", 0, number, None)
             return
-        consent(f"Remove {what}{'' if archive is None else f', and keep them in {archive}'}?", yes)
+        if archive is None or sys.stdin.isatty():  # with an archive nothing is lost: a cron job need not say so twice
+            consent(f"Remove {what}{'' if archive is None else f', and keep them in {archive}'}?", yes)
         with Bar("removing", number) as bar:
             try:
                 removed = await app.prune(older_than, archive=archive, status=status, progress=bar.at)
