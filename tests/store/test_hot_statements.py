@@ -179,6 +179,16 @@ async def test_a_signal_is_one_statement_unless_its_run_is_paused(scene: Scene) 
         assert len(flows) == (run.status == "paused")
 
 
+async def test_the_ends_of_children_are_one_statement(scene: Scene) -> None:
+    if not isinstance(scene.store, PostgresStore):
+        pytest.skip("the round trips of Postgres are the subject")
+    _, children = await scene.family(3)
+    others = Counted(scene.store._flusher, "_flush_mixed")
+    ends = [Transition(run.id, run.claim, "completed", output="1", child=True) for run in children]
+    assert (await scene.flush(*ends)).undelivered
+    assert len(others) == 0
+
+
 async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene) -> None:
     run_id = await scene.start()
     mail = signal(run_id)
