@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -188,3 +189,27 @@ async def test_a_transport_that_cannot_be_reached_holds_nobody_up(sqlite_url: st
             transport.reachable = True
             assert [await run.result(timeout=20) for run in runs[1:]] == [2, 3]
     assert [task.input for task in transport.sent] in (["2", "3"], ["3", "2"])
+
+
+async def test_a_transport_that_raises_harms_no_worker(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be the application's own, and raise whatever it likes."""
+
+    class Wayward(MemoryTransport):
+        raised = 0
+
+        async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+            if self.raised < 2:
+                self.raised += 1
+                raise ZeroDivisionError("a bug of mine")
+            return await super().results(step_ids)
+
+    async with Stepfast(sqlite_url, transport=Wayward(echo), settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo", 1)
+
+        run = await app.start(shop)
+        async with app.worker():
+            assert await run.result(timeout=20) == 1
+    assert "a bug of mine; trying again" in caplog.text

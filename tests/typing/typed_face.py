@@ -109,6 +109,9 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(
         await asyncio.create_task(ctx.gather(ctx.step(ship, order), ctx.step(reserve, order))), tuple[UUID, int]
     )
+    assert_type(await ctx.remote("pay", order, type=int), int)
+    assert_type(await ctx.remote("pay", order, type=Order, retries=3, timeout=60, compensate="refund"), Order)
+    assert_type(await ctx.remote("pay"), Any)
     assert_type(ctx.run_id, str)
     assert_type(ctx.attempt, int)
     assert_type(ctx.uuid(), UUID)

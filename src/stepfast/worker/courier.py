@@ -72,12 +72,16 @@ class Courier:
     async def run(self) -> None:
         """Be at work whenever it is needed, until the worker stops."""
         while not self.stopped:
-            await self._rest()
-            self._needed.clear()
             try:
+                await self._rest()
+                self._needed.clear()
                 await self._work()
-            except StepfastError as error:
-                self._kit.logger.error("remote steps: %s; trying again", sentence(error))
+            except Exception as error:  # whatever the transport raises, which may be the application's own
+                if self.stopped:
+                    raise
+                known = isinstance(error, StepfastError)
+                told = "remote steps: %s; trying again"
+                self._kit.logger.error(told, sentence(error), exc_info=None if known else error)
                 await self._clock.sleep(self._settings.sweep)
                 self._needed.set()
 
