@@ -57,6 +57,11 @@ PROMISED = {
         r"cancelled\n +compensated\n +cancelled: manager_ok\n",
         r"charged in the end: receipt o-1\noff the shelf in the end: o-1\n",
     ],
+    "fair_shares.py": [
+        r"100 more are refused: 42 are ready, 100 may be",
+        r"the quiet customer is done when the busy one has \d of 40",
+        r"42 photos; at most 2 at once for the quiet customer",
+    ],
     "map_files.py": [
         r"1757 words in 59 files; .*013\.txt is not text",
         r"files open at once, at most: [2-8]\n120 records",

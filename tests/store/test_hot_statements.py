@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from stepfast.model.admission import Wish
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import due
+from stepfast.model.gate import choose
 from stepfast.model.leaving import leave
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.model.standing import READ_COLUMNS, Standing, place_at
@@ -116,6 +118,16 @@ async def test_a_claim_does_what_the_function_says(scene: Scene, suspect: bool) 
     wanted = stood(lambda run, now: is_ready(run, now) and (run.losses >= SUSPECT_LOSSES) == suspect, 40)
     put = await put_rows(scene, wanted)
     taken = await scene.suspect(room=(100,)) if suspect else await scene.claim(100, lanes=[LANE])
+    assert {run.id for run in taken} == put.keys()
+    found = await rows(scene, put)
+    compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})
+
+
+async def test_a_claim_from_a_limited_queue_does_what_the_function_says(scene: Scene) -> None:
+    put = await put_rows(scene, stood(lambda run, now: is_ready(run, now) and run.losses < SUSPECT_LOSSES, 40))
+    await scene.store.change_queue("order", lambda said, now: choose(said, {"concurrency": 100}, now))
+    wish = Wish("order", [(LANE, 0)], {"order": "v1"}, 100)
+    taken = (await scene.store.claim_limited(scene.worker, 1, wish)).runs
     assert {run.id for run in taken} == put.keys()
     found = await rows(scene, put)
     compare(found, {i: claim(run, scene.worker, "v1", found[i]["started_at"]) for i, run in put.items()})
