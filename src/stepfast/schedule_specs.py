@@ -100,10 +100,10 @@ class DeclaredSchedules:
 
     async def declare(self, worker: str | None) -> None:
         """Store what the code declares, as that of a worker; without one, only what is not there yet."""
-        if not self.specs:
+        if worker is None and not self.specs:
             return
         store = (await self._connect()).store
-        there = {row.name: row.spec for row in await store.schedules(list(self.specs))}
+        there = {row.name: row.spec for row in await store.schedules(list(self.specs))} if self.specs else {}
         if worker is None and there.keys() == self.specs.keys():
             return
         specs = [self._as_stored(spec, there.get(name)) for name, spec in self.specs.items()]

@@ -410,6 +410,25 @@ async def _woken(app: Stepfast, before: int) -> bool:
 
 
 @SQLITE
+async def test_what_was_made_at_run_time_has_missed_what_passed_without_a_worker(
+    app: Stepfast, pass_by: PassBy, calls: Calls
+) -> None:
+    report = with_report(app, calls)
+    for missed in ("skip", "latest"):
+        await app.put_schedule(missed, report, every=HOUR, input=Day(missed), missed=missed)
+        await pass_by(missed, HOUR)
+    async with app.worker():
+        await eventually(lambda: calls["latest"])
+        await eventually(lambda: _coming(app, "skip"))
+    assert calls["skip"] == 0
+
+
+async def _coming(app: Stepfast, name: str) -> bool:
+    [row] = await (await app.store()).schedules([name])
+    return row.next_at is not None and row.next_at > row.now_ms
+
+
+@SQLITE
 async def test_a_run_tells_its_schedule_and_its_tick(app: Stepfast) -> None:
     app.schedule("nightly", with_report(app), cron="0 3 * * *", input=Day("x"))
     [run] = await app.backfill("nightly", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))

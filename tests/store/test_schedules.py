@@ -257,6 +257,29 @@ async def test_a_schedule_sleeps_while_nobody_declares_it(scene: Scene) -> None:
     assert ((await one(scene.store)).next_at or 0) > row.now_ms
 
 
+async def test_one_made_at_run_time_sleeps_while_there_is_no_worker(scene: Scene) -> None:
+    """The first worker that comes has missed what passed; one that comes to others has not."""
+    await put(scene.store, missed="skip", every_ms=HOUR)
+    await pass_by(scene, "feed")
+    second = await scene.add_worker()
+    await scene.store.declare_schedules(second, [])
+    late = await one(scene.store)
+    assert late.woken_at < (late.next_at or 0)
+    for worker in (scene.worker, second):
+        await scene.store.unregister(worker)
+    await scene.store.declare_schedules(await scene.add_worker(), [])
+    assert (await one(scene.store)).woken_at > (late.next_at or 0)
+    assert (await fire(scene.store)).runs == []
+
+
+async def test_of_workers_that_come_at_the_same_time_one_is_the_first(scene: Scene) -> None:
+    await scene.store.unregister(scene.worker)
+    workers = [await scene.add_worker(schedules=["feed"]) for _ in range(3)]
+    await scene.rows.fetch("UPDATE [workers] SET started_at = 5")
+    done = [(await scene.store.declare_schedules(worker, [spec()])).woken for worker in workers]
+    assert sorted(done) == [[], [], ["feed"]]
+
+
 @pytest.mark.parametrize("missed", ["latest", "all"])
 async def test_what_was_slept_over_is_made_good_for(scene: Scene, missed: str) -> None:
     worker = await scene.add_worker(schedules=["feed"])

@@ -71,7 +71,7 @@ class ScheduleRow(Struct):
     due_at: int | None
     """When a worker has to come to it; None: paused, or there is no tick any more."""
     woken_at: int
-    """Ticks until then are missed ones: nobody alive declared it."""
+    """Ticks until then are missed ones: there was nobody alive who could have started them."""
     last_at: int | None
     last_run: str | None
     """The last tick that started a run, and which."""

@@ -338,7 +338,7 @@ class Duties:
     async def _register_again(self) -> None:
         store, settings = self._kit.store, self._kit.settings
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
-        if self._me.schedules:  # nobody may have declared them meanwhile
-            await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
+        # Nobody may have been there for its schedules meanwhile.
+        await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
         self.claimer.paused = False
         self.sweeper.tick_now()

@@ -64,7 +64,10 @@ class Scheduler:
         self._bell.set()
 
     async def run(self) -> None:
-        """Start what is due until the worker stops."""
+        """Start what is due until the worker stops. First the database is told that there is a worker again, unless
+        that was done when the schedules of its code were declared."""
+        if not self._kit.me.schedules:
+            await self._ask(lambda: self._planning.declare(self._kit.me.id))
         while not self.stopped:
             await self._bell.wait()
             self._bell.clear()

@@ -112,7 +112,8 @@ class Worker:
         await self._patiently(lambda: self._store.register(self._kit.me.info(self._settings)))
 
     async def _declare(self) -> None:
-        """The schedules, when the worker is known to live: from then on they are awake."""
+        """The schedules, when the worker is known to live: from then on they are awake. Without any there is nothing
+        that the caller would have to wait for, and the scheduler does it."""
         if self._kit.me.schedules:
             await self._patiently(lambda: self._planning.declare(self.id))
 

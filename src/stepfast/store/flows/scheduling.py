@@ -64,15 +64,23 @@ def read_row(row: Sequence[Any]) -> ScheduleRow:
 
 def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declaration]:
     """Store what the code of a worker declares. What it says wins over what was stored before; a schedule that nobody
-    else alive declares has been asleep until now. A process that is no worker (None) only makes what is not there."""
-    if not specs:
-        return Declaration([], [])
-    [(now,)] = yield from ask("schedule_clock")
-    yield from put("insert_schedules", [_written(model.made(spec, now, declared=True)) for spec in specs])
+    else alive declares has been asleep until now, and so have those that were made at run time, if there was no worker
+    at all. A process that is no worker (None) only makes what is not there."""
+    if specs:
+        [(now,)] = yield from ask("schedule_clock")
+        yield from put("insert_schedules", [_written(model.made(spec, now, declared=True)) for spec in specs])
     if worker is None:
         return Declaration([], [])
-    rows = yield from _lock("lock_schedules", [spec.name for spec in specs])
-    awake = yield from declared_by_others(worker)
+    others = yield from ask("declaring", worker)
+    if not others:
+        yield from ask("wake_schedules")
+    changed, asleep = yield from _declare(specs, {name for row in others for name in msgspec.json.decode(row[0])})
+    return Declaration(changed, asleep)
+
+
+def _declare(specs: Sequence[ScheduleSpec], awake: set[str]) -> Flow[tuple[list[str], list[str]]]:
+    """What was stored otherwise, and what nobody else declares."""
+    rows = (yield from _lock("lock_schedules", [spec.name for spec in specs])) if specs else {}
     changed = [spec for spec in specs if rows[spec.name].spec != spec or not rows[spec.name].declared]
     new = dict(rows)
     for spec in changed:
@@ -81,12 +89,12 @@ def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declarati
     for name in asleep:
         new[name] = model.woken(new[name], new[name].now_ms)
     yield from _change(row for row in new.values() if not row.same(rows[row.name]))
-    return Declaration([spec.name for spec in changed], asleep)
+    return [spec.name for spec in changed], asleep
 
 
-def declared_by_others(worker: str | None) -> Flow[set[str]]:
-    """The schedules that live workers declare, but for one of them."""
-    texts = yield from ask("declaring", worker)
+def _declared() -> Flow[set[str]]:
+    """The schedules that live workers declare."""
+    texts = yield from ask("declaring", None)
     return {name for row in texts for name in msgspec.json.decode(row[0])}
 
 
@@ -95,7 +103,7 @@ def put_schedule(spec: ScheduleSpec) -> Flow[Found]:
     [(now,)] = yield from ask("schedule_clock")
     yield from put("insert_schedules", [_written(model.made(spec, now, declared=False))])
     row = (yield from _lock("lock_schedules", [spec.name]))[spec.name]
-    if row.declared and spec.name in (yield from declared_by_others(None)):
+    if row.declared and spec.name in (yield from _declared()):
         return Found(row, refused=True)
     new = model.changed(row, spec, row.now_ms, declared=False)
     yield from _change([new])
@@ -107,7 +115,7 @@ def delete_schedule(name: str) -> Flow[Found]:
     row = (yield from _lock("lock_schedules", [name])).get(name)
     if row is None:
         return Found(None)
-    if row.declared and name in (yield from declared_by_others(None)):
+    if row.declared and name in (yield from _declared()):
         return Found(row, refused=True)
     yield from put("delete_schedules", [(name,)])
     return Found(row)

@@ -70,8 +70,22 @@ WHERE s.name = n.name;
 DELETE FROM {schema}.schedules WHERE name = ANY($1::text[]);
 
 -- name: declaring
--- What the code of live workers declares, but for one of them.
-SELECT schedules FROM {schema}.workers WHERE state = 'live' AND expires_at >= {now} AND id IS DISTINCT FROM $1::uuid;
+-- What the code of live workers declares; of one of them ($1), those that came before it. Of several that come at the same
+-- time one is the first.
+SELECT w.schedules FROM {schema}.workers w LEFT JOIN {schema}.workers me ON me.id = $1::uuid
+WHERE w.state = 'live' AND w.expires_at >= {now}
+  AND ($1::uuid IS NULL OR me.id IS NULL OR (w.started_at, w.id) < (me.started_at, me.id));
+
+-- name: wake_schedules
+-- There was no worker that could have started these: what has passed by now was missed.
+WITH clock AS MATERIALIZED (
+    SELECT {now} AS now
+), slept AS MATERIALIZED (
+    SELECT name FROM {schema}.schedules WHERE NOT declared AND next_at <= (SELECT now FROM clock)
+    ORDER BY name FOR NO KEY UPDATE
+)
+UPDATE {schema}.schedules s SET woken_at = (SELECT now FROM clock) FROM slept WHERE s.name = slept.name
+RETURNING s.name;
 
 -- name: runs_by_key
 -- The runs that have these keys.

@@ -55,8 +55,15 @@ WITH gone(name) AS (VALUES (?))
 DELETE FROM {prefix}schedules WHERE name IN (SELECT name FROM gone);
 
 -- name: declaring
--- What the code of live workers declares, but for one of them.
-SELECT schedules FROM {prefix}workers WHERE state = 'live' AND expires_at >= {now} AND id IS NOT ?;
+-- What the code of live workers declares; of one of them, those that came before it. Of several that come at the same
+-- time one is the first.
+SELECT w.schedules FROM {prefix}workers AS w LEFT JOIN {prefix}workers AS me ON me.id = ?1
+WHERE w.state = 'live' AND w.expires_at >= {now}
+  AND (?1 IS NULL OR me.id IS NULL OR (w.started_at, w.id) < (me.started_at, me.id));
+
+-- name: wake_schedules
+-- There was no worker that could have started these: what has passed by now was missed.
+UPDATE {prefix}schedules SET woken_at = {now} WHERE declared = 0 AND next_at <= {now} RETURNING name;
 
 -- name: runs_by_key
 -- The runs that have these keys ([workflow, key] of each).

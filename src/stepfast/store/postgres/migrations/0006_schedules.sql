@@ -7,7 +7,8 @@
 --   due_at      when a worker has to come to it: at `next_at`, or later, if it could not be started. Null: it is paused,
 --               or there is no tick any more.
 --   declared    code declares it. Only a worker whose code does so starts its runs (`workers.schedules`), so that it
---               sleeps while there is none. `woken_at` is when one came after that; ticks until then were missed.
+--               sleeps while there is none.
+--   woken_at    when a worker came that could start it, after there had been none: ticks until then were missed.
 --   error       why it could not be started, since when nothing of it was.
 --
 -- A DEBOUNCED start keeps its key in `runs.debounced` rather than in `runs.key`: further starts of the key find the run
