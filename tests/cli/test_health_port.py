@@ -43,6 +43,7 @@ def work(stepfast: Verbs, times: int) -> None:
         stepfast("start", "double", '{"id": "o-1", "cents": 21}', "--wait")
 
 
+@pytest.mark.thorough
 def test_a_worker_with_a_health_port(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     worker = spawn("worker", "shop:app", "--health-port", "0")
     port = port_of(worker)

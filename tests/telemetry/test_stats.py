@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, ConfigurationError, Context, Stepfast
+from stepfast import Backoff, ConfigurationError, Context, Settings, Stepfast
 from tests.telemetry.conftest import MakeApp
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -15,7 +15,7 @@ AT_ONCE = Backoff(base=0, jitter=False)
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
-    return make_app()
+    return make_app(settings=Settings(moment=0))
 
 
 async def fail() -> None:
