@@ -17,6 +17,7 @@ from stepfast.cli import cli
 from stepfast.store.migrations import Migration, made_by
 from stepfast.store.postgres.roles import OPERATING, Roles
 from stepfast.store.postgres.schema import Schema
+from stepfast.telemetry import metrics_text
 from tests.support.engine import PATIENCE
 
 pytestmark = pytest.mark.empty
@@ -214,6 +215,8 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
         assert ((await seen.info()).output, len(await seen.steps()), len(await seen.activity())) == ([2, "word"], 3, 3)
         assert len(await reader.runs(limit=100)) == 11 and len(await reader.runs(tag="a")) == 2
         assert await reader.queues()
+        assert (await reader.stats()).runs
+        assert "stepfast_database_up 1" in await metrics_text(reader)
         async with people.connection("reader") as connection:
             assert await connection.fetchval(f"SELECT count(output) FROM {people.namespace}.runs_readable") >= 6
         for refused in (starter.get(own.id).cancel, starter.get(own.id).info, reader.get(own.id).retry):

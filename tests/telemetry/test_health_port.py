@@ -180,6 +180,13 @@ async def test_a_port_that_is_taken_is_refused_by_name(app: Stepfast) -> None:
                 pass
 
 
+async def test_an_empty_host_is_not_everybody(app: Stepfast) -> None:
+    """Such as a variable that was not set."""
+    with pytest.raises(ConfigurationError, match="needs a host"):
+        async with HealthPort(app, 0, host=""):
+            pass
+
+
 async def test_the_port_is_free_again_afterwards(app: Stepfast) -> None:
     async with HealthPort(app, 0) as health:
         port = health.port

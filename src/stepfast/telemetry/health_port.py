@@ -81,6 +81,8 @@ class Listener:
 
     async def listen(self) -> asyncio.Server:
         """Take the port, or say why not."""
+        if not self._host.strip():
+            raise ConfigurationError("the health port needs a host to listen on; an empty one would be all there are")
         try:
             server = await asyncio.start_server(self._connected, self._host, self.port, limit=_LONGEST)
         except (OSError, OverflowError) as error:
