@@ -1,4 +1,4 @@
-"""What goes wrong with engines that know no more than the contract, and does not here.
+"""What goes wrong with engines that know no more than the contract, and does not here (rules 44–46).
 
 Each test sets up the scene in which somebody else's engine would lose a step, settle it wrongly, or take what is not
 its own. Workers are played by hand, so that they can be as late, and as careless, as the contract allows.

@@ -121,8 +121,9 @@ class Courier:
         moved, and whether any step still waits."""
         moved, now = 0, self._clock.now()
         if now >= self._look_over_at:
-            self._look_over_at = now + self._settings.poll
             moved += await self._withdraw()
+            took = self._clock.now() - now
+            self._look_over_at = now + took + max(self._settings.poll, min(took * _SHARE, self._settings.lease))
         moved += await self._see_to_due()
         brought, waiting = await self._bring()
         if now >= self._tidy_at:
