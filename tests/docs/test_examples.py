@@ -68,6 +68,12 @@ PROMISED = {
         r"read before it failed: 60 files",
         r"after the repair: 1770 words in 60 files\nread again: \{'013\.txt': 1\}",
     ],
+    "watched.py": [
+        r"before there is a worker: 503\nready with one: 200\n",
+        r"bell: try 2 of hand_over failed with ConnectionError\n(.*\n)*.*bell: a run of send failed for good",
+        r'stepfast_runs_ended_total\{workflow="send",status="completed",reason=""\} 2',
+        r"1 run failed at hand_over: ConnectionError",
+    ],
     "fan_out.py": [
         r"175 sent; send_batch failed: .*nobody@nowhere is no address",
         r"8 children, all of this parent: True",
