@@ -68,18 +68,28 @@ class Mailroom:
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
         """Only insert it, in the sender's transaction."""
         async with self._callers.within(connection) as theirs:
-            run = await theirs.fetchrow(self._sql["status_of"], mail.run_id)
-            refused = _refusal(run)
-            if refused is None and run["dag"]:
-                step = await theirs.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
-                if step is None or step["status"] in TERMINAL:
-                    return Answer(run["status"], NO_SUCH_STEP)
-                mail = replace(mail, run_id=str(step["id"]))
-            if refused is not None:
-                return refused
-            if await theirs.fetchval(self._sql["leave_mail"], *_values(mail), self._most) is None:
-                await self._refuse_if_full(theirs, mail)
+            return await self.leave(theirs, mail)
+
+    async def leave(self, connection: Any, mail: Mail, again: bool = False) -> Answer:
+        """Put a signal into the box, for a sweep to deliver: no row that exists is locked or changed."""
+        run = await connection.fetchrow(self._sql["status_of"], mail.run_id)
+        refused = _refusal(run)
+        step = await self._step(connection, mail) if run is not None and run["dag"] else None
+        receiver = mail.run_id if step is None else str(step["id"])
+        if again and await connection.fetchval(self._sql["was_taken"], receiver, mail.id):
+            return Answer(run["status"], run["reason"], done=True)
+        if refused is not None:
+            return refused
+        if run["dag"] and (step is None or step["status"] in TERMINAL):
+            return Answer(run["status"], NO_SUCH_STEP)
+        mail = replace(mail, run_id=receiver)
+        if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most) is None:
+            await self._refuse_if_full(connection, mail)
         return Answer(run["status"], run["reason"], done=True)
+
+    async def _step(self, connection: Any, mail: Mail) -> Any:
+        """The step of a dag run that a signal is for."""
+        return await connection.fetchrow(self._sql["step_named"], mail.run_id, mail.name)
 
     @property
     def _most(self) -> int:

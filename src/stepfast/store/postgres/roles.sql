@@ -57,6 +57,7 @@ ON {schema}.runs TO {starter};
 GRANT INSERT ON {schema}.run_tags TO {starter};
 GRANT INSERT, SELECT (run_id, key) ON {schema}.run_values TO {starter};
 GRANT INSERT, SELECT (run_id, id, kind) ON {schema}.mailbox TO {starter};
+GRANT SELECT (run_id, mail) ON {schema}.steps TO {starter};
 
 -- What a starter inserts is checked row by row: a run that belongs to no other, a signal that is still to be delivered,
 -- and of the values of runs only the graph that a dag run brings along. The owner of the tables is not checked.
