@@ -20,6 +20,8 @@ SCENARIOS = (
     "eight_workers",
     "history",
     "pruning",
+    "limited",
+    "backlog",
     "memory",
     "idle",
     "graphs",

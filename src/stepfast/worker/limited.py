@@ -207,6 +207,8 @@ class LimitedClaimer:
             self._learn(queue, line, await self._ask(queue, line, free), free)
         elif not line.lanes and not line.suspects:
             self._lines.pop(queue, None)
+        if line.suspects:
+            line.due_at = self._clock.now()  # there may be more
 
     async def _ask(self, queue: str, line: _Line, free: int, suspects: tuple[int, ...] = ()) -> Admission:
         worker, asked_at = self._me.id, self._clock.now()
