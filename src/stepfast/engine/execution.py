@@ -90,7 +90,7 @@ class Execution:
         self.workflow = workflow
         self.recorder = recorder
         self.history = History(claimed.records)
-        self.ledger = Ledger(self.history, recorder.settings.history_records)
+        self.ledger = self._ledger_for(self.history)
         self.main = Cursor()
         self.clock = recorder.clock
         self.began = self.clock.now()
@@ -181,8 +181,11 @@ class Execution:
     def load(self, records: list[StepRecord]) -> None:
         """The whole history, where the claim brought only its beginning."""
         self.history = History(records)
-        self.ledger = Ledger(self.history, self.recorder.settings.history_records)
+        self.ledger = self._ledger_for(self.history)
         self.seq = self.history.last_seq
+
+    def _ledger_for(self, history: History) -> Ledger:
+        return Ledger(history, self.recorder.settings.history_records)
 
     # -- positions and records ---------------------------------------------------------------------------------
 
