@@ -13,7 +13,8 @@ import pytest
 
 from stepfast import Context, InvalidState, ScheduleNotFound, Stepfast
 from stepfast.errors import ConfigurationError, ContextMisuse, InvalidInput, UnknownOption, UnknownWorkflow
-from stepfast.model.schedules import Missed
+from stepfast.model.schedules import Missed, ScheduleRow
+from stepfast.store.flows.scheduling import Make
 from tests.engine.conftest import MakeApp
 from tests.schedules.conftest import PassBy
 from tests.store.scene import Rows
@@ -227,6 +228,28 @@ async def test_one_that_cannot_be_started_keeps_no_other(
     errors = {info.name: info.error for info in await app.schedules() if info.error}
     assert "gone" in str(errors["lost"]) and "either cron= or every=" in str(errors["odd"]) and "torn" in errors
     assert caplog.text.count("cannot start") == 4
+
+
+async def test_what_breaks_while_runs_are_started_is_found_one_by_one(
+    app: Stepfast, calls: Calls, pass_by: PassBy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with one schedule: neither the worker breaks, nor do the others wait."""
+    report, plan = with_report(app, calls), app._declared.plan
+    for name in ("a", "odd", "z"):
+        app.schedule(name, report, every=HOUR, input=Day(name))
+
+    async def break_one(row: ScheduleRow) -> Make:
+        return (lambda tick: [][tick]) if row.name == "odd" else await plan(row)
+
+    monkeypatch.setattr(app._declared, "plan", break_one)
+    for name in ("a", "odd", "z"):
+        await pass_by(name, HOUR)
+    async with app.worker() as worker:
+        await eventually(lambda: calls["a"] and calls["z"])
+        await eventually(lambda: _failed(app, 1))
+        assert not worker.broken.is_set()
+    [error] = [info.error for info in await app.schedules() if info.name == "odd"]
+    assert error == "IndexError: list index out of range"
 
 
 async def _failed(app: Stepfast, count: int) -> bool:
