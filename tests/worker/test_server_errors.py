@@ -16,6 +16,7 @@ import pytest
 from stepfast import ConfigurationError, Context, DatabaseRefused, DatabaseUnavailable, SchemaError, Stepfast
 from stepfast.settings import Settings
 from stepfast.store.postgres.server_errors import translate
+from stepfast.store.protocol import MissingRight
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 
 QUICK = Settings(poll=0.05, sweep=0.05, outage_backoff_max=0.1, lease=5)
@@ -267,7 +268,7 @@ async def test_missing_tables_of_sqlite_cost_no_run(
             )
         ),
         *((state, SchemaError) for state in ("42P01", "42703", "42883", "3F000")),
-        ("42501", ConfigurationError),
+        ("42501", MissingRight),
         ("99999", DatabaseUnavailable),
     ],
 )
