@@ -43,7 +43,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: by_keys
 -- Which runs stand behind these keys, ours or those of an earlier start; and whether the caller may read inputs.
-SELECT r.id, u.id AS ours, has_column_privilege('{schema}.runs', 'input', 'SELECT') AS reads
+SELECT r.id, u.id AS ours, (SELECT has_column_privilege('{schema}.runs', 'input', 'SELECT')) AS reads
 FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.workflow = $1 AND r.key = u.key;
 
 -- name: earlier
