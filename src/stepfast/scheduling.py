@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,19 +16,22 @@ from .model.backoff import moment
 from .model.ids import new_id
 from .model.names import nearest
 from .model.payload import Payloads
-from .model.schedules import ScheduleRow
+from .model.schedules import BYTES_BY_ROUND, ScheduleRow
 from .model.ticks import tick_key
 from .run import Run
 from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
 from .settings import Settings
 from .store.flows.scheduling import Found
+from .worker.patience import patiently
 
 if TYPE_CHECKING:
     from .connected import Connected
 
 _BATCH = 1000
-"""Runs of a backfill that are started by one statement."""
+"""Runs of a backfill that are started by one statement at most; fewer, if their inputs are large."""
+_PATIENCE = 5.0
+"""Seconds for which trouble is ridden out before the caller hears of it."""
 
 
 class Scheduling:
@@ -51,14 +55,16 @@ class Scheduling:
         there is starts its runs."""
         connected = await self._connect_for("app.put_schedule")
         spec = await self._declared.asked(connected, name, workflow, given)
-        row = _changeable(await connected.store.put_schedule(spec), name)
+        row = _changeable(await _patient(connected, lambda: connected.store.put_schedule(spec)), name)
         connected.switchboard.tick_everywhere()
         return schedule_info(row, (), self._payloads)
 
     async def delete_schedule(self, name: str) -> None:
         """Delete a schedule that was made at run time, or that no live worker declares any more. Its runs stay."""
         connected = await self._connect_for("app.delete_schedule")
-        found = await connected.store.delete_schedule(name)
+        if name in self._declared.specs:
+            raise ConfigurationError(f"the schedule {name!r} is declared in this code: take it out there")
+        found = await _patient(connected, lambda: connected.store.delete_schedule(name))
         if found.row is None:
             await self._refuse_unknown(connected, name)
         _changeable(found, name)
@@ -102,9 +108,9 @@ class Scheduling:
         row = await self._schedule(connected, name)
         ticks = await self._ticks(row, moment(since, "since"), min(moment(until, "until"), row.now_ms + 1))
         plan = await self._declared.plan_runs(connected, row)
-        ids: list[str] = []
-        for first in range(0, len(ticks), _BATCH):
-            some = ticks[first : first + _BATCH]
+        ids, batch = list[str](), min(_BATCH, max(1, BYTES_BY_ROUND // len(row.input)))
+        for first in range(0, len(ticks), batch):
+            some = ticks[first : first + batch]
             runs = [run for tick in some for run in plan.rows(new_id(), row.input, tick_key(name, tick))]
             started = await connected.starter.start_many(runs)
             ids += [run_id for run_id, run in zip(started, runs, strict=True) if run.dag_step is None]
@@ -130,7 +136,7 @@ class Scheduling:
 
     async def _hold(self, call: str, name: str, hold: bool) -> None:
         connected = await self._connect_for(call)
-        if (await connected.store.hold_schedule(name, hold)).row is None:
+        if (await _patient(connected, lambda: connected.store.hold_schedule(name, hold))).row is None:
             await self._refuse_unknown(connected, name)
         connected.switchboard.tick_everywhere()
 
@@ -150,6 +156,12 @@ class Scheduling:
     async def _refuse_unknown(self, connected: Connected, name: str) -> None:
         known = [row.name for row in await connected.store.schedules()]
         raise ScheduleNotFound(name, nearest(name, known))
+
+
+async def _patient(connected: Connected, call: Callable[[], Awaitable[Found]]) -> Found:
+    """What the database says, also if it is away for a moment."""
+    until = time.monotonic() + _PATIENCE
+    return await patiently(call, "schedules", connected.logger, 1.0, lambda: time.monotonic() > until)
 
 
 def _changeable(found: Found, name: str) -> ScheduleRow:

@@ -340,6 +340,8 @@ async def test_names_are_taken_once(app: Stepfast) -> None:
         app.schedule("nightly", report, every=60, input=Day("x"))
     with pytest.raises(ConfigurationError, match="already a schedule named 'nightly'"):
         app.schedule("nightly", report, every=61, input=Day("x"))
+    with pytest.raises(ConfigurationError, match="declared in this code: take it out there"):
+        await app.delete_schedule("nightly")
     with pytest.raises(ConfigurationError, match="declared in this code"):
         await app.put_schedule("nightly", report, every=61, input=Day("x"))
 

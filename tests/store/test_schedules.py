@@ -299,3 +299,17 @@ async def test_who_declares_at_the_same_time_makes_one_schedule(scene: Scene, tw
         *(store.declare_schedules(worker, [spec("b"), spec("a")]) for store, worker in zip(both, workers, strict=True))
     )
     assert [row.name for row in await scene.store.schedules()] == ["a", "b"]
+
+
+async def test_what_is_deleted_and_made_again_at_the_same_time_is_there_or_not(scene: Scene, twin: Store) -> None:
+    async def delete() -> None:
+        for _ in range(20):
+            await twin.delete_schedule("feed")
+
+    async def make() -> None:
+        for _ in range(20):
+            assert (await scene.store.put_schedule(spec())).row is not None
+
+    await asyncio.gather(delete(), make(), make())
+    await put(scene.store)
+    assert [row.name for row in await scene.store.schedules()] == ["feed"]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...errors import DatabaseUnavailable
 from ...model import schedules as model
 from ...model.records import NewRun
 from ...model.schedules import Round, ScheduleRow, ScheduleSpec
@@ -15,6 +16,8 @@ from .requests import Flow, Rows, Start, ask, put
 
 Make = Callable[[int], list[NewRun]]
 """The rows of the run that a tick starts."""
+_TRIES = 10
+"""How often a schedule is made that is deleted before it can be locked."""
 
 
 class Shot(NamedTuple):
@@ -66,10 +69,8 @@ def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declarati
     """Store what the code of a worker declares. What it says wins over what was stored before; a schedule that nobody
     else alive declares has been asleep until now, and so have those that were made at run time, if there was no worker
     at all. A process that is no worker (None) only makes what is not there."""
-    if specs:
-        [(now,)] = yield from ask("schedule_clock")
-        yield from put("insert_schedules", [_written(model.made(spec, now, declared=True)) for spec in specs])
     if worker is None:
+        yield from _make(specs, declared=True)
         return Declaration([], [])
     others = yield from ask("declaring", worker)
     if not others:
@@ -78,9 +79,22 @@ def declare(worker: str | None, specs: Sequence[ScheduleSpec]) -> Flow[Declarati
     return Declaration(changed, asleep)
 
 
+def _make(specs: Sequence[ScheduleSpec], declared: bool) -> Flow[dict[str, ScheduleRow]]:
+    """The schedules of these names, made if they are not there, and locked. Somebody may delete one in between."""
+    for _ in range(_TRIES if specs else 0):
+        [(now,)] = yield from ask("schedule_clock")
+        yield from put("insert_schedules", [_written(model.made(spec, now, declared)) for spec in specs])
+        rows = yield from _lock("lock_schedules", [spec.name for spec in specs])
+        if len(rows) == len(specs):
+            return rows
+    if specs:
+        raise DatabaseUnavailable("a schedule was deleted again and again while it was to be stored; try again")
+    return {}
+
+
 def _declare(specs: Sequence[ScheduleSpec], awake: set[str]) -> Flow[tuple[list[str], list[str]]]:
     """What was stored otherwise, and what nobody else declares."""
-    rows = (yield from _lock("lock_schedules", [spec.name for spec in specs])) if specs else {}
+    rows = yield from _make(specs, declared=True)
     changed = [spec for spec in specs if rows[spec.name].spec != spec or not rows[spec.name].declared]
     new = dict(rows)
     for spec in changed:
@@ -100,9 +114,7 @@ def _declared() -> Flow[set[str]]:
 
 def put_schedule(spec: ScheduleSpec) -> Flow[Found]:
     """Make a schedule, or change it; not one that live workers declare."""
-    [(now,)] = yield from ask("schedule_clock")
-    yield from put("insert_schedules", [_written(model.made(spec, now, declared=False))])
-    row = (yield from _lock("lock_schedules", [spec.name]))[spec.name]
+    row = (yield from _make([spec], declared=False))[spec.name]
     if row.declared and spec.name in (yield from _declared()):
         return Found(row, refused=True)
     new = model.changed(row, spec, row.now_ms, declared=False)
