@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.faults.cases import Violation
 from tests.faults.evidence import CHANGED, Evidence
-from tests.faults.remote_workload import LATE, RETRIES
+from tests.faults.remote_workload import LATE, MAY_FAIL, RETRIES
 
-ENDED = ("completed", "failed", "cancelled")
+ENDED = ("completed", "failed", "cancelled", "compensated", "skipped")
 OVER = frozenset({"settled", "withdrawn"})
 _WISHES = {"cancel": "cancels", "pause": "pauses", "retry": "retries"}
 
@@ -28,6 +28,8 @@ class Served:
     does: str
     nonce: str
     pid: int
+    of: str | None = None
+    """What it undoes: the value that was given."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,27 @@ class RemoteScene:
     rows: list[RemoteRow]
     outcomes: dict[tuple[str, str, int], tuple[str, str | None, str | None]]
     """Status, output and error of each record of a remote step, by run, branch and position."""
+    undone: set[tuple[str, str, int]]
+    """Those of them that say how to undo them."""
+    dags: dict[str, str]
+    """The dag run of each row that is a step of one."""
     left: list[str] = field(default_factory=list)
     """Steps of which something is left in the transport's tables."""
 
     def count(self) -> Counter[str]:
         """What the storm went over, for the table."""
+        undos = sum(act.of is not None for act in self.served)
         makers = Counter(f"by {act.maker}" for act in self.served)
         wishes = Counter(_WISHES[wish.what] for wish in self.evidence.wishes if wish.granted and wish.what in _WISHES)
         rows, served = len(self.rows), len(self.served)
         again = sum(row.resent for row in self.rows)
         storm = {"storms": 1, "runs": len(self.evidence.runs), "remote steps": rows, "served": served}
-        return Counter(storm) + Counter({"sent again": again}) + makers + wishes
+        return Counter(storm) + Counter({"sent again": again, "undos": undos}) + makers + wishes
 
 
 def check(scene: RemoteScene) -> list[Violation]:
     """Every broken promise."""
-    return [*_runs(scene), *_records(scene), *_writes(scene), *_results(scene), *_leftovers(scene)]
+    return [*_runs(scene), *_records(scene), *_writes(scene), *_results(scene), *_undos(scene), *_leftovers(scene)]
 
 
 def _runs(scene: RemoteScene) -> Iterator[Violation]:
@@ -77,16 +84,16 @@ def _runs(scene: RemoteScene) -> Iterator[Violation]:
     for run in scene.evidence.runs:
         if run.status not in ENDED or run.held:
             yield Violation("not ended", run.id, f"{run.workflow} is {run.status}")
-        if run.status == "failed" and run.workflow != "stubborn":
+        if run.status == "failed" and run.workflow not in MAY_FAIL:
             yield Violation("failed", run.id, f"{run.workflow}: {run.error}")
 
 
 def _records(scene: RemoteScene) -> Iterator[Violation]:
     """An outcome is one that a handler really gave, for this run, and no two steps share one."""
-    acts = {act.nonce: act for act in scene.served}
+    acts = {act.nonce: act for act in scene.served if act.of is None}
     used: dict[str, tuple[str, str, int]] = {}
     for place, (status, output, error) in scene.outcomes.items():
-        run_id = place[0]
+        run_id = scene.dags.get(place[0], place[0])
         if status == "completed":
             nonce = json.loads(output or "null")
         elif status == "failed":
@@ -110,9 +117,9 @@ def _records(scene: RemoteScene) -> Iterator[Violation]:
 def _writes(scene: RemoteScene) -> Iterator[Violation]:
     """A record is settled once, and by the claim that holds the run."""
     for write in scene.evidence.writes:
-        if write.kind != "remote":
+        if write.kind not in ("remote", "undo"):
             continue
-        if write.what == CHANGED and write.old_status not in ("waiting", "running", None):
+        if write.what == CHANGED and write.old_status not in ("waiting", "running", "compensating", None):
             yield Violation("recorded twice", write.run, f"{write.place} was {write.old_status}, now {write.status}")
         if write.what != "step-" and write.run_claim != write.claim:
             yield Violation("not fenced", write.run, f"{write.place} by claim {write.claim} in {write.run_claim}")
@@ -124,7 +131,7 @@ def _results(scene: RemoteScene) -> Iterator[Violation]:
     seen = {each.run: each for each in scene.evidence.seen}
     for run in scene.evidence.runs:
         told = seen.get(run.id)
-        if run.status == "completed":
+        if run.status == "completed" and run.id not in scene.dags:
             output: dict[str, str] = json.loads(run.output or "{}")
             if told is not None and (told.status != "completed" or json.loads(told.value or "null") != output):
                 yield Violation("told otherwise", run.id, f"{told} but the row has {run.output}")
@@ -134,6 +141,25 @@ def _results(scene: RemoteScene) -> Iterator[Violation]:
                     yield Violation("swapped", run.id, f"{what} is {value!r}, of which the ledger has {act}")
         elif told is not None and told.status != run.status and told.status == "completed":
             yield Violation("told otherwise", run.id, f"{told} but it is {run.status}")
+
+
+def _undos(scene: RemoteScene) -> Iterator[Violation]:
+    """What was completed is undone if its run was compensated, and only then; nothing else is."""
+    status = {run.id: run.status for run in scene.evidence.runs}
+    undone = {act.of for act in scene.served if act.of is not None}
+    for place in scene.undone:
+        owner, (ended, output, _) = scene.dags.get(place[0], place[0]), scene.outcomes[place]
+        value = json.loads(output or "null")
+        if ended == "completed" and status[owner] == "compensated" and value not in undone:
+            yield Violation("not undone", owner, f"{place[1:]} gave {value!r}, and the run is compensated")
+    completed = {json.loads(output or "null") for ended, output, _ in scene.outcomes.values() if ended == "completed"}
+    for act in scene.served:
+        if act.of is None:
+            continue
+        if status.get(act.run) != "compensated":
+            yield Violation("undone", act.run, f"{act}, but the run is {status.get(act.run)}")
+        if act.of not in completed:
+            yield Violation("undone", act.run, f"{act}, which no record has")
 
 
 def _leftovers(scene: RemoteScene) -> Iterator[Violation]:

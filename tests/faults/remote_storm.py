@@ -33,7 +33,8 @@ from tests.support.proxy import Proxy
 LEASE = 2.0
 OURS, NODE, PYTHON = "stepfast", "node", "python"
 
-_ENDED = "status IN ('failed', 'cancelled')"
+_ENDED = "status IN ('failed', 'cancelled') AND dag_id IS NULL"
+_UNFINISHED = "status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')"
 
 
 class RemoteStorm(Storm):
@@ -180,11 +181,20 @@ class RemoteStorm(Storm):
                     self._watched.discard(str(run_id))
                     await wish(self.app, self.ledger, str(run_id), "retry")
 
+    async def _some_unfinished(self) -> list[str]:
+        some = f"SELECT id FROM [runs] WHERE dag_id IS NULL AND {_UNFINISHED} ORDER BY random() LIMIT 3"
+        with contextlib.suppress(*TROUBLE):
+            return [str(run_id) for (run_id,) in await self.database.fetch(some)]
+        return []
+
+    async def _unfinished(self) -> int:
+        return int((await self.database.fetch(f"SELECT count(*) FROM [runs] WHERE {_UNFINISHED}"))[0][0])
+
     async def _let_go(self) -> None:
         """Nobody is held any more, and every group is served."""
         async with meanwhile(self.supervise()):
             while True:
-                held = "SELECT id FROM [runs] WHERE status = 'paused' OR asked = 'pause'"
+                held = "SELECT id FROM [runs] WHERE dag_id IS NULL AND (status = 'paused' OR asked = 'pause')"
                 for (run_id,) in await self.database.fetch(held):
                     await wish(self.app, self.ledger, str(run_id), "resume")
                 await asyncio.sleep(0.1)
@@ -195,13 +205,16 @@ class RemoteStorm(Storm):
         """Everything there is to know."""
         rows = await self.database.fetch("SELECT run_id, seq, state, attempt, resent, due_at FROM [remote_steps]")
         records = await self.database.fetch(
-            "SELECT run_id, branch, position, status, output, error FROM [steps] WHERE kind = 'remote'"
+            "SELECT run_id, branch, position, status, output, error, undo FROM [steps] WHERE kind = 'remote'"
         )
+        dags = await self.database.fetch("SELECT id, dag_id FROM [runs] WHERE dag_id IS NOT NULL")
         return RemoteScene(
             await self.evidence(),
             [Served(**line) for line in self.ledger.read(SERVED)],
             [RemoteRow(str(row[0]), *row[1:]) for row in rows],
             {(str(row[0]), row[1], row[2]): (row[3], row[4], row[5]) for row in records},
+            {(str(row[0]), row[1], row[2]) for row in records if row[6] is not None},
+            {str(row_id): str(dag_id) for row_id, dag_id in dags},
             await self.left(),
         )
 

@@ -17,10 +17,19 @@ import random
 import secrets
 import sys
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, Stepfast, SyncContext
+from stepfast import (
+    Backoff,
+    Context,
+    DatabaseUnavailable,
+    NonRetryableError,
+    RemoteStepError,
+    Stepfast,
+    SyncContext,
+)
 from stepfast.errors import RemoteTimeout
 from stepfast.remote import FatalError, RemoteWorker, SqlTransport
 from stepfast.settings import Settings
@@ -31,7 +40,9 @@ SERVED, GROUP = "served", "storm"
 LATE = "late"
 RETRIES = 3
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
-MIX = {"chain": 4, "fan": 3, "race": 2, "timed": 2, "stubborn": 2, "plain": 1}
+MIX = {"chain": 4, "fan": 3, "race": 2, "timed": 2, "stubborn": 2, "plain": 1, "saga": 3, "graph": 2}
+MAY_FAIL = frozenset({"stubborn", "graph"})
+SERVE, UNDO = "storm.serve", "storm.undo"
 """How often each workflow is started."""
 
 
@@ -73,6 +84,19 @@ def make_app(url: str, transport: str | None, settings: Settings, logger: loggin
         return {"first": first, "uncaught": await ctx.remote(*_order(ctx, "uncaught", pause, 0.5), group=GROUP)}
 
     @app.workflow
+    async def saga(ctx: Context, pause: float) -> dict[str, str]:
+        """Half of them fail in the end, and what was done elsewhere is undone there."""
+        found = {what: await told(_ask(ctx, what, pause, compensate=UNDO)) for what in ("one", "two", "three")}
+        if ctx.random() < 0.5:
+            raise NonRetryableError("all of it was in vain")
+        return found
+
+    graph = app.dag("graph")
+    for name, after in (("top", []), ("left", ["top"]), ("right", ["top"]), ("bottom", ["left", "right"])):
+        how: Any = {**_HOW, "after": after, "handler": SERVE, "compensate": UNDO}
+        graph.remote(name, input=partial(_graph_input, name), **how)
+
+    @app.workflow
     def plain(ctx: SyncContext, pause: float) -> dict[str, str]:
         return {"plain": str(ctx.remote(*_order(ctx, "plain", pause, 0.0), **_HOW))}
 
@@ -83,7 +107,11 @@ _HOW: Any = {"group": GROUP, "retries": RETRIES, "backoff": AT_ONCE}
 
 
 def _order(ctx: Any, what: str, pause: float, odds: float) -> tuple[str, dict[str, Any]]:
-    return "storm.serve", {"run": ctx.run_id, "what": what, "pause": pause, "odds": odds}
+    return SERVE, {"run": ctx.run_id, "what": what, "pause": pause, "odds": odds}
+
+
+def _graph_input(what: str, ctx: Any) -> dict[str, Any]:
+    return _order(ctx, what, ctx.input, 0.1)[1]
 
 
 def _ask(ctx: Context, what: str, pause: float, **more: Any) -> Awaitable[str]:
@@ -104,13 +132,13 @@ async def told(call: Awaitable[str]) -> str:
 # -- programs ------------------------------------------------------------------------------------------------------
 
 
-def outcome(ledger: Ledger, maker: str, input: dict[str, Any]) -> tuple[str, str]:
-    """Write down that a step is served, and how: what it does, and its value."""
+def outcome(ledger: Ledger, maker: str, input: dict[str, Any], of: str | None = None) -> tuple[str, str]:
+    """Write down that a step is served, or an undo ``of`` what one gave, and how: what it does, and its value."""
     dice = random.random()
     does = "fatal" if dice < input["odds"] / 5 else "failed" if dice < input["odds"] else "completed"
     nonce = secrets.token_hex(8)
     entry = {"at": now(), "run": input["run"], "what": input["what"], "maker": maker, "does": does, "nonce": nonce}
-    ledger.append(SERVED, {**entry, "pid": os.getpid()})
+    ledger.append(SERVED, {**entry, "pid": os.getpid(), "of": of})
     return does, nonce
 
 
@@ -121,7 +149,7 @@ async def _serve(arguments: dict[str, Any], ledger: Ledger) -> None:
         logger=logging.getLogger("remote"),
     )  # fmt: skip
 
-    @worker.handle("storm.serve")
+    @worker.handle(SERVE)
     async def serve(input: dict[str, Any]) -> str:
         does, nonce = outcome(ledger, "stepfast", input)
         await asyncio.sleep(random.random() * input["pause"])
@@ -130,6 +158,10 @@ async def _serve(arguments: dict[str, Any], ledger: Ledger) -> None:
         if does == "failed":
             raise ValueError(nonce)
         return nonce
+
+    @worker.handle(UNDO)
+    async def undo(input: dict[str, Any]) -> str:
+        return outcome(ledger, "stepfast", {**input["input"], "odds": 0}, input["output"])[1]
 
     while True:  # one that comes up during an outage is started again by whoever looks after it
         try:

@@ -31,6 +31,10 @@ async def main(url: str, group: str, folder: str, lease: str) -> None:
             raise ValueError(nonce)
         return nonce
 
+    @worker.step("storm.undo")  # type: ignore[untyped-decorator]
+    async def undo(input: dict[str, Any]) -> str:
+        return outcome(ledger, "python", {**input["input"], "odds": 0}, input["output"])[1]
+
     ledger.append("ready", {"pid": os.getpid()})
     while True:  # an error of the database ends it, and whoever looks after it starts it again
         try:

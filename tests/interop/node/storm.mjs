@@ -21,10 +21,15 @@ transport.handle('storm.serve', async (input) => {
   const does = dice < input.odds / 5 ? 'fatal' : dice < input.odds ? 'failed' : 'completed';
   const nonce = randomBytes(8).toString('hex');
   const { run, what } = input;
-  note('served', { at: Date.now() * 1000, run, what, maker: 'node', does, nonce, pid: process.pid });
+  note('served', { at: Date.now() * 1000, run, what, maker: 'node', does, nonce, pid: process.pid, of: null });
   await new Promise((resolve) => setTimeout(resolve, Math.random() * input.pause * 1000));
   if (does === 'fatal') throw new FatalError(nonce);
   if (does === 'failed') throw new Error(nonce);
+  return nonce;
+});
+transport.handle('storm.undo', async ({ input: { run, what }, output: of }) => {
+  const nonce = randomBytes(8).toString('hex');
+  note('served', { at: Date.now() * 1000, run, what, maker: 'node', does: 'completed', nonce, pid: process.pid, of });
   return nonce;
 });
 note('ready', { pid: process.pid });
