@@ -217,3 +217,18 @@ async def test_a_claim_locks_no_more_than_it_takes(url: str, tables: Tables, cou
             assert not {row[0] for row in first} & {row[0] for row in second}
     finally:
         await database.close()
+
+
+async def test_leftovers_are_told_page_by_page_each_once(transport: SqlTransport, tables: Tables) -> None:
+    for number in range(6):
+        if number != 2:
+            await tables.put_task(f"run:{number}")
+        if number % 2 == 0:
+            await tables.put_result(f"run:{number}")
+    await tables.put_task("run:7", created_at=await tables.now())
+    found, page = [], await transport.leftovers("", 4)
+    while page:
+        assert len(page) <= 4
+        found += page
+        page = await transport.leftovers(page[-1], 4)
+    assert found == [f"run:{number}" for number in range(6)]

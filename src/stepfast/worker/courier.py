@@ -53,6 +53,8 @@ class Courier:
         """Seconds that the last look for results took, without what was done with them."""
         self._look_over_at = 0.0
         self._tidy_at = 0.0
+        self._tidied = ""
+        """The last of the leftovers that were looked at; the next page is beyond it."""
         self._sweep_ms = int(kit.settings.sweep * 1000)
         self._late_looks = 0
         self.stopped = False
@@ -93,7 +95,8 @@ class Courier:
                     await self._needed.wait()
             except TimeoutError:
                 self._late_looks -= 1
-                await self._tidy()
+                while not await self._tidy():
+                    pass
         await self._needed.wait()
 
     async def _work(self) -> None:
@@ -126,9 +129,8 @@ class Courier:
             self._look_over_at = now + took + max(self._settings.poll, min(took * _SHARE, self._settings.lease))
         moved += await self._see_to_due()
         brought, waiting = await self._bring()
-        if now >= self._tidy_at:
+        if now >= self._tidy_at and await self._tidy():
             self._tidy_at = now + self._settings.lease
-            await self._tidy()
         return moved + brought, waiting
 
     async def drained(self) -> bool:
@@ -243,21 +245,20 @@ class Courier:
             after = keys[-1]
         return moved
 
-    async def _tidy(self) -> None:
+    async def _tidy(self) -> bool:
         """What a step that is over has left behind, because a worker was late or died between two commits, is nobody's
-        any more. Of steps that are not ours nothing is touched."""
-        transport, after = self._carriage.transport, ""
-        while True:
-            page = await self._ask(lambda: transport.leftovers(after, _PAGE))  # noqa: B023
-            keys = [key for step_id in page if (key := key_of(step_id)) is not None]
-            closed = [_step_id(key) for key in await self._ask(lambda: self._store.closed_remote(keys))]  # noqa: B023
-            if closed:
-                await self._ask(lambda: transport.cancel(closed))  # noqa: B023
-                results = await self._ask(lambda: transport.results(closed))  # noqa: B023
-                await self._ask(lambda: transport.remove(results))  # noqa: B023
-            if len(page) < _PAGE:
-                return
-            after = page[-1]
+        any more. Of steps that are not ours nothing is touched. Looks at one page, so that results need not wait while
+        there is much; whether it was the last."""
+        transport = self._carriage.transport
+        page = await self._ask(lambda: transport.leftovers(self._tidied, _PAGE))
+        keys = [key for step_id in page if (key := key_of(step_id)) is not None]
+        closed = [_step_id(key) for key in await self._ask(lambda: self._store.closed_remote(keys))]
+        if closed:
+            await self._ask(lambda: transport.cancel(closed))
+            results = await self._ask(lambda: transport.results(closed))
+            await self._ask(lambda: transport.remove(results))
+        self._tidied = page[-1] if len(page) == _PAGE else ""
+        return not self._tidied
 
     @property
     def _way(self) -> Way:

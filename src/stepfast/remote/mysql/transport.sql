@@ -85,10 +85,11 @@ UNION ALL
 SELECT step_id FROM {results} WHERE step_id IN :ids;
 
 -- name: leftovers
--- Steps beyond one, of which something has lain here for longer than a lease.
-SELECT step_id FROM {tasks} WHERE step_id > :after AND created_at < {now} - :lease
+-- Steps beyond one, of which something has lain here for longer than a lease. Each table is walked by its ids, and only
+-- as far as the page goes.
+(SELECT step_id FROM {tasks} WHERE step_id > :after AND created_at < {now} - :lease ORDER BY step_id LIMIT :most)
 UNION
-SELECT step_id FROM {results} WHERE step_id > :after AND created_at < {now} - :lease
+(SELECT step_id FROM {results} WHERE step_id > :after AND created_at < {now} - :lease ORDER BY step_id LIMIT :most)
 ORDER BY step_id LIMIT :most;
 
 -- name: unclaimed

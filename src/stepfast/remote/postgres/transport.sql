@@ -105,11 +105,14 @@ UNION ALL
 SELECT step_id FROM {results} WHERE step_id::text = ANY(:ids::text[]);
 
 -- name: leftovers
--- Steps beyond one, of which something has lain here for longer than a lease.
+-- Steps beyond one, of which something has lain here for longer than a lease. Each table is walked by its ids, and only
+-- as far as the page goes.
 SELECT x.step_id FROM (
-    SELECT step_id FROM {tasks} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+    (SELECT step_id FROM {tasks} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+     ORDER BY step_id LIMIT :most::bigint)
     UNION
-    SELECT step_id FROM {results} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+    (SELECT step_id FROM {results} WHERE step_id::text > :after::text AND created_at < {now} - :lease::bigint
+     ORDER BY step_id LIMIT :most::bigint)
 ) AS x
 ORDER BY x.step_id LIMIT :most::bigint;
 
