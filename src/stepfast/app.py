@@ -90,8 +90,8 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         base = settings or Settings.from_environment()
         self.settings = base.with_changes(pool_size=pool_size, record_arguments=record_arguments)
         self.logger = logger or _silent_logger()
-        self.observers: list[Observer] = [check_observer(observer) for observer in observers]
-        """Who is told what happens to runs. Others can be added before the first use."""
+        self.observers: tuple[Observer, ...] = tuple(check_observer(observer) for observer in observers)
+        """Who is told what happens to runs; ``observe`` adds others."""
         self._registry = Registry(self.settings)
         self.workflows = self._registry.workflows
         self._payloads = Payloads(self.settings, codec, self.logger)
@@ -375,6 +375,15 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
             self.namespace = check_namespace(namespace)
         if auto_migrate is not None:
             self._auto_migrate = auto_migrate
+
+    def observe(self, observer: Observer) -> None:
+        """Tell one more observer what happens to runs. Only while not connected."""
+        if self._connections.open:
+            raise ConfigurationError(
+                "an observer cannot be added to an application that is connected: nobody would tell it anything. Add "
+                "it before the first use, or pass it as Stepfast(observers=[…])"
+            )
+        self.observers = (*self.observers, check_observer(observer))
 
     async def close(self) -> None:
         """Disconnect. A worker that is still at work in this event loop is stopped first, as by leaving its block. The

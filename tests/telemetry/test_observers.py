@@ -392,6 +392,21 @@ def test_what_is_no_observer_is_refused_by_name() -> None:
         Stepfast("sqlite://", observers=[Observer])  # type: ignore[list-item]
 
 
+async def test_an_observer_is_added_before_the_first_use_or_refused(make_app: MakeApp, diary: Diary) -> None:
+    app = make_app()
+
+    @app.task
+    async def job() -> None: ...
+
+    app.observe(diary)
+    await app.start(job)
+    assert diary.hooks() == ["started"]
+    with pytest.raises(ConfigurationError, match=r"before the first use, or pass it as Stepfast\(observers="):
+        app.observe(Diary())
+    with pytest.raises(ConfigurationError, match="not object"):
+        make_app().observe(object())  # type: ignore[arg-type]
+
+
 def test_an_async_hook_is_refused_because_nobody_would_await_it() -> None:
     class Slow(Observer):
         async def ended(self, event: Any) -> None:  # type: ignore[override]

@@ -79,7 +79,7 @@ def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.Abstract
     if line is None and health is None:
         return contextlib.nullcontext()
     if not any(isinstance(observer, Metrics) for observer in app.observers):
-        app.observers.append(Metrics(app.settings))
+        app.observe(Metrics(app.settings))
     if line is not None:
         return ReportingLine(app, line)
     assert health is not None
