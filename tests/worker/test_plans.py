@@ -22,6 +22,7 @@ from tests.support.postgres import PostgresServer
 FINISHED, READY, SLEEPING, RUNNING = 50_000, 5_000, 5_000, 300
 DAGS, STEPS, WIDE = 500, 6, 2_000
 UNDELIVERED = 3_000
+STARTS = 10_000
 SCHEDULES = 5_000
 REMOTE = 20_000
 QUEUES, LIMITED, STARTS = 300, 20_000, 5_000
@@ -112,14 +113,17 @@ FILL = [
                CASE WHEN n % 20 = 0 THEN 'sent' ELSE 'settled' END, 1, 0, '{{}}', n,
                CASE WHEN n % 20 = 0 THEN 4e12 + n END, 0
         FROM generate_series(1, {REMOTE}) n""",
+    # what was started lately from queues with a limit in a time, by key
+    f"""INSERT INTO stepfast.queue_starts (queue, key, at, number)
+        SELECT 'q' || n % 200, 'k' || n % 100, n, 1 FROM generate_series(1, {STARTS}) n""",
     f"""INSERT INTO stepfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
     "ANALYZE",
 ]
 
-SMALL = {"workers", "definitions", "meta", "queues"}
-"""Tables with a row per process, per workflow or per queue: these may be read from end to end."""
+SMALL = {"workers", "definitions", "meta", "queues", "schedules"}
+"""Tables with a row per process, per workflow, per queue or per schedule: these may be read from end to end."""
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
