@@ -12,7 +12,7 @@ from stepfast import Settings, Stepfast
 from stepfast.remote import RemoteWorker, SqlTransport
 from tests.remote.conftest import mariadb_server, mariadb_url
 from tests.remote.tables import Tables
-from tests.support.engine import Calls, eventually
+from tests.support.engine import PATIENCE, Calls, eventually
 
 __all__ = ["mariadb_server", "mariadb_url"]
 
@@ -69,13 +69,13 @@ class Home:
         rows = await self.fetch("SELECT count(DISTINCT xmin::text) FROM public.durable_transport_tasks")
         return int(rows[0][0])
 
-    async def nothing_is_left(self) -> None:
+    async def nothing_is_left(self, patience: float = PATIENCE) -> None:
         """Wait until the transport's tables are empty."""
 
         async def empty() -> bool:
             return not await self.tables.tasks() and not await self.tables.results()
 
-        await eventually(empty)
+        await eventually(empty, patience)
 
 
 @pytest.fixture

@@ -213,3 +213,28 @@ async def test_a_transport_that_raises_harms_no_worker(sqlite_url: str, caplog: 
         async with app.worker():
             assert await run.result(timeout=20) == 1
     assert "a bug of mine; trying again" in caplog.text
+
+
+async def test_what_is_being_sent_when_the_worker_stops_is_sent(sqlite_url: str) -> None:
+    """Its row says so already: otherwise it would lie there until somebody misses it."""
+
+    class Slow(MemoryTransport):
+        sending, go = asyncio.Event(), asyncio.Event()
+
+        async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+            self.sending.set()
+            await self.go.wait()
+            await super().dispatch(tasks)
+
+    transport = Slow()
+    async with Stepfast(sqlite_url, transport=transport, settings=QUICK) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo", 1)
+
+        await app.start(shop)
+        async with app.worker(grace=0):
+            await asyncio.wait_for(transport.sending.wait(), 20)
+            asyncio.get_running_loop().call_later(0.1, transport.go.set)
+        assert len(transport.sent) == 1

@@ -15,6 +15,7 @@ from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
 from ..store.remote_port import Due, Key
 from .carriage import Carriage
+from .ending import to_the_end
 from .kit import Kit
 
 T = TypeVar("T")
@@ -145,19 +146,31 @@ class Courier:
     # -- what is due -------------------------------------------------------------------------------------------
 
     async def _see_to_due(self) -> int:
-        sweep, way, moved = self._sweep_ms, self._way, 0
+        moved = 0
         while not self.stopped:
-            due = await self._ask(lambda: self._store.due_remote(way.carrier, way.joined, sweep, _SEND))
+            due = await self._send_due()
             moved += due.sent
             await self._handle(due)
             if len(due.doubtful) + len(due.over) + due.sent < _SEND:
                 break
         return moved
 
+    async def _send_due(self) -> Due:
+        """What is due. What of it goes over another database is sent even if the worker stops just now: its rows say
+        already that it was, and it would lie there until somebody misses it."""
+        found, way = [Due()], self._way
+
+        async def send() -> None:
+            due = await self._ask(lambda: self._store.due_remote(way.carrier, way.joined, self._sweep_ms, _SEND))
+            if due.tasks:
+                await self._dispatch(due.tasks)
+            found.append(due)
+
+        await (send() if way.joined else to_the_end(send))
+        return found[-1]
+
     async def _handle(self, due: Due) -> None:
         transport = self._carriage.transport
-        if due.tasks:
-            await self._dispatch(due.tasks)
         if due.doubtful:
             lost = set(await self._ask(lambda: transport.lost([task.step_id for task in due.doubtful])))
             if lost:
