@@ -7,7 +7,7 @@ import pytest
 from tests.cli.conftest import Shop, Verbs
 from tests.store.scene import Scene
 
-pytestmark = pytest.mark.empty
+pytestmark = [pytest.mark.empty, pytest.mark.enough_on("sqlite")]
 
 
 async def scenery(scene: Scene) -> None:

@@ -224,6 +224,7 @@ async def test_two_deployments_that_declare_different_limits_are_told(
     assert (info.concurrency, info.rate) == (4, Rate(9, per=60))
 
 
+@pytest.mark.enough_on("sqlite")
 @pytest.mark.parametrize(
     ("limits", "what"),
     [
@@ -250,6 +251,7 @@ def test_bad_rates_are_refused(given: tuple[Any, Any]) -> None:
         Rate(given[0], per=given[1])
 
 
+@pytest.mark.enough_on("sqlite")
 async def test_what_cannot_be_meant_is_refused(app: Stepfast) -> None:
     with pytest.raises(UnknownOption, match="did you mean 'concurrency'"):
         app.queue("mail", concurency=1)  # type: ignore[call-arg]

@@ -87,6 +87,7 @@ def test_the_same_without_an_event_loop(url: str) -> None:
         app.sync.close()
 
 
+@pytest.mark.enough_on("sqlite")
 @pytest.mark.parametrize("name", ["", "a,b", 7])
 async def test_a_queue_that_cannot_be_is_refused(app: Stepfast, name: str) -> None:
     with pytest.raises(ConfigurationError, match="the queue"):

@@ -82,7 +82,7 @@ async def test_what_was_claimed_before_the_limit_counts(scene: Scene) -> None:
     assert len(await take(scene)) == 1
 
 
-async def test_a_run_that_waits_holds_no_place(scene: Scene) -> None:
+async def test_a_run_that_waits_does_not_count(scene: Scene) -> None:
     """Rule 36: a parent that waits cannot keep its own child out."""
     await scene.start_many(2)
     await limit(scene, concurrency=1)
@@ -96,7 +96,7 @@ async def test_a_run_that_waits_holds_no_place(scene: Scene) -> None:
     assert [run.id for run in await take(scene)] == [parent.id]
 
 
-async def test_the_places_of_a_dead_worker_come_back_with_its_runs(scene: Scene) -> None:
+async def test_what_a_dead_worker_held_counts_until_it_is_given_back(scene: Scene) -> None:
     await scene.start_many(3)
     await limit(scene, concurrency=2)
     other = await scene.add_worker()

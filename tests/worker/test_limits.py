@@ -20,7 +20,7 @@ SHORT = Settings(lease=1, sweep=0.1, poll=0.2)
 
 @pytest.mark.empty
 @pytest.mark.enough_on("postgres")
-async def test_a_limit_holds_over_processes_and_the_places_of_a_killed_one_come_back(
+async def test_a_limit_holds_over_processes_and_what_a_killed_one_held_is_taken_over(
     program: Callable[..., Stepfast], make_process: MakeProcess, ledger: Ledger, tables: Tables
 ) -> None:
     app = program(SHORT)

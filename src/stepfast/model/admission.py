@@ -1,7 +1,7 @@
 """Which of the ready runs of a limited queue may be taken now, and when the next one may.
 
 Pure: from the limits, from what is counted (what workers hold, what was started lately), and from those that stand
-first in line. A run holds its place while a worker has it, and no longer: one that waits does not. A rate counts the
+first in line. A run counts while a worker has it, and no longer: one that waits does not. A rate counts the
 start of an attempt, once; a run that is taken again for the same attempt is not counted again.
 """
 
@@ -78,7 +78,7 @@ class Choice(Struct):
     """When a rate allows one of those that were left."""
 
 
-def free_places(limits: Limits, whole: Count, wanted: int) -> int:
+def free_at_once(limits: Limits, whole: Count, wanted: int) -> int:
     """How many may be taken at most, whichever they are."""
     return wanted if limits.concurrency is None else max(0, min(wanted, limits.concurrency - whole.running))
 
@@ -115,8 +115,8 @@ class _Tally:
     def __init__(self, limits: Limits, usage: Usage, room: Room) -> None:
         self._limits = limits
         self._usage = usage
-        self._places = free_places(limits, usage.whole, room.runs)
-        self._starts = free_starts(limits.rate, usage.whole, self._places)
+        self._at_once = free_at_once(limits, usage.whole, room.runs)
+        self._starts = free_starts(limits.rate, usage.whole, self._at_once)
         self._taken, self._begun = Counter[str](), Counter[str]()
         """How many were chosen of each key, and how many of these begin an attempt."""
         self.size = 0
@@ -124,7 +124,7 @@ class _Tally:
 
     def allows(self, run: Candidate) -> bool:
         """Whether no limit keeps it."""
-        if not self._places or (run.fresh and not self._starts):
+        if not self._at_once or (run.fresh and not self._starts):
             return False
         return run.key is None or self._key_allows(run.key, run.fresh)
 
@@ -136,7 +136,7 @@ class _Tally:
 
     def add(self, run: Candidate) -> None:
         """Count a run that is taken."""
-        self._places -= 1
+        self._at_once -= 1
         self._starts -= run.fresh
         self.size += run.size
         if run.key is not None:

@@ -153,7 +153,7 @@ class Claimed(Struct, gc=False):
     tries: dict[tuple[str, int], Tries] = field(default_factory=dict)
     """Failed tries of the present attempt, for steps that have no outcome yet."""
     limited: bool = False
-    """Whether its queue is limited: then it holds a place only while it is executed, and gives it back at each wait."""
+    """Whether its queue is limited: then it counts only while it is executed, and leaves at each wait."""
 
 
 class Tries(NamedTuple):

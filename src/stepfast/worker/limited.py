@@ -1,7 +1,7 @@
 """The claimer of limited queues: takes what their limits allow, beside the usual claims and without delaying them.
 
 It knows queues that have something ready, from wake-ups and from the sweeper's question, and for each when to ask
-again: at once when a run of ours has left and given its place back; when a rate allows the next start, which the answer
+again: at once when a run of ours has left and counts no more; when a rate allows the next start, which the answer
 said; and at the sweeper's next tick, for what other workers give back. A worker without limited queues never asks.
 """
 
@@ -115,7 +115,7 @@ class LimitedClaimer:
         self._hurry = True
 
     def left(self, moves: Sequence[Transition]) -> None:
-        """Runs have left this worker, by commit: those of limited queues have given their places back."""
+        """Runs have left this worker, by commit: those of limited queues count no more."""
         for move in moves:
             queue = self._held.pop(move.run_id, None)
             if queue is not None and (line := self._lines.get(queue)) is not None:
@@ -199,7 +199,7 @@ class LimitedClaimer:
         line.rung = False
         free = self._room.limited_slots()
         if line.suspects:
-            room = tuple(min(free, places) for places in self._room.suspect_room())
+            room = tuple(min(free, seats) for seats in self._room.suspect_room())
             line.suspects = any(room) and bool((await self._ask(queue, line, free, room)).runs)
             free = self._room.limited_slots()
         line.tried_at, line.due_at, line.allowed_at = self._clock.now(), math.inf, math.inf

@@ -112,7 +112,7 @@ class Slots:
     # -- waiting in memory -----------------------------------------------------------------------------------------
 
     def may_linger(self, execution: Execution) -> bool:
-        """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it holds a place over
+        """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it counts over
         all workers, and gives it back at once."""
         if self.has_room and not execution.claimed.limited:
             self._lingering.add(execution)

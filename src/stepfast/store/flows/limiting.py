@@ -1,7 +1,7 @@
 """Claims from limited queues: counted under the lock of the queue's row, one claim at a time.
 
 Nothing is ever added to or taken from a counter: what workers hold is counted from the rows of runs, and what was
-started lately from a log. So the places of a dead worker are free when its runs are.
+started lately from a log. So what a dead worker held counts until it is given back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...model.admission import (
     Wish,
     begun,
     choose,
-    free_places,
+    free_at_once,
     free_starts,
     is_open,
     logged_at,
@@ -52,7 +52,7 @@ def claim_limited(worker: str, token: int, wish: Wish, again: bool, most_bytes: 
     if gate.paused or not gate.limited:
         return Admission(limited=False)
     usage = yield from _usage(gate)
-    if free_places(gate.limits, usage.whole, wish.room) == 0:
+    if free_at_once(gate.limits, usage.whole, wish.room) == 0:
         return Admission(left=True, cursor=wish.cursor)
     line = yield from _line(gate, wish, usage)
     choice = choose(line.candidates, gate.limits, usage, Room(wish.room, most_bytes))
@@ -140,7 +140,7 @@ class _Line(NamedTuple):
 def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
     if wish.suspects:
         return (yield from _suspects(gate, wish, usage))
-    limits, room = gate.limits, free_places(gate.limits, usage.whole, wish.room)
+    limits, room = gate.limits, free_at_once(gate.limits, usage.whole, wish.room)
     found = []
     if limits.rate is not None or limits.key_rate is not None:
         workflows = sorted({lane.workflow for lane, _ in wish.lanes})

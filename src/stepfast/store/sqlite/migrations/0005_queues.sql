@@ -13,8 +13,8 @@
 --   counted_at       when such runs were last looked for, and counted in.
 --   max_ready        how many runs may be ready before a start is refused.
 --
--- RUNS.COUNTED_ATTEMPT is the attempt that a run was last claimed for in a limited queue. Such a run holds a place of its
--- limits while it names a worker, and is found by `runs_counted`. Claimed again for the same attempt (after a wait, or
+-- RUNS.COUNTED_ATTEMPT is the attempt that a run was last claimed for in a limited queue. Such a run counts
+-- against the limits while it names a worker, and is found by `runs_counted`. Claimed again for the same attempt (after a wait, or
 -- from a dead worker) it counts against no rate: `runs_resuming` has these, and dag runs that are to be finished.
 --
 -- QUEUE_STARTS is the log of a rate: how many attempts were begun at a time, of the whole queue (key '') or of one key.
