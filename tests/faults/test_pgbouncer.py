@@ -46,6 +46,10 @@ async def test_everything_works_behind_a_pooler(pooled_url: str) -> None:
         results = await asyncio.wait_for(asyncio.gather(*(run.result() for run in runs)), PATIENCE)
         assert results == [n * 8 for n in range(100)]
         assert [await run.result(timeout=PATIENCE) for run in (*single, delayed)] == [808, 816, 808, 824]
+        by_sql = await asyncpg.connect(pooled_url, statement_cache_size=0)
+        run_id = await by_sql.fetchval("SELECT stepfast.start('work', '1')")
+        await by_sql.close()
+        assert await trigger.get(str(run_id)).result(timeout=PATIENCE) == 8
         assert single[0].id == single[2].id
         assert not store.can_wake
         assert "does not deliver" in {check.name: check.found for check in await store.doctor()}["wake_ups"]
