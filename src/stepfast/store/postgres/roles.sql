@@ -76,6 +76,9 @@ DROP POLICY IF EXISTS stepfast_starts ON {table};
 CREATE POLICY stepfast_starts ON {table} FOR INSERT TO {starter} WITH CHECK ({rule});
 
 -- name: have_roles
--- Whether the namespace has had these roles before: then what a migration has added is granted by it.
+-- Whether the namespace has had these roles before, and they are still there: then what a migration has added is granted
+-- by it.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_policies
-               WHERE '"' || schemaname::text || '"' = $1::text AND policyname::text = 'stepfast_starts');
+               WHERE '"' || schemaname::text || '"' = $1::text AND policyname::text = 'stepfast_starts')
+   AND (SELECT count(*) FROM pg_catalog.pg_roles
+        WHERE rolname::text IN ('{namespace}_starter', '{namespace}_worker', '{namespace}_reader')) = 3;
