@@ -73,12 +73,13 @@ class Mailroom:
     async def leave(self, connection: Any, mail: Mail, again: bool = False) -> Answer:
         """Put a signal into the box, for a sweep to deliver: no row that exists is locked or changed."""
         run = await connection.fetchrow(self._sql["status_of"], mail.run_id)
-        refused = _refusal(run)
-        step = await self._step(connection, mail) if run is not None and run["dag"] else None
+        if run is None:
+            return Answer(None)
+        step = await self._step(connection, mail) if run["dag"] else None
         receiver = mail.run_id if step is None else str(step["id"])
         if again and await connection.fetchval(self._sql["was_taken"], receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
-        if refused is not None:
+        if (refused := _refusal(run)) is not None:
             return refused
         if run["dag"] and (step is None or step["status"] in TERMINAL):
             return Answer(run["status"], NO_SUCH_STEP)
@@ -102,10 +103,8 @@ class Mailroom:
 
 
 def _refusal(run: Any) -> Answer | None:
-    """A run that does not exist, or has ended, takes no mail. What is for one that went on as another is taken there by
-    whoever delivers it."""
-    if run is None:
-        return Answer(None)
+    """A run that has ended takes no mail. What is for one that went on as another is taken there by whoever delivers
+    it."""
     over = run["status"] in TERMINAL and run["reason"] != REASON_CONTINUED
     return Answer(run["status"], run["reason"]) if over else None
 
