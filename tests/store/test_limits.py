@@ -248,6 +248,24 @@ async def test_each_key_has_a_limit_of_its_own(scene: Scene) -> None:
     assert [run.id for run in await take(scene)] == [many[2]]
 
 
+async def test_a_run_without_a_key_is_found_behind_a_backlog_with_keys(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepfast.store.flows.limiting._UNKEYED", 3)
+    ids = await scene.start_many(8, concurrency_key="a")
+    free = await scene.start()
+    await scene.rows.shift(free, "place", 1_000_000)
+    await limit(scene, key_concurrency=1)
+    first = await admit(scene)
+    assert [run.id for run in first.runs] == ids[:1]
+    second = await admit(scene, seen=first.seen)
+    assert (second.runs, second.again) == ([], True)
+    third = await admit(scene, seen=first.seen | second.seen)
+    assert [run.id for run in third.runs] == [free]
+    last = await admit(scene, seen=first.seen | second.seen)
+    assert (last.runs, last.again, last.left) == ([], False, True)
+
+
 async def test_each_key_has_a_rate_of_its_own(scene: Scene) -> None:
     for _ in range(3):
         for key in "ab":

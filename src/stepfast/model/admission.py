@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -192,6 +193,8 @@ class Wish(NamedTuple):
     versions: dict[str, str]
     room: int
     cursor: Cursor = Cursor()
+    seen: Mapping[Lane, int] = MappingProxyType({})
+    """Where keys have limits: up to which place of a lane there is nothing ready without a key."""
     suspects: tuple[int, ...] = ()
     """If given: take runs that workers have died with, as many as this says by their losses, and no others."""
 
@@ -208,4 +211,6 @@ class Admission(Struct):
     """Whether asking again at once may bring more."""
     wait_ms: int | None = None
     """When a rate allows more."""
+    seen: dict[Lane, int] = field(default_factory=dict)
+    """Up to which place of a lane there is nothing ready without a key: the next claim looks behind it."""
     cursor: Cursor = Cursor()

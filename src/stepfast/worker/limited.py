@@ -20,6 +20,9 @@ from .kit import Kit
 
 _SHORTEST_WAIT = 0.005
 """Seconds between two claims that a rate is awaited by: a high rate gives several at once."""
+_SEEN = 30.0
+"""Seconds for which a lane is taken to have nothing without a key where it had nothing: what was started in somebody's
+long transaction may stand there later."""
 _DENIED = 0.02
 """Seconds until slots are asked for again when the usual claims have them."""
 
@@ -52,6 +55,9 @@ class _Line:
         """Lanes that may have something, each with the place up to which everything was seen claimed."""
         self.suspects = False
         self.cursor = Cursor()
+        self.seen: dict[Lane, int] = {}
+        """Where keys have limits: up to which place of a lane there was nothing without a key."""
+        self.seen_since = -math.inf
         self.tried_at = -math.inf
         self.due_at = -math.inf
         """When to ask again (monotonic)."""
@@ -212,7 +218,9 @@ class LimitedClaimer:
 
     async def _ask(self, queue: str, line: _Line, free: int, suspects: tuple[int, ...] = ()) -> Admission:
         worker, asked_at = self._me.id, self._clock.now()
-        wish = Wish(queue, list(line.lanes.items()), self._me.versions, free, line.cursor, suspects)
+        if asked_at - line.seen_since > _SEEN:
+            line.seen, line.seen_since = {}, asked_at
+        wish = Wish(queue, list(line.lanes.items()), self._me.versions, free, line.cursor, line.seen, suspects)
         self.asked = free
         with self._claimer.questions.ask() as token:
             try:
@@ -238,6 +246,7 @@ class LimitedClaimer:
             self._claimer.opened(queue, line.lanes)
             return
         line.cursor = done.cursor
+        line.seen |= done.seen
         for run in done.runs:
             lane = Lane(run.queue, run.workflow, run.priority)
             if run.claim == 1 and lane in line.lanes:  # what goes on may have been taken before its turn

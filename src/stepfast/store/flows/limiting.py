@@ -6,7 +6,8 @@ started lately from a log. So what a dead worker held counts until it is given b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ...model.admission import (
@@ -28,7 +29,7 @@ from ...model.admission import (
 )
 from ...model.gate import Gate
 from ...model.limits import Rate
-from ...model.records import Claimed
+from ...model.records import Claimed, Lane
 from ...model.standing import sooner
 from ...settings import SUSPECT_LOSSES
 from .queueing import read_gate
@@ -37,7 +38,7 @@ from .requests import Flow, Rows, ask, put
 _KEYS = 200
 """Keys that one claim looks at; the next one goes on behind them."""
 _UNKEYED = 1000
-"""Runs at the head of a lane among which those without a key are looked for."""
+"""Runs of a lane that one claim looks through for those without a key; the next one goes on behind them."""
 _SETTLING_MS = 5000
 """For so long after a queue became limited, claims that began before may still take runs uncounted."""
 _PRUNED_EVERY_MS = 10_000
@@ -70,9 +71,10 @@ def _admission(taken: list[Claimed], choice: Choice, line: _Line, usage: Usage, 
     return Admission(
         taken,
         left=choice.left or missed or full or line.more,
-        again=not full and (choice.cut_short or line.cursor != Cursor()),
+        again=not full and (choice.cut_short or line.cursor != Cursor() or bool(line.seen)),
         wait_ms=None if next_at is None else max(0, next_at - usage.now),
         cursor=line.cursor,
+        seen=dict(line.seen),
     )
 
 
@@ -135,6 +137,8 @@ class _Line(NamedTuple):
     next_at: int | None = None
     """When a rate allows one of those that were not looked at because of it."""
     cursor: Cursor = Cursor()
+    seen: Mapping[Lane, int] = MappingProxyType({})
+    """Lanes in which more has to be looked through for runs without a key, and from where."""
 
 
 def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
@@ -158,8 +162,8 @@ def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
 def _line_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Line]:
     """The first of each of a bounded number of keys; and of those that have none."""
     limits = gate.limits
-    lanes = Rows((lane.workflow, lane.priority) for lane, _ in wish.lanes)
-    found = found + (yield from _candidates("ready_unkeyed", wish.queue, lanes, room, _UNKEYED))
+    unkeyed, seen = yield from _unkeyed(wish, room)
+    found = found + unkeyed
     pairs, cursor = yield from _next_keys(wish)
     yield from _count_keys(gate, usage, [key for _, key in pairs] + [run.key for run in found])
     counts = {key: usage.keys.get(key, NOTHING) for _, key in pairs}
@@ -169,7 +173,20 @@ def _line_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[C
         wanted = Rows(pair for pair in pairs if pair[1] in open_)
         found += yield from _candidates("ready_of_keys", wish.queue, wanted, most)
     next_at = min((count.next_at for key, count in counts.items() if key not in open_ and count.next_at), default=None)
-    return _Line(found, bool(pairs or found), next_at, cursor)
+    return _Line(found, bool(pairs or found or seen), next_at, cursor, seen)
+
+
+def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
+    """The first runs without a key, among so many of each lane; and where to look on in lanes that have none there."""
+    lanes = Rows((lane.workflow, lane.priority, wish.seen.get(lane, 0)) for lane, _ in wish.lanes)
+    found = yield from _candidates("ready_unkeyed", wish.queue, lanes, room, _UNKEYED)
+    have = {(run.workflow, run.priority) for run in found}
+    rows = yield from ask("ends_of_looks", wish.queue, lanes, _UNKEYED)
+    return found, {
+        Lane(wish.queue, workflow, priority): place + 1
+        for workflow, priority, place in rows
+        if place is not None and (workflow, priority) not in have
+    }
 
 
 def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], Cursor]]:

@@ -104,18 +104,30 @@ CROSS JOIN LATERAL (
 ) AS c;
 
 -- name: ready_unkeyed
--- The first runs without a key among the first $5 of some lanes ($2 and $3: workflow and priority).
+-- The first runs without a key among $6 of some lanes ($2 to $4: workflow, priority, and from where to look).
 SELECT c.id::text, l.workflow, l.priority, c.place, c.version, c.size, NULL::text, c.fresh
-FROM unnest($2::text[], $3::integer[]) AS l(workflow, priority)
+FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
 CROSS JOIN LATERAL (
     SELECT f.* FROM (
         SELECT r.id, r.place, r.version, octet_length(r.input) AS size, r.concurrency_key AS key, {fresh} AS fresh
         FROM {schema}.runs r
-        WHERE r.queue = $1 AND r.workflow = l.workflow AND r.priority = l.priority AND r.place IS NOT NULL AND r.losses < 2
+        WHERE r.queue = $1 AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
+          AND r.place IS NOT NULL AND r.losses < 2
           AND (r.expires_at IS NULL OR r.started_at IS NOT NULL OR r.expires_at > {now})
           AND (r.deadline_at IS NULL OR r.deadline_at > {now})
-        ORDER BY r.place LIMIT $5
-    ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT $4
+        ORDER BY r.place LIMIT $6
+    ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT $5
+) AS c;
+
+-- name: ends_of_looks
+-- The last places of such looks that did not come to the end of their lanes.
+SELECT l.workflow, l.priority, c.place
+FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
+CROSS JOIN LATERAL (
+    SELECT r.place FROM {schema}.runs r
+    WHERE r.queue = $1 AND r.workflow = l.workflow AND r.priority = l.priority AND r.place >= l.mark
+      AND r.place IS NOT NULL AND r.losses < 2
+    ORDER BY r.place OFFSET $5::bigint - 1 LIMIT 1
 ) AS c;
 
 -- name: ready_suspects

@@ -87,17 +87,26 @@ FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS r ON r.rowid IN (
     ORDER BY x.priority DESC, x.place LIMIT ?3);
 
 -- name: ready_unkeyed
--- The first runs without a key among the first ?4 of some lanes (workflow and priority of each).
+-- The first runs without a key among ?4 of some lanes (workflow, priority, and from where to look).
 SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), NULL, {fresh}))
 FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
     SELECT f.row FROM (
         SELECT x.rowid AS row, x.place, x.concurrency_key AS key FROM {prefix}runs x
         WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
-          AND x.place IS NOT NULL AND x.losses < 2
+          AND x.place >= json_extract(l.value, '$[2]') AND x.place IS NOT NULL AND x.losses < 2
           AND (x.expires_at IS NULL OR x.started_at IS NOT NULL OR x.expires_at > {now})
           AND (x.deadline_at IS NULL OR x.deadline_at > {now})
         ORDER BY x.place LIMIT ?4
     ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT ?3);
+
+-- name: ends_of_looks
+-- The last places of such looks; null where they came to the end of their lanes.
+SELECT json_extract(l.value, '$[0]'), json_extract(l.value, '$[1]'), (
+    SELECT x.place FROM {prefix}runs x
+    WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
+      AND x.place >= json_extract(l.value, '$[2]') AND x.place IS NOT NULL AND x.losses < 2
+    ORDER BY x.place LIMIT 1 OFFSET ?3 - 1)
+FROM json_each(?2) AS l;
 
 -- name: ready_suspects
 -- The first of the runs of a queue that workers have died with: those with the fewest losses first.
