@@ -22,6 +22,10 @@ QUICK = Settings(sweep=0.2, poll=0.1, backoff_base=0.01, moment=0.2)
 joined = pytest.mark.parametrize("home", ["joined"], indirect=True)
 """Enough with the transport in the same database."""
 
+elsewhere = pytest.param("outbox", marks=pytest.mark.thorough)
+enough_joined = pytest.mark.parametrize("home", ["joined", elsewhere], indirect=True)
+"""What the other database adds to it is thorough."""
+
 everywhere = pytest.mark.parametrize(
     "home", ["joined", "outbox", pytest.param("mariadb", marks=pytest.mark.thorough)], indirect=True
 )

@@ -8,11 +8,11 @@ import pytest
 
 from stepfast import ConfigurationError, RemoteStepError, RunFailed, UnknownOption
 from stepfast.remote import FatalError
-from tests.remote_steps.conftest import Home, joined
+from tests.remote_steps.conftest import Home, enough_joined, joined
 from tests.support.engine import eventually
 
 
-@pytest.mark.parametrize("home", ["joined", "outbox"], indirect=True)
+@enough_joined
 async def test_a_step_of_a_graph_is_served_elsewhere(home: Home) -> None:
     fulfil = home.app.dag("fulfil")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, Run
-from tests.remote_steps.conftest import Home, joined
+from tests.remote_steps.conftest import Home, enough_joined, joined
 from tests.support.engine import eventually
 
 NOW = Backoff(base=0, jitter=False)
@@ -59,7 +59,7 @@ async def test_a_second_word_on_an_old_attempt_does_not_settle_the_next(home: Ho
     assert [call.attempt for call in await run.activity()] == [1, 2]
 
 
-@both
+@enough_joined
 async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
     """It was the first attempt's, and the second is out: its task is taken back."""
     add_shop(home)
@@ -72,7 +72,7 @@ async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
         await home.nothing_is_left()
 
 
-@both
+@enough_joined
 async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
     """A worker that was late has deleted the row of the next attempt."""
     add_shop(home)
@@ -86,7 +86,7 @@ async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
         assert await run.result(timeout=20) == 3
 
 
-@both
+@enough_joined
 async def test_results_of_others_are_not_touched(home: Home) -> None:
     """Neither those of runs that this engine does not know, nor what looks like none of its ids."""
     add_shop(home)

@@ -14,7 +14,7 @@ from stepfast.cli.steps import write_steps
 from stepfast.cli.why import why
 from stepfast.remote_reports import with_claims
 from stepfast.store.remote_port import RemoteStepStore
-from tests.remote_steps.conftest import QUICK, Home, everywhere, joined
+from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
 
@@ -27,7 +27,7 @@ async def waits_for(run: Run[Any], what: str) -> bool:
     return bool((await run.info()).waiting_for == what)
 
 
-@everywhere
+@enough_joined
 async def test_show_says_why_a_run_waits_and_whether_somebody_has_begun(home: Home) -> None:
     app = home.app = home.make(settings=replace(QUICK, moment=0.0))
     begun, go = asyncio.Event(), asyncio.Event()

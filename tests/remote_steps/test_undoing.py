@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Context, NonRetryableError, RunFailed, SyncContext
 from stepfast.remote import RemoteTask, RemoteWorker
-from tests.remote_steps.conftest import QUICK, Home, everywhere, joined
+from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
 
@@ -30,7 +30,7 @@ def paying(home: Home, seen: list[Any], *, failing: int = 0) -> RemoteWorker:
     return worker
 
 
-@everywhere
+@enough_joined
 async def test_completed_steps_are_undone_elsewhere_in_reverse(home: Home) -> None:
     seen: list[Any] = []
 
