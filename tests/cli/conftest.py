@@ -24,6 +24,7 @@ from stepfast.settings import Settings
 from stepfast.store import open_store
 from tests.cli.processes import Processes
 from tests.store.scene import Rows, Scene
+from tests.support.logs import logging_as_before
 
 SHOP = (Path(__file__).parent / "shop.py").read_text()
 HARBOUR = (Path(__file__).parent / "harbour.py").read_text()
@@ -85,7 +86,8 @@ class Verbs:
         self._runner = CliRunner()
 
     def __call__(self, *arguments: str, code: int = 0, input: str | None = None) -> Result:
-        result = self._runner.invoke(cli, arguments, input=input)
+        with logging_as_before():
+            result = self._runner.invoke(cli, arguments, input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == code, result.output

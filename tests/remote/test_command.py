@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.cli.processes import Processes
 from tests.remote.scene import result_of
 from tests.remote.tables import Tables
 from tests.support.engine import eventually
+from tests.support.logs import logging_as_before
 
 STEPS = """
 import time
@@ -45,16 +45,6 @@ def spawn(tmp_path: Path) -> Iterator[Processes]:
     processes.end()
 
 
-@pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """The verb sets the logging of its process up, and here that is the test's own."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
 async def test_a_process_serves_until_it_is_told_and_gives_back_what_it_holds(
     postgres_url: str, spawn: Processes, tmp_path: Path
 ) -> None:
@@ -75,7 +65,7 @@ async def test_a_process_serves_until_it_is_told_and_gives_back_what_it_holds(
     await tables.close()
 
 
-@pytest.mark.usefixtures("logging_as_before")
+@logging_as_before()
 def test_what_is_no_remote_worker_is_refused(spawn: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
