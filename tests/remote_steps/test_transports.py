@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -238,3 +239,29 @@ async def test_what_is_being_sent_when_the_worker_stops_is_sent(sqlite_url: str)
             await asyncio.wait_for(transport.sending.wait(), 20)
             asyncio.get_running_loop().call_later(0.1, transport.go.set)
         assert len(transport.sent) == 1
+
+
+async def test_looking_for_results_takes_half_of_the_time_at_most_however_often_steps_are_sent(sqlite_url: str) -> None:
+    """With many steps waiting a look takes long, and each step that goes out asks for another one."""
+    looks: list[float] = []
+
+    class Slow(MemoryTransport):
+        async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+            began = time.monotonic()
+            await asyncio.sleep(0.03)
+            looks.append(time.monotonic() - began)
+            return await super().results(step_ids)
+
+    async with Stepfast(sqlite_url, transport=Slow(), settings=replace(QUICK, moment=0.0)) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("nobody")
+
+        async with app.worker():
+            began = time.monotonic()
+            while len(looks) < 15:
+                await app.start(shop)
+                await asyncio.sleep(0.005)
+            passed = time.monotonic() - began
+    assert sum(looks) < 0.7 * passed

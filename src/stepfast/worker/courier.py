@@ -114,8 +114,11 @@ class Courier:
             await self._pause(breather(self._pace, self._looked, bool(moved), self._settings.sweep))
 
     async def _pause(self, seconds: float) -> None:
+        """Until the bell rings, but not less than the last look took."""
+        least = min(self._looked, seconds)
+        await self._clock.sleep(least)
         try:
-            async with self._clock.timeout(seconds):
+            async with self._clock.timeout(seconds - least):
                 await self._bell.wait()
         except TimeoutError:
             pass
