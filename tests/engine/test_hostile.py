@@ -58,7 +58,7 @@ def register(app: Stepfast, calls: Calls) -> None:
             number = calls.hit(f"{ctx.run_id} {name}")
             if number < 3:
                 raise RetryLater(0.01)
-            return number
+            return min(number, 3)  # a call whose worker left before its record was committed is made again
 
         first = await ctx.options(retries=2).step("by the step", flaky, "step")
         return [first, await ctx.step("by the attempt", flaky, "attempt")]

@@ -105,21 +105,24 @@ async def test_an_attempt_that_has_failed_begins_nothing_more(url: str) -> None:
 
     @app.workflow(max_attempts=2, backoff=quick)
     async def torn(ctx: Context) -> None:
+        waiting = asyncio.Event()
+
         async def fails() -> None:
             acts.append(("fails", ctx.attempt))
-            await eventually(lambda: ("waits", ctx.attempt) in acts)
+            await waiting.wait()
             if ctx.attempt == 1:
                 raise ValueError
 
         async def waits() -> None:
             acts.append(("waits", ctx.attempt))
+            waiting.set()
             if ctx.attempt == 1:
                 raise ValueError
 
-        retried = ctx.options(retries=5, backoff=Backoff(base=0.04, factor=1, jitter=False))
+        retried = ctx.options(retries=5, backoff=Backoff(base=0.3, factor=1, jitter=False))
         await asyncio.gather(ctx.step(fails), retried.step(waits))
 
     async with app, app.worker():
         await (await app.start(torn)).result(timeout=20)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)  # longer than the try would have had to wait for
     assert sorted(acts) == [("fails", 1), ("fails", 2), ("waits", 1), ("waits", 2)]
