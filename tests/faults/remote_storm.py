@@ -25,7 +25,7 @@ from tests.faults.bystanders import TROUBLE, wish
 from tests.faults.remote_rules import RemoteRow, RemoteScene, Served, check, tell
 from tests.faults.remote_workload import GROUP, MIX, SERVED
 from tests.faults.storm import SETTLE, TOTALS, Process, Storm, every, meanwhile
-from tests.faults.storms import cut, lose_replies, stall, until_over
+from tests.faults.storms import cut, lose_replies, stall
 from tests.interop.packages import node, node_folder, python_folder
 from tests.remote.tables import Tables
 from tests.support.proxy import Proxy
@@ -310,12 +310,16 @@ async def restarts(
     async with RemoteStorm(url, folder, transport=transport, cut=True) as storm:
         await storm.gather(makers)
 
-        async def again() -> None:
-            await asyncio.to_thread(restart)
-            TOTALS["restarts"] += 1
+        async def again_and_again() -> None:
+            """The last restart is waited for."""
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                await asyncio.sleep(random.uniform(1, 4))
+                await asyncio.to_thread(restart)
+                TOTALS["restarts"] += 1
 
         async with meanwhile(*storm.bystanders()):
-            await asyncio.gather(until_over(seconds, every(2.5, again)), storm.keep_starting(seconds))
+            await asyncio.gather(again_and_again(), storm.keep_starting(seconds))
         return await storm.judge(runs=10)
 
 
