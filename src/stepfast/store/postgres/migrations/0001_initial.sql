@@ -23,7 +23,7 @@
 -- are the processes that live, each with one heartbeat for all it holds. The MAILBOX keeps what is sent to a run until the
 -- run takes it, in the transaction that records it. QUEUES are those that were paused or limited.
 --
--- Whoever has no Python at hand starts and signals runs by functions (0008), as part of a transaction of their own.
+-- Whoever has no Python at hand starts and signals runs by functions (0007), as part of a transaction of their own.
 --
 -- Locks: rows of `runs` are locked in id order, by FOR NO KEY UPDATE, and a locked row is skipped rather than waited for.
 -- Times are milliseconds since 1970 by the server's clock, and no other clock decides anything. Payloads are JSON
