@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Run, Stepfast
 from stepfast.errors import ConfigurationError
 from tests.support.engine import PATIENCE, Gate
 
@@ -55,6 +55,26 @@ async def test_a_run_is_not_put_off_for_ever(app: Stepfast) -> None:
             await asyncio.sleep(0.02)
             assert number < 500
         assert await first.result(timeout=PATIENCE) > 0
+
+
+async def test_what_is_retried_leaves_its_key_to_others(app: Stepfast) -> None:
+    """One that ended before it was claimed has given its key up, and another run may wait under it."""
+
+    @app.task
+    async def index(text: str) -> str:
+        return text
+
+    runs = list[Run[str]]()
+    for text in "ab":
+        runs.append(await app.start(index, text, key="doc", debounce=60))
+        await runs[-1].cancel()
+    waits = await app.start(index, "c", key="doc", debounce=0.01)
+    await runs[0].retry()
+    assert (await (await app.store()).grant("retry", [runs[1].id])).done == [runs[1].id]
+    assert (await app.start(index, "d", key="doc", debounce=0.01)).id == waits.id
+    await asyncio.sleep(0.02)
+    await app.drain()
+    assert [await run.result(timeout=PATIENCE) for run in (*runs, waits)] == ["a", "b", "d"]
 
 
 @SQLITE

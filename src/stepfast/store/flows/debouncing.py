@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -43,6 +44,12 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
     raise DatabaseUnavailable(
         "the run of a debounced key was claimed while it was looked at, again and again; try again"
     )
+
+
+def leave_keys(runs: Sequence[Standing]) -> Flow[None]:
+    """Runs that ended before anybody had claimed them are to be retried. Their keys were free since then, and others
+    may wait under them: what is retried stands by itself, and no start gives it another input."""
+    yield from put("leave_debounced", [(run.id,) for run in runs if not run.begun])
 
 
 def _put_off(row: Standing, first_at: int, now: int, run: NewRun, debounce: Debounce) -> Flow[Debounced]:

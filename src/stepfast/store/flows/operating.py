@@ -17,6 +17,7 @@ from ...model.reviving import may_be_retried, retry
 from ...model.settling import Why
 from ...model.standing import Standing
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
+from .debouncing import leave_keys
 from .requests import Flow, put
 from .retrying import retry_dag
 from .settling import Settlement, fail, lock_open_steps, write
@@ -133,6 +134,7 @@ def retry_run(run_id: str) -> Flow[set[Lane] | None]:
         return None
     if run.is_dag:
         return (yield from retry_dag(run, now))
+    yield from leave_keys([run])
     yield from change([retry(run, now)])
     yield from forget_steps(forgotten(run))
     yield from put("tell_again", [(run_id,)])

@@ -9,6 +9,7 @@ from ...model.pausing import may_be_paused, pause
 from ...model.reviving import may_be_retried, retry
 from ...model.standing import Standing
 from ...model.wishes import CANCEL, PAUSE, RESUME, RETRY, Granted
+from .debouncing import leave_keys
 from .operating import Moved, cancel_runs, resume_runs
 from .requests import Flow, put
 from .standings import change, forget_steps, forgotten, lock_free
@@ -42,6 +43,7 @@ def _pause_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
 def _retry_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
     fitting = [run for run in runs if may_be_retried(run)]
     after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
+    yield from leave_keys(fitting)
     yield from change(after)
     yield from forget_steps([place for run in fitting for place in forgotten(run)])
     yield from put("tell_again", [(run.id,) for run in fitting])

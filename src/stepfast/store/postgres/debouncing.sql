@@ -30,3 +30,7 @@ FROM unnest($1::uuid[], $2::text[], $3::smallint[]) AS u(id, input, format) WHER
 -- Tags of runs that were just started.
 INSERT INTO {schema}.run_tags (tag, run_id) SELECT u.tag, u.id FROM unnest($1::text[], $2::uuid[]) AS u(tag, id)
 ON CONFLICT DO NOTHING;
+
+-- name: leave_debounced
+-- Runs that are no longer what a key stands for. They are locked in this transaction.
+UPDATE {schema}.runs SET debounced = NULL WHERE id = ANY($1::uuid[]) AND debounced IS NOT NULL;

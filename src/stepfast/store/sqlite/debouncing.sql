@@ -25,3 +25,7 @@ UPDATE {prefix}runs AS r SET input = u.input, format = u.format FROM u WHERE r.i
 -- name: tag_runs
 -- Tags of runs that were just started.
 INSERT INTO {prefix}run_tags (tag, run_id) VALUES (?, ?) ON CONFLICT DO NOTHING;
+
+-- name: leave_debounced
+-- Runs that are no longer what a key stands for.
+UPDATE {prefix}runs SET debounced = NULL WHERE id = ? AND debounced IS NOT NULL;
