@@ -10,7 +10,7 @@ from .errors import ConfigurationError
 from .model.backoff import seconds
 from .model.ids import check_id
 from .model.names import refuse_unknown
-from .model.status import RUN_STATUSES
+from .model.status import REASONS, RUN_STATUSES
 from .reports import RunInfo
 
 _PAGE = 50
@@ -42,8 +42,9 @@ def store_filters(given: ListKeywords) -> dict[str, Any]:
     refuse_unknown("app.runs", given, ListKeywords.__annotations__)
     workflow, status, after = given.get("workflow"), given.get("status"), given.get("after")
     limit = given.get("limit", _PAGE)
-    if status is not None and status not in RUN_STATUSES:
-        raise ConfigurationError(f"there is no status {status!r}; there are {', '.join(RUN_STATUSES)}")
+    for what, word, known in (("status", status, RUN_STATUSES), ("reason", given.get("reason"), REASONS)):
+        if word is not None and word not in known:
+            raise ConfigurationError(f"there is no {what} {word!r}; there are {', '.join(known)}")
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LARGEST_PAGE:
         raise ConfigurationError(f"limit must be from 1 to {_LARGEST_PAGE}, not {limit!r}")
     return {

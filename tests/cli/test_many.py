@@ -77,6 +77,7 @@ WRONG = (
     (("cancel", "0197a1b2", "--status", "queued"), "not both"),
     (("cancel", "0197a1b2", "--dry-run"), "not with ids"),
     (("cancel", "--status", "sleeping"), "there is no status 'sleeping'"),
+    (("retry", "--reason", "lost"), "there is no reason 'lost'; there are code"),
     (("retry", "--status", "failed", "--from-start"), "--from-start takes ids"),
     (("signal", "approved"), "which runs?"),
     (("signal", "--tag", "a", "one", "2", "3"), "chosen runs are not named"),
