@@ -33,6 +33,11 @@ def test_start_for_scripts(stepfast: Verbs, shop: Shop) -> None:
     assert info(shop, started["id"]).workflow == "nothing"
 
 
+def test_a_start_can_count_for_the_limits_of_a_key(stepfast: Verbs, shop: Shop) -> None:
+    run_id = stepfast("start", "nothing", "--concurrency-key", "customer-7", "--app", "shop:app").stdout.strip()
+    assert info(shop, run_id).concurrency_key == "customer-7"
+
+
 def test_start_without_the_code_is_checked_against_what_the_database_knows(stepfast: Verbs, shop: Shop) -> None:
     shop.drain()  # a worker was there, so the definitions are
     run_id = stepfast("start", "double", ORDER).stdout.strip()

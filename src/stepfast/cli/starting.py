@@ -32,6 +32,9 @@ async def start(
     debounce_max: Annotated[float | None, time_option("--debounce-max", help="And at most so long in all.")] = None,
     queue: Annotated[str | None, option("--queue", help="Else the workflow's own.")] = None,
     priority: Annotated[int, typer.Option("--priority", help="Higher is sooner.")] = 0,
+    concurrency_key: Annotated[
+        str | None, option("--concurrency-key", help="Whose limits of the queue it counts for.")
+    ] = None,
     delay: Annotated[float | None, time_option("--delay", help="Not before this has passed.")] = None,
     at: Annotated[datetime | None, moment_option("--at", help="Not before this, as 2030-01-31T09:30+01:00.")] = None,
     expires_in: Annotated[float | None, time_option("--expires-in", help="Fail unless picked up within this.")] = None,
@@ -55,6 +58,7 @@ async def start(
             debounce_max=debounce_max,
             queue=queue,
             priority=priority,
+            concurrency_key=concurrency_key,
             delay=delay,
             at=at,
             expires_in=expires_in,
