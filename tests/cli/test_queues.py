@@ -70,6 +70,8 @@ def test_limits_are_shown_and_set(stepfast: Verbs, shop: Shop) -> None:
     assert (
         told.items() >= {"concurrency": 5, "rate": None, "max_ready": 9, "key_rate": {"count": 10, "per": 1.0}}.items()
     )
+    lifted = "5 at once (set), no rate (set), 9 ready (set); of a key 10 per 1 s (set)"
+    assert stepfast("queue", "limits", "order").stdout == lifted + "\n"
     assert stepfast.json("queue", "limits", "order", "--reset")["set"] == []
 
 

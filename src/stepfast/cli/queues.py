@@ -151,17 +151,26 @@ def _servers(info: QueueInfo, workers: Sequence[WorkerInfo]) -> list[str]:
 
 
 def limits_in_words(info: QueueInfo) -> str:
-    """``20 at once, 100 per 60 s; of a key 2 at once``; what an operator has set is marked."""
+    """``20 at once, 100 per 60 s; of a key 2 at once``. What an operator has set or lifted is marked."""
 
-    def said(name: str, text: str) -> str:
-        return text + (" (set)" if name in info.overridden else "")
+    def said(name: str, text: str | None, lifted: str) -> str:
+        return f"{text or lifted} (set)" if name in info.overridden else text or ""
 
-    whole = [said("concurrency", f"{info.concurrency} at once")] if info.concurrency is not None else []
-    whole += [said("rate", rate_in_words(info.rate))] if info.rate is not None else []
-    whole += [said("max_ready", f"{info.max_ready} ready")] if info.max_ready is not None else []
-    keys = [said("key_concurrency", f"{info.key_concurrency} at once")] if info.key_concurrency is not None else []
-    keys += [said("key_rate", rate_in_words(info.key_rate))] if info.key_rate is not None else []
-    return "; ".join([*([", ".join(whole)] if whole else []), *([f"of a key {', '.join(keys)}"] if keys else [])])
+    whole = [
+        said("concurrency", _number(info.concurrency, "at once"), "any number at once"),
+        said("rate", rate_in_words(info.rate) if info.rate else None, "no rate"),
+        said("max_ready", _number(info.max_ready, "ready"), "any number ready"),
+    ]
+    keys = [
+        said("key_concurrency", _number(info.key_concurrency, "at once"), "any number at once"),
+        said("key_rate", rate_in_words(info.key_rate) if info.key_rate else None, "no rate"),
+    ]
+    of_a_key = [f"of a key {', '.join(filter(None, keys))}"] if any(keys) else []
+    return "; ".join([*([", ".join(filter(None, whole))] if any(whole) else []), *of_a_key])
+
+
+def _number(limit: int | None, what: str) -> str | None:
+    return None if limit is None else f"{limit} {what}"
 
 
 def rate_in_words(rate: Rate) -> str:
