@@ -90,7 +90,7 @@ def test_backfill_prints_the_runs_and_may_be_repeated(made: Verbs) -> None:
 def test_what_is_wrong_is_said(made: Verbs) -> None:
     assert "did you mean 'nightly'" in made.error("schedule", "trigger", "nightyl", code=3)
     put = ("schedule", "put", "x")
-    assert "either `--cron or --every`" in made.error(*put, "nothing", code=2)
+    assert "either `--cron` or `--every`" in made.error(*put, "nothing", code=2)
     assert "no time zone 'Mars'" in made.error(
         "schedule", "put", "x", "nothing", "--cron", "0 3 * * *", "--tz", "Mars", code=2
     )

@@ -45,14 +45,14 @@ def exit_code(error: BaseException) -> int:
     return FAILED
 
 
-_TYPED = {"retry(from_start=True)": "stepfast retry --from-start", "cron= or every=": "--cron or --every"}
+_TYPED = {"retry(from_start=True)": "`stepfast retry --from-start`", "cron= or every=": "`--cron` or `--every`"}
 """What errors say for Python, and what is typed here instead."""
 
 
 def as_typed(text: str) -> str:
     """A sentence that names a call, with the command in its place."""
     for call, command in _TYPED.items():
-        text = text.replace(call, f"`{command}`")
+        text = text.replace(call, command)
     return text
 
 

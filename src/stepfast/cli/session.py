@@ -24,7 +24,7 @@ CHILD_URL = "STEPFAST_CHILD_URL"
 UrlOption = Annotated[
     str | None,
     option(
-        "--url", "-u", metavar="URL", help="The database. Else STEPFAST_URL, or sqlite:///stepfast.db.",
+        "--url", "-u", metavar="URL", help="The database. Else that of the code, STEPFAST_URL, or sqlite:///stepfast.db.",
         envvar=CHILD_URL, show_envvar=False,
     ),
 ]  # fmt: skip
