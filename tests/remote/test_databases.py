@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncmy
@@ -32,6 +36,31 @@ async def test_a_worker_that_may_not_make_the_tables_waits_for_them(url: str, ca
         await tables.put_task("run:0")
         await result_of(tables, "run:0")
         await tables.close()
+
+
+async def test_who_may_not_make_the_tables_is_told_who_does_and_what_is_to_be_granted(postgres_url: str) -> None:
+    async with a_stranger(postgres_url) as stranger:
+        with pytest.raises(ConfigurationError, match="may not make the transport's tables") as told:
+            async with SqlTransport(stranger):
+                pass
+    said = str(told.value)
+    assert "`stepfast migrate --transport`" in said
+    assert "--sql" in said
+    assert "SELECT, INSERT, UPDATE and DELETE" in said
+    assert "secret" not in said
+
+
+@contextlib.asynccontextmanager
+async def a_stranger(url: str) -> AsyncIterator[str]:
+    """The URL of a user who may connect to a Postgres, and nothing else."""
+    name = f"stranger_{uuid.uuid4().hex[:12]}"
+    operator = await asyncpg.connect(url)
+    await operator.execute(f"REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    try:
+        yield re.sub(r"//[^@/]*@", f"//{name}:secret@", url)
+    finally:
+        await operator.execute(f"DROP ROLE {name}")
+        await operator.close()
 
 
 async def test_prefixes_keep_apart_and_capitals_count_where_they_can(url: str) -> None:

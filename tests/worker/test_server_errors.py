@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 
 from stepfast import ConfigurationError, Context, DatabaseRefused, DatabaseUnavailable, SchemaError, Stepfast
+from stepfast.remote import SqlTransport
 from stepfast.settings import Settings
 from stepfast.store.postgres.server_errors import translate
 from stepfast.store.protocol import MissingRight
@@ -211,6 +212,29 @@ async def test_a_missing_right_is_told_and_costs_no_run(
                 await asyncio.sleep(0)
                 await operator.execute(f"GRANT INSERT ON stepfast.steps TO {name}")
                 await nobody_paid(app, runs, calls, operator)
+
+
+async def test_a_right_that_remote_steps_lack_is_told_and_costs_no_run(
+    clerk: str, operator: Any, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that may not make the transport's tables waits for somebody who may."""
+    await operator.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    async with Stepfast(clerk, settings=QUICK) as app:
+
+        @app.workflow(max_attempts=1)
+        async def shop(ctx: Context) -> str:
+            try:
+                return str(await ctx.remote("echo", timeout=0.05))
+            except TimeoutError:
+                return "it was sent"
+
+        run = await app.start(shop)
+        with caplog.at_level(logging.ERROR, "stepfast"):
+            async with app.worker():
+                await told(caplog, "may not make the transport's tables", "does not end by itself")
+                async with SqlTransport(postgres_url):
+                    await operator.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {urlsplit(clerk).username}")
+                assert await run.result(timeout=PATIENCE) == "it was sent"
 
 
 async def test_a_caller_hears_of_a_missing_right_at_once(clerk: str, operator: Any, calls: Calls) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, SchemaError
 from ..settings import Settings
+from ..store.protocol import MissingRight
 from .names import check_prefix
 from .transport_url import MYSQL, POSTGRES, TransportUrl, parse_transport_url
 
@@ -117,6 +118,15 @@ def missing_tables(said: str) -> SchemaError:
     return SchemaError(
         f"the transport's tables are missing, or are not those of the contract ({said}): run `stepfast migrate "
         "--transport`, or leave create=True"
+    )
+
+
+def may_not_make_tables(said: str) -> MissingRight:
+    """The error for a user who may not make them: somebody else can, once."""
+    return MissingRight(
+        f"the database user may not make the transport's tables ({said}): let somebody who may run `stepfast migrate "
+        "--transport` once, or what it prints with --sql, and grant this user SELECT, INSERT, UPDATE and DELETE on "
+        "both tables"
     )
 
 

@@ -18,7 +18,6 @@ from ..model.rows import DagStepRow, Outcome
 from .carriage import Carriage
 from .doubts import Doubts
 from .kit import Kit
-from .patience import patiently
 
 _PAGE = 1000
 """Records that the store gives at once."""
@@ -158,11 +157,12 @@ class Errands(EngineErrands):
         return self._carriage.way
 
     async def find_way(self) -> Way:
-        """Ask for it, patiently. What is wrong with a URL is the application's to mend, and ends the run."""
-        kit = self._kit
-        return await patiently(
-            self._carriage.find_way, "the transport", kit.logger, kit.settings.outage_backoff_max, clock=kit.clock
-        )
+        """Ask for it, patiently: no run has to pay for tables, or for a right, that somebody has yet to give. Only that
+        there is no transport at all ends the run."""
+        if not self._carriage.exists:
+            return await self._carriage.find_way()
+        found: Way = await self._patiently(self._carriage.find_way)
+        return found
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
         """Those of a run's remote steps that still come to something."""

@@ -15,10 +15,10 @@ from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, 
 from ...model.redacting import is_shown_in, redact
 from ...settings import Settings
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location
+from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables
 from ..names import results_table, tasks_table
 from ..transport_url import mysql_options
-from .server_errors import is_not_let_in, translate
+from .server_errors import is_no_right, is_not_let_in, translate
 from .transactions import borrowed, close_pool, run, transaction
 
 _NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000)"
@@ -111,7 +111,7 @@ class MysqlDatabase:
                     if await self._exist(work):
                         return False
                     for statement in split_statements(self._script["create"]):
-                        await run(connection, statement)
+                        await _make(connection, statement)
                     return True
                 finally:
                     await work.fetch("unlock", lock=name)
@@ -178,6 +178,16 @@ class _Work:
                 raise DatabaseRefused(
                     f"it has {size:,} bytes, and the server takes {self._packet:,} at once (max_allowed_packet)"
                 )
+
+
+async def _make(connection: Any, statement: str) -> None:
+    """Make a table. Whether the user may is decided by the server for each statement."""
+    try:
+        await run(connection, statement)
+    except Exception as error:
+        if is_no_right(error):
+            raise may_not_make_tables(sentence(error)) from None
+        raise
 
 
 def _portions(texts: list[str]) -> Iterator[list[str]]:

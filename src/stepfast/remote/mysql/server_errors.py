@@ -62,6 +62,11 @@ def is_not_let_in(error: BaseException) -> bool:
     return number_of(error) in _NOT_LET_IN
 
 
+def is_no_right(error: BaseException) -> bool:
+    """Whether the user may not do what was asked."""
+    return number_of(error) in _NO_RIGHT
+
+
 def _by_number(error: MySQLError) -> Exception:
     number, said = number_of(error), sentence(error)
     if number in _ABOUT_DATA:

@@ -17,7 +17,7 @@ from ...store.postgres.connections import Connector, connect_error
 from ...store.postgres.server_errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location, missing_tables
+from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables
 from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
@@ -117,6 +117,8 @@ class PostgresDatabase:
                     return True
         except _MADE_MEANWHILE:
             raise
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise may_not_make_tables(sentence(error)) from None
         except Exception as error:
             raise self._meaning(error) from None
 
