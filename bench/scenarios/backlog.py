@@ -1,5 +1,7 @@
 """How long a claim takes, and the question of an idle worker, when the tables hold a great deal that is not for it: a
-million queued runs in 200 queues, 100 000 that wait, and 100 000 of a workflow that nobody here knows."""
+million queued runs in 200 queues, 100 000 that wait, and 100 000 of a workflow that nobody here knows.
+
+The list of queues, which counts all of them, is timed too: an operator asks for it just then."""
 
 from __future__ import annotations
 
@@ -44,8 +46,9 @@ async def measure(subject: Subject) -> Figures:
     figures = {f"{name}-empty": took for name, took in (await _times(engine, store, worker.id, rounds)).items()}
     await _fill(engine.url, SHARE_QUICK if subject.quick else 1)
     full = await _times(engine, store, worker.id, rounds)
+    listed = await _listing(engine)
     await engine.close()
-    return figures | {f"{name}-full": took for name, took in full.items()}
+    return figures | {f"{name}-full": took for name, took in full.items()} | {"queues-full": listed}
 
 
 async def _fill(url: str, share: int) -> None:
@@ -71,6 +74,16 @@ async def _times(engine: StepfastEngine, store: Store, worker: str, rounds: int)
     return {"claim": median(claims[5:]), "tick": median(ticks[5:])}
 
 
+async def _listing(engine: StepfastEngine) -> float:
+    """Milliseconds of `app.queues()`, the median of five."""
+    took = list[float]()
+    for _ in range(5):
+        begin = perf_counter()
+        await engine.app.queues()
+        took.append((perf_counter() - begin) * 1000)
+    return median(took)
+
+
 SCENARIO = Scenario(
     name="backlog",
     title="a claim of 100 runs, and the look for lanes, with and without a great deal that is not for this worker",
@@ -79,6 +92,7 @@ SCENARIO = Scenario(
         "claim-full": Figure("claim, full tables", "ms", more_is_better=False),
         "tick-empty": Figure("look, nothing else", "ms", more_is_better=False),
         "tick-full": Figure("look, full tables", "ms", more_is_better=False),
+        "queues-full": Figure("list of queues, full tables", "ms", more_is_better=False),
     },
     engines=("stepfast",),
     timeout=1800,
