@@ -18,7 +18,7 @@ from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
 from .model.schedules import TAG, ScheduleRow, ScheduleSpec, check_policies, made
-from .model.ticks import jitter, refuse_never, tick_key
+from .model.ticks import jitter, refuse_never, tick_key, timetable
 from .planning import Plan, Planner
 from .settings import Settings
 from .store.flows.scheduling import Make
@@ -78,13 +78,16 @@ class DeclaredSchedules:
         check_name(name, "the name of a schedule", self._settings.max_name - _ROOM_IN_KEYS)
         missed, overlap = given.get("missed", "latest"), given.get("overlap", "allow")
         check_policies(missed, overlap)
-        cron, every = given.get("cron"), given.get("every")
-        spec = ScheduleSpec(
+        cron, every, tz = given.get("cron"), given.get("every"), given.get("tz", "UTC")
+        every_ms = None if every is None else round(seconds(every, "every") * 1000)
+        now = int(time.time() * 1000)
+        refuse_never(timetable(cron, every_ms, tz, now), cron, now)
+        return ScheduleSpec(
             name=name,
             workflow=plan.shape.workflow,
             cron=cron,
-            every_ms=None if every is None else round(seconds(every, "every") * 1000),
-            tz=given.get("tz", "UTC"),
+            every_ms=every_ms,
+            tz=tz,
             input=plan.encode(given.get("input")),
             format=plan.shape.format,
             options=_stored(run_options(given)),
@@ -92,9 +95,6 @@ class DeclaredSchedules:
             overlap=overlap,
             jitter_ms=round(seconds(given.get("jitter", 0), "jitter") * 1000),
         )
-        now = int(time.time() * 1000)
-        refuse_never(spec.timetable(now), cron, now)
-        return spec
 
     # -- what workers do with it -----------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Scheduling:
         called with the number of ticks that are done, and of all."""
         connected = await self._connect_for("app.backfill")
         row = await self._schedule(connected, name)
-        ticks = await self._ticks(row, moment(since, "since"), min(moment(until, "until"), row.now_ms + 1))
+        ticks = await self._ticks(row, *_span(since, until, row.now_ms))
         plan = await self._declared.plan_runs(connected, row)
         ids, batch = list[str](), min(_BATCH, max(1, BYTES_BY_ROUND // len(row.input)))
         for first in range(0, len(ticks), batch):
@@ -156,6 +156,14 @@ class Scheduling:
     async def _refuse_unknown(self, connected: Connected, name: str) -> None:
         known = [row.name for row in await connected.store.schedules()]
         raise ScheduleNotFound(name, nearest(name, known))
+
+
+def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
+    """From when to when ticks are made good for: not beyond the present."""
+    begin, end = moment(since, "since"), moment(until, "until")
+    if end < begin:
+        raise ConfigurationError(f"until ({until.isoformat()}) is before since ({since.isoformat()}): swap them")
+    return begin, min(end, now + 1)
 
 
 async def _patient(connected: Connected, call: Callable[[], Awaitable[Found]]) -> Found:

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
@@ -24,6 +24,7 @@ from .stats import Stats
 
 if TYPE_CHECKING:
     from .app import Stepfast
+    from .checking import CheckedRun
     from .engine.workflow import Workflow
 
 I = TypeVar("I")  # noqa: E741
@@ -131,13 +132,19 @@ class SyncApp:
         """Start a run of a schedule now."""
         return SyncRun(self.call(self._app.trigger(name)), self)
 
-    def backfill(self, name: str, since: datetime, until: datetime) -> list[SyncRun[Any]]:
-        """Start a run for each tick of a schedule in a span."""
-        return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until))]
+    def backfill(
+        self, name: str, since: datetime, until: datetime, *, progress: Callable[[int, int], None] | None = None
+    ) -> list[SyncRun[Any]]:
+        """Start a run for each tick of a schedule in a span. ``progress`` is called in the thread of ``app.sync``."""
+        return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until, progress=progress))]
 
     def prune(self, older_than: Seconds, **options: Any) -> int:
         """Remove runs that ended longer ago than this; the options are those of ``app.prune``."""
         return self.call(self._app.prune(older_than, **options))
+
+    def check(self, **options: Any) -> list[CheckedRun]:
+        """Which unfinished runs this code does not fit; the options are those of ``app.check``."""
+        return self.call(self._app.check(**options))
 
     def migrate(self) -> list[str]:
         """Make or update the tables."""
@@ -274,6 +281,10 @@ class SyncRun(Generic[C]):
     def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set."""
         return self._app.call(self._run.get(key, default))
+
+    def values(self) -> dict[str, Any]:
+        """Everything that the run has set."""
+        return self._app.call(self._run.values())
 
     def signal(self, name: str, value: Any = None, *, connection: Any = None) -> None:
         """Send a signal to the run."""

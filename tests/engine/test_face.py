@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, NonRetryableError, Settings, Stepfast, SyncContext, step
+from stepfast import Backoff, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext, step
+from stepfast.sync import SyncApp, SyncRun
 
 
 @dataclass
@@ -160,3 +162,13 @@ def test_the_same_verbs_without_an_event_loop() -> None:
     app.sync.drain()
     assert app.sync.get(run.id).result(timeout=10) == 42
     app.sync.close()
+
+
+@pytest.mark.parametrize(("face", "twin", "without"), [(Stepfast, SyncApp, {"store", "work"}), (Run, SyncRun, set())])
+def test_every_verb_has_a_twin_that_needs_no_event_loop(face: type, twin: type, without: set[str]) -> None:
+    verbs = {name for name, verb in inspect.getmembers(face, inspect.iscoroutinefunction) if name[0] != "_"} - without
+    assert {name for name in verbs if not hasattr(twin, name)} == set()
+    for name in verbs:
+        asked, taken = (inspect.signature(getattr(each, name)).parameters for each in (face, twin))
+        any_option = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+        assert any_option or asked.keys() <= taken.keys(), f"{twin.__name__}.{name} takes fewer options"

@@ -166,7 +166,9 @@ async def test_a_backfill_ends_with_the_present_and_is_bounded(app: Stepfast, ma
         await app.backfill("hourly", now - timedelta(days=365 * 20), now)
     with pytest.raises(ConfigurationError, match="since must be a datetime with a time zone"):
         await app.backfill("hourly", datetime(2026, 1, 1), now)
-    assert await app.backfill("hourly", now, now - timedelta(days=1)) == []
+    assert await app.backfill("hourly", now, now) == []
+    with pytest.raises(ConfigurationError, match=r"until .* is before since"):
+        await app.backfill("hourly", now, now - timedelta(days=1))
 
 
 @SQLITE
@@ -316,6 +318,7 @@ async def test_what_cannot_work_is_refused_when_it_is_given(app: Stepfast) -> No
         (ConfigurationError, "takes no delay=", {"delay": 3}),
         (ConfigurationError, "priority must be", {"priority": "high"}),
         (InvalidInput, "does not fit", {"input": {"day": 3}}),
+        (ConfigurationError, "ever fires", {"every": None, "cron": "0 0 30 2 *", "input": None}),
         (UnknownOption, "did you mean 'cron'", {"crom": "0 0 * * *"}),
     ]
     for error, said, changes in wrong:

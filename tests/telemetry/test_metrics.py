@@ -162,6 +162,7 @@ async def test_how_things_stand_in_the_database(app: Stepfast) -> None:
     await app.pause_queue("mail")
     await app.drain()
     samples = await scrape(app)
+    assert next(iter(samples))[0] == "stepfast_queue_oldest_ready_seconds"  # it is the first to look at
     assert value(samples, "stepfast_database_up") == 1
     assert value(samples, "stepfast_queue_ready", queue="mail") == 3
     assert value(samples, "stepfast_queue_oldest_ready_seconds", queue="mail") >= 0

@@ -80,11 +80,11 @@ async def _look(app: Stepfast) -> list[Family]:
         "stepfast_info", GAUGE, "Which code and which tables.", ("version", "schema", "engine"), [(labels, [1])]
     )
     return [
-        _one("stepfast_database_up", "Whether the database answered the last time.", 1),
-        info,
         *_queues(census, workers, gates, named, app.settings.metrics_values),
         *_runs(census, app.settings.metrics_values, workers),
         *_workers(workers),
+        _one("stepfast_database_up", "Whether the database answered the last time.", 1),
+        info,
     ]
 
 

@@ -182,7 +182,8 @@ class SqliteStore(BaseStore):
     def roles_sql(self) -> str:
         """Refused: whoever may open the file may do everything."""
         raise ConfigurationError(
-            "SQLite has no roles: whoever may write to the file may do everything. Use the rights of the file"
+            "SQLite has no roles: whoever may write to the file may do everything. Use the rights of the file; "
+            "for a Postgres, name it: --url or STEPFAST_URL"
         )
 
     async def reset(self) -> None:
