@@ -181,9 +181,9 @@ async def test_a_signal_does_what_the_function_says(scene: Scene, again: bool) -
     assert await scene.rows.fetch("SELECT count(*) FROM [mailbox]") == [(len(put),)]
 
 
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)  # whose round trips are the subject
 async def test_a_signal_is_one_statement_unless_its_run_is_paused(scene: Scene) -> None:
-    if not isinstance(scene.store, PostgresStore):
-        pytest.skip("the round trips of Postgres are the subject")
+    assert isinstance(scene.store, PostgresStore)
     flows = Counted(scene.store._driver, "run")
     for run_id, run in (await put_rows(scene, stood(takes_signals, 30), dags=False)).items():
         flows.calls.clear()
@@ -191,9 +191,9 @@ async def test_a_signal_is_one_statement_unless_its_run_is_paused(scene: Scene) 
         assert len(flows) == (run.status == "paused")
 
 
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)  # whose round trips are the subject
 async def test_the_ends_of_children_are_one_statement(scene: Scene) -> None:
-    if not isinstance(scene.store, PostgresStore):
-        pytest.skip("the round trips of Postgres are the subject")
+    assert isinstance(scene.store, PostgresStore)
     _, children = await scene.family(3)
     others = Counted(scene.store._flusher, "_flush_mixed")
     ends = [Transition(run.id, run.claim, "completed", output="1", child=True) for run in children]
