@@ -24,8 +24,20 @@ def may_be_remote(records: Iterable[StepRecord]) -> bool:
 
 def with_remote(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) -> list[StepInfo]:
     """The steps, and of those that are served elsewhere where they are and how long they waited for a worker."""
-    last = _last(rows)
+    last = {(row.branch, row.position): row for row in _last(rows)}
     return [_told(step, row) if (row := last.get((step.branch, step.position))) else step for step in steps]
+
+
+def with_remote_inside(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) -> list[StepInfo]:
+    """The steps of a dag run, and of those that are served elsewhere how long they waited for a worker. Of one whose
+    code calls several remote steps that cannot be said in a number."""
+    inside: dict[str | None, list[RemoteStep]] = {}
+    for row in _last(rows):
+        inside.setdefault(row.run_id, []).append(row)
+    return [
+        replace(step, queue_wait=_seconds(found[0])) if len(found := inside.get(step.child, [])) == 1 else step
+        for step in steps
+    ]
 
 
 def with_claims(steps: Sequence[StepInfo], begun: Mapping[Place, bool]) -> list[StepInfo]:
@@ -43,7 +55,7 @@ def with_queue_waits(calls: Sequence[Activity], rows: Sequence[RemoteStep]) -> l
     """The calls, and of the last attempts of remote steps how long they waited for a worker."""
     waits = {
         (row.run_id, row.branch, row.position, row.attempt): _seconds(row)
-        for row in _last(rows).values()
+        for row in _last(rows)
         if row.queue_ms is not None
     }
     return [replace(call, queue_wait=waits.get(_address(call))) for call in calls] if waits else list(calls)
@@ -56,10 +68,10 @@ def _address(call: Activity) -> tuple[str, str, int, int]:
     return run_id, branch, int(position), int(number)
 
 
-def _last(rows: Sequence[RemoteStep]) -> dict[Place, RemoteStep]:
-    """What was sent last for each place in the code."""
+def _last(rows: Sequence[RemoteStep]) -> list[RemoteStep]:
+    """What was sent last for each place in the code of each run."""
     ordered = sorted(rows, key=lambda row: abs(row.seq))
-    return {(row.branch, row.position): row for row in ordered}
+    return list({(row.run_id, row.branch, row.position): row for row in ordered}.values())
 
 
 def _told(step: StepInfo, row: RemoteStep) -> StepInfo:

@@ -28,7 +28,7 @@ from .model.payload import Payloads
 from .model.records import Answer, Mail, RunShape, StepRecord
 from .model.rows import NO_CALL, ActivityRow, Outcome, RunRow
 from .planning import Plan
-from .remote_reports import may_be_remote, with_queue_waits, with_remote
+from .remote_reports import may_be_remote, with_queue_waits, with_remote, with_remote_inside
 from .reports import (
     Activity,
     RunInfo,
@@ -141,7 +141,7 @@ class Run(Generic[O]):
         winners = winners_of(records)
         found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if may_be_remote(records):
-            found = with_remote(found, (await store.remote_steps(self.id))[0])
+            found = with_remote(found, await store.remote_steps([self.id]))
         if row.status in status.TERMINAL:
             return found
         under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
@@ -156,8 +156,11 @@ class Run(Generic[O]):
         graph = await self._graph(row)
         if graph is None:
             return []
-        dag_steps = await (await self._connect()).store.dag_steps(self.id)
-        return [dag_step_info(dag_step, number, graph, self._payloads) for number, dag_step in enumerate(dag_steps)]
+        store = (await self._connect()).store
+        dag_steps = await store.dag_steps(self.id)
+        begun = [dag_step.id for dag_step in dag_steps if dag_step.started_at is not None]
+        told = [dag_step_info(dag_step, number, graph, self._payloads) for number, dag_step in enumerate(dag_steps)]
+        return with_remote_inside(told, await store.remote_steps(begun)) if begun else told
 
     async def _graph(self, row: RunRow) -> Graph | None:
         """For a dag run: the graph it was started with."""
@@ -171,14 +174,11 @@ class Run(Generic[O]):
         await self._row()
         store = (await self._connect()).store
         log = [activity_info(self.id, row, self._payloads) for row in await _calls(store, self.id)]
-        log = with_queue_waits(log, (await store.remote_steps(self.id))[0])
-        for dag_step in await store.dag_steps(self.id):
-            if dag_step.started_at is not None:
-                calls = [
-                    activity_info(dag_step.id, row, self._payloads, dag_step.name)
-                    for row in await _calls(store, dag_step.id)
-                ]
-                log += with_queue_waits(calls, (await store.remote_steps(dag_step.id))[0])
+        begun = [dag_step for dag_step in await store.dag_steps(self.id) if dag_step.started_at is not None]
+        for dag_step in begun:
+            calls = await _calls(store, dag_step.id)
+            log += [activity_info(dag_step.id, row, self._payloads, dag_step.name) for row in calls]
+        log = with_queue_waits(log, await store.remote_steps([self.id, *(dag_step.id for dag_step in begun)]))
         return sorted(log, key=lambda call: call.started_at)
 
     async def get(self, key: str, default: Any = None) -> Any:

@@ -34,6 +34,7 @@ async def test_a_step_of_a_graph_is_served_elsewhere(home: Home) -> None:
         assert await run.result(timeout=20) == {"scan": 2, "echo": {"input": 1, "outputs": {"scan": 2}}, "twice": 4}
         await home.nothing_is_left()
     assert {call.name for call in await run.activity() if call.queue_wait is not None} == {"echo"}
+    assert {step.name for step in await run.steps() if step.queue_wait is not None} == {"echo", "twice"}
 
 
 @joined

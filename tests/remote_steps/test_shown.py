@@ -10,6 +10,8 @@ import pytest
 
 from stepfast import Context, Run
 from stepfast.carrying import begun_elsewhere
+from stepfast.cli.graphs import write_standing
+from stepfast.cli.reading import _why
 from stepfast.cli.steps import write_steps
 from stepfast.cli.why import why
 from stepfast.remote_reports import with_claims
@@ -58,6 +60,29 @@ async def test_show_says_why_a_run_waits_and_whether_somebody_has_begun(home: Ho
             go.set()
             assert await run.result(timeout=20) == 1
             await home.nothing_is_left()
+
+
+@joined
+async def test_show_says_of_a_step_of_a_graph_where_it_is_and_how_long_it_was_queued(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = home.app = home.make(settings=replace(QUICK, moment=0.0))
+    fulfil = app.dag("fulfil")
+    fulfil.remote("echo", retries=2)
+    run = await app.start(fulfil)
+    async with app.worker():
+        await eventually(lambda: waits_for(run, "remote:echo"))
+        await eventually(lambda: home.count_tasks(1))
+        said = await _why(app, await run.info(), await run.steps(), [], [])
+        assert "'echo': it waits for remote step 'echo': attempt 1 of 3 was sent to group 'echo' at 20" in said
+        assert "UTC; no worker has begun it (" in said
+        (step_id,) = await home.tables.tasks()
+        await home.answer(step_id.rpartition(":")[0], output="1", started_at=await home.tables.now() + 60_000)
+        await run.result(timeout=20)
+    (step,) = await run.steps()
+    assert step.queue_wait is not None and step.queue_wait > 59
+    write_standing(fulfil.graph, [step], await run.info())
+    assert "of it queued" in capsys.readouterr().out
 
 
 @joined

@@ -25,7 +25,7 @@ def sent(run: Claimed, position: int = 0, *, branch: str = "", **changes: Any) -
 
 
 async def rows(scene: Scene, run: Claimed) -> list[RemoteStep]:
-    return (await scene.store.remote_steps(run.id))[0]
+    return await scene.store.remote_steps([run.id])
 
 
 async def due(scene: Scene, carrier: str = "durable") -> Due:

@@ -177,7 +177,8 @@ def _tries(step: StepInfo) -> str:
 def _took(step: StepInfo, run: RunInfo) -> str:
     if step.started_at is None or step.status == status.SKIPPED:
         return ""
-    return lasting(((step.completed_at or run.read_at) - step.started_at).total_seconds())
+    queued = "" if step.queue_wait is None else f", {lasting(step.queue_wait)} of it queued"
+    return lasting(((step.completed_at or run.read_at) - step.started_at).total_seconds()) + queued
 
 
 def _undo(found: Graph, step: StepInfo, undone: Mapping[str, StepInfo]) -> str:

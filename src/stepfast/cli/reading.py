@@ -86,9 +86,7 @@ async def show(
     async with session.reading() as app:
         handle = await find_run(app, run)
         info = await handle.info()
-        steps = await handle.steps()
-        if statuses.WAITING_REMOTE in (info.waiting_for or ""):
-            steps = with_claims(steps, await begun_elsewhere(app, info.id))
+        steps = await _steps(app, info)
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
         calls = await handle.activity() if activity or waits_for(info, statuses.WAITING_RETRY) else []
@@ -134,7 +132,16 @@ async def _why(
     if not of_dag or not is_among_steps(run):
         return why(run, workers, steps, calls, children, await _held_by(app, run))
     able = [s.child for s in of_dag if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
-    return why_dag(run, workers, of_dag, await _infos(app, able[:TOLD]), max(0, len(able) - TOLD))
+    told = [(info, await _steps(app, info)) for info in await _infos(app, able[:TOLD])]
+    return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
+
+
+async def _steps(app: Stepfast, run: RunInfo) -> list[StepInfo]:
+    """The steps of a run, and of remote ones that it waits for whether a worker has begun them."""
+    steps = await app.get(run.id).steps()
+    if statuses.WAITING_REMOTE not in (run.waiting_for or ""):
+        return steps
+    return with_claims(steps, await begun_elsewhere(app, run.id))
 
 
 async def _held_by(app: Stepfast, run: RunInfo) -> str | None:

@@ -25,25 +25,29 @@ def is_among_steps(run: RunInfo) -> bool:
 
 
 def why_dag(
-    run: RunInfo, workers: Sequence[WorkerInfo], steps: Sequence[StepInfo], open_steps: Sequence[RunInfo], more: int = 0
+    run: RunInfo,
+    workers: Sequence[WorkerInfo],
+    steps: Sequence[StepInfo],
+    open_steps: Sequence[tuple[RunInfo, Sequence[StepInfo]]],
+    more: int = 0,
 ) -> str:
-    """The sentences. ``open_steps`` are, as runs, the first of those that wait for no other step, with ``more`` beside
-    them."""
+    """The sentences. ``open_steps`` are, as runs and with what each does, the first of those that wait for no other
+    step, with ``more`` beside them."""
     ended = sum(step.status in status.TERMINAL for step in steps)
     names = {step.child: step.name for step in steps}
     failed = [repr(step.name) for step in steps if step.status == status.FAILED]
     text = f"{ended} of {count(len(steps), 'step')} {'has' if ended == 1 else 'have'} ended"
     told = [f"{text}; {listed(failed)} failed." if failed else f"{text}."]
-    told += [_step(run, step, names[step.id], workers) for step in open_steps]
+    told += [_step(run, step, names[step.id], workers, inside) for step, inside in open_steps]
     if more:
         told.append(f"{count(more, 'more step')} can be executed.")
     return " ".join(told)
 
 
-def _step(run: RunInfo, step: RunInfo, name: str, workers: Sequence[WorkerInfo]) -> str:
+def _step(run: RunInfo, step: RunInfo, name: str, workers: Sequence[WorkerInfo], inside: Sequence[StepInfo]) -> str:
     if step.waiting_for == f"{status.WAITING_SIGNAL}:{name}":
         command = f"stepfast signal {run.id} {shlex.quote(name)}"
         until = "" if step.due_at is None else f" until {clock(step.due_at)} ({ago(step.due_at, step.read_at)})"
         return f"{name!r} waits for an answer{until}: `{command} true` approves, and `false` in its place refuses."
-    text = why(step, workers, [], [])
+    text = why(step, workers, inside, [])
     return f"{name!r}: {text[0].lower()}{text[1:]}"

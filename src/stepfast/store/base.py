@@ -278,10 +278,9 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """Only where a transport can be in the same database."""
         raise NotImplementedError
 
-    async def remote_steps(self, run_id: str) -> tuple[list[RemoteStep], int]:
-        """The remote steps of a run."""
-        rows = await self._fetch("remote_of_run", run_id)
-        return [RemoteStep(*row[1:]) for row in rows], rows[0][0] if rows else 0
+    async def remote_steps(self, run_ids: Sequence[str]) -> list[RemoteStep]:
+        """The remote steps of some runs."""
+        return [RemoteStep(*row[1:]) for row in await self._fetch("remote_of_runs", list(run_ids))]
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
         """Those of a run that still come to something."""

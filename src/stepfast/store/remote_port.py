@@ -50,8 +50,8 @@ class RemoteStepStore(Protocol):
     def carry(self, carrier: Carrier) -> None:
         """From now on the transport takes part in this store's transactions, because it is in the same database."""
 
-    async def remote_steps(self, run_id: str) -> tuple[list[RemoteStep], int]:
-        """The remote steps of a run, without their inputs; and the database's time."""
+    async def remote_steps(self, run_ids: Sequence[str]) -> list[RemoteStep]:
+        """The remote steps of some runs, without their inputs."""
         ...
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:

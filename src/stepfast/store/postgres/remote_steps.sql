@@ -111,14 +111,14 @@ GROUP BY s.run_id, s.id
 HAVING bool_or(s.state IN ('outbox', 'sent'))
     OR (bool_or(s.state = 'settled') AND (SELECT true FROM {schema}.mailbox m WHERE m.run_id = s.run_id AND m.id = s.id));
 
--- name: remote_of_run
--- All remote steps of a run, for people.
+-- name: remote_of_runs
+-- All remote steps of some runs, for people.
 SELECT {now} AS now_ms, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
        s.carrier, NULL::text AS input, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent,
        s.queue_ms, s.settled_at
 FROM {schema}.remote_steps s
-WHERE s.run_id = $1::uuid
-ORDER BY s.seq;
+WHERE s.run_id = ANY($1::uuid[])
+ORDER BY s.run_id, s.seq;
 
 -- name: remove_remote_steps
 -- Those of runs that are taken away. What is still to be taken back from the transport stays until that is done.

@@ -101,12 +101,12 @@ GROUP BY s.run_id, s.id
 HAVING max(s.state IN ('outbox', 'sent'))
     OR (max(s.state = 'settled') AND EXISTS (SELECT 1 FROM {prefix}mailbox AS m WHERE m.run_id = s.run_id AND m.id = s.id));
 
--- name: remote_of_run
--- All remote steps of a run, for people.
+-- name: remote_of_runs
+-- All remote steps of some runs, for people.
 SELECT {now}, s.run_id, s.seq, s.id, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
        s.carrier, NULL, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
        s.settled_at
-FROM {prefix}remote_steps AS s WHERE s.run_id = ? ORDER BY s.seq;
+FROM {prefix}remote_steps AS s WHERE s.run_id IN (SELECT value FROM json_each(?)) ORDER BY s.run_id, s.seq;
 
 -- name: remove_remote_steps
 -- Those of runs that are taken away. What is still to be taken back from the transport stays until that is done.
