@@ -5,7 +5,7 @@ Postgres the trigger calls `stepfast.start`, which checks the input at once; on 
 itself, and an input that does not fit ends the run when a worker first takes it.
 
     python examples/sql_trigger.py
-    STEPFAST_URL=postgresql://… python examples/sql_trigger.py
+    STEPFAST_URL=postgresql://… python examples/sql_trigger.py  # makes a table `orders`: give it an empty database
 """
 
 from __future__ import annotations
