@@ -1,4 +1,4 @@
-"""What goes wrong with engines that know no more than the contract, and does not here (rules 44–46).
+"""What goes wrong with engines that know no more than the contract, and does not here.
 
 Each test sets up the scene in which somebody else's engine would lose a step, settle it wrongly, or take what is not
 its own. Workers are played by hand, so that they can be as late, and as careless, as the contract allows.
@@ -7,12 +7,13 @@ its own. Workers are played by hand, so that they can be as late, and as careles
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stepfast import Backoff, Context, Run
-from tests.remote_steps.conftest import Home, enough_joined, joined
+from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
 NOW = Backoff(base=0, jitter=False)
@@ -75,6 +76,7 @@ async def test_what_a_late_worker_completed_is_completed(home: Home) -> None:
 @enough_joined
 async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
     """A worker that was late has deleted the row of the next attempt."""
+    home.app = home.make(settings=replace(QUICK, lease=3))  # what goes to another database is not missed before that
     add_shop(home)
     run = await home.app.start("shop")
     async with home.app.worker():

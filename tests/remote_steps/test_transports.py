@@ -241,6 +241,41 @@ async def test_what_is_being_sent_when_the_worker_stops_is_sent(sqlite_url: str)
         assert len(transport.sent) == 1
 
 
+async def test_a_step_that_takes_long_to_be_sent_is_sent_once(sqlite_url: str) -> None:
+    """Its row says that it is out, and another worker does not find it there: it is on its way."""
+    began, looks, go = asyncio.Event(), list[float](), asyncio.Event()
+
+    class Slow(MemoryTransport):
+        calls = 0
+
+        async def dispatch(self, tasks: Sequence[Task], connection: Any = None) -> None:
+            self.calls += 1
+            began.set()
+            await go.wait()
+            await super().dispatch(tasks)
+
+        async def results(self, step_ids: Sequence[str], connection: Any = None) -> list[Result]:
+            looks.append(time.monotonic())
+            return await super().results(step_ids)
+
+    transport = Slow(echo)
+    settings = replace(QUICK, sweep=0.02, poll=0.02)
+    async with Stepfast(sqlite_url, transport=transport, settings=settings) as app:
+
+        @app.workflow
+        async def shop(ctx: Context) -> Any:
+            return await ctx.remote("echo", 1)
+
+        run = await app.start(shop)
+        async with app.worker(), app.worker():
+            await asyncio.wait_for(began.wait(), 20)
+            late = time.monotonic() + 10 * settings.sweep
+            await eventually(lambda: transport.calls > 1 or sum(look > late for look in looks) > 3)
+            go.set()
+            assert await run.result(timeout=20) == 1
+    assert transport.calls == 1
+
+
 async def test_looking_for_results_takes_half_of_the_time_at_most_however_often_steps_are_sent(sqlite_url: str) -> None:
     """With many steps waiting a look takes long, and each step that goes out asks for another one."""
     looks: list[float] = []

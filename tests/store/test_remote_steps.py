@@ -12,6 +12,7 @@ from stepfast.store.remote_port import Due, Settling
 from tests.store.scene import Scene, completed, opened, retried, step, waiting
 
 SWEEP = 5_000
+WAY = 30_000
 
 
 def sent(run: Claimed, position: int = 0, *, branch: str = "", **changes: Any) -> StepWith:
@@ -29,7 +30,7 @@ async def rows(scene: Scene, run: Claimed) -> list[RemoteStep]:
 
 
 async def due(scene: Scene, carrier: str = "durable") -> Due:
-    return await scene.store.due_remote(carrier, False, SWEEP, 100)
+    return await scene.store.due_remote(carrier, False, SWEEP, WAY, 100)
 
 
 async def settle(scene: Scene, *results: Result) -> Settling:
@@ -99,7 +100,7 @@ async def test_what_is_to_be_sent_is_given_out_once(scene: Scene) -> None:
     assert (await due(scene)).tasks == [Task(f"{run.id}:0", run.id, 0, "echo", "echo", "1", 1)]
     assert await due(scene) == Due()
     [row] = await rows(scene, run)
-    assert (row.state, row.due_at) == ("sent", row.dispatched_at + SWEEP)
+    assert (row.state, row.due_at) == ("sent", row.dispatched_at + WAY)
 
 
 async def test_what_is_out_is_looked_for_later_and_sent_again_if_it_vanished(scene: Scene) -> None:

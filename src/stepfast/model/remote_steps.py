@@ -234,9 +234,9 @@ def refused(step: RemoteStep, now: int, why: str) -> Judged:
     return Judged(_closed(step, SETTLED, now), Outcome(FAILED, None, said))
 
 
-def sent(step: RemoteStep, now: int, sweep_ms: int) -> RemoteStep:
-    """Its task is out."""
-    return replace(step, state=SENT, dispatched_at=now, due_at=now + sweep_ms)
+def sent(step: RemoteStep, now: int, look_ms: int) -> RemoteStep:
+    """Its task is out; somebody looks for it after so many milliseconds."""
+    return replace(step, state=SENT, dispatched_at=now, due_at=now + look_ms)
 
 
 def looked_for(step: RemoteStep, now: int, sweep_ms: int) -> RemoteStep:

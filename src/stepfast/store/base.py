@@ -298,9 +298,9 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """Those of these that nothing is left to do about."""
         return [(row[0], row[1]) for row in await self._drive(ask, "closed_among", Rows(keys))] if keys else []
 
-    async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, limit: int) -> Due:
+    async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
         """What somebody has to see to now."""
-        return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, limit)
+        return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, way_ms, limit)
 
     async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:
         """Decide what results mean."""

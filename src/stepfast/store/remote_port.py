@@ -71,8 +71,9 @@ class RemoteStepStore(Protocol):
         """Those of these that nothing is left to do about."""
         ...
 
-    async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, limit: int) -> Due:
-        """What somebody has to see to now. Whoever is told does so; ``joined``: sent in the same transaction."""
+    async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
+        """What somebody has to see to now. Whoever is told does so; ``joined``: sent in the same transaction. Else
+        nobody misses a task while it may be on its way, which is ``way_ms``."""
         ...
 
     async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:

@@ -57,6 +57,9 @@ class Courier:
         self._tidied = ""
         """The last of the leftovers that were looked at; the next page is beyond it."""
         self._sweep_ms = int(kit.settings.sweep * 1000)
+        self._spans = self._sweep_ms, int(max(kit.settings.sweep, kit.settings.lease) * 1000)
+        """Milliseconds after which a task is looked for, and for which one may be on its way to another database:
+        whoever sends it may be slow, but is dead after a lease."""
         self._late_looks = 0
         self.stopped = False
         """The worker stops: no further round."""
@@ -164,7 +167,7 @@ class Courier:
         found, way = [Due()], self._way
 
         async def send() -> None:
-            due = await self._ask(lambda: self._store.due_remote(way.carrier, way.joined, self._sweep_ms, _SEND))
+            due = await self._ask(lambda: self._store.due_remote(way.carrier, way.joined, *self._spans, _SEND))
             if due.tasks:
                 await self._dispatch(due.tasks)
             found.append(due)

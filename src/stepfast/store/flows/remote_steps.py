@@ -67,14 +67,15 @@ def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
 # -- what is due ---------------------------------------------------------------------------------------------
 
 
-def see_to_due(carrier: str, joined: bool, sweep_ms: int, limit: int) -> Flow[Due]:
+def see_to_due(carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Flow[Due]:
     """Send what is due; say what else somebody has to see to. Each row is put off meanwhile, so that nobody else does
-    the same. What goes over another database is sent after this commit: if that fails, it is found to be missing."""
+    the same. What goes over another database is sent after this commit, and may be on its way for up to ``way_ms``: if
+    that fails, it is found to be missing."""
     steps, now = _read((yield from ask("due_remote", carrier, limit)))
     if not steps:
         return Due()
     out = [step for step in steps if step.state == remote.OUTBOX]
-    after = [remote.sent(step, now, sweep_ms) for step in out]
+    after = [remote.sent(step, now, sweep_ms if joined else way_ms) for step in out]
     after += [remote.looked_for(step, now, sweep_ms) for step in steps if step.state != remote.OUTBOX]
     yield from _change(after)
     tasks = [step.task for step in out]
