@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stepfast import (
+    ChildFailed,
     ConfigurationError,
     Context,
     InvalidState,
@@ -59,6 +60,42 @@ async def test_a_run_that_is_cancelled_before_it_begins_does_nothing(app: Stepfa
     with pytest.raises(RunCancelled):
         await run.result()
     assert set((await how(run)).values()) == {"skipped"}
+
+
+async def test_a_run_that_is_cancelled_in_a_paused_queue_is_over_at_once(app: Stepfast) -> None:
+    """No worker is needed: nothing has begun that could be undone. Its parent hears of it, and it can be retried."""
+    graph = app.dag("held", queue="held")
+
+    @graph.step()
+    async def first(ctx: Any) -> int:
+        return 1
+
+    @graph.step(after=["first"])
+    async def second(ctx: Any) -> int:
+        return 2
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.call(graph, {})
+        except ChildFailed:
+            return "told"
+        return "not told"
+
+    await app.pause_queue("held")
+    above, alone = await app.start(parent), await app.start(graph, {})
+    await app.drain()
+    [child] = [info.id for info in await app.runs(workflow="held") if info.parent is not None]
+    for run in (app.get(child), alone):
+        await run.cancel()
+        assert await run.status() == "cancelled"
+        assert {step.status for step in await run.steps()} == {"skipped"}
+    await app.drain()
+    assert await above.result(timeout=PATIENCE) == "told"
+    await app.resume_queue("held")
+    await alone.retry()
+    await app.drain()
+    assert await alone.result(timeout=PATIENCE) == {"first": 1, "second": 2}
 
 
 async def test_a_cancelled_run_finishes_its_step_and_undoes_it(app: Stepfast, saga: Saga) -> None:

@@ -472,13 +472,15 @@ async def test_a_step_that_waits_in_a_cancelled_run_undoes_what_it_did(app: Step
 async def test_a_cancelled_run_whose_finisher_stops_gracefully_ends_cancelled(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls)
     run = await app.start(dag)
-    await run.cancel()
     store = await app.store()
     rows = Rows(store, app.namespace, app.url.text)
     try:
         scene = Scene(store, rows)
         worker = await scene.add_worker()
-        [itself] = await store.claim(worker, 1, [(Lane("dag", "dag", 0), 0)], {"dag": dag.version}, 1)
+        [step] = await store.claim(worker, 1, [(Lane("dag", "dag/a", 0), 0)], {"dag/a": dag.version}, 1)
+        await store.give_back(worker, [(step.id, step.claim)])  # it has begun: somebody has to finish the run
+        await run.cancel()
+        [itself] = await store.claim(worker, 2, [(Lane("dag", "dag", 0), 0)], {"dag": dag.version}, 1)
         await scene.flush(move(itself, "queued", delay_ms=0), worker=worker)
         await store.unregister(worker)
     finally:

@@ -199,6 +199,7 @@ async def test_a_cancelled_run_that_its_finisher_does_not_finish_is_still_a_canc
 ) -> None:
     """The next one must know why it failed, or it would end as failed instead of cancelled."""
     dag = await started(scene, graph_of(CHAIN))
+    await dag.finish("a")
     await scene.store.cancel(dag.id)
     finisher = await scene.add_worker()
     itself = (await dag.claim(worker=finisher))[ITSELF]

@@ -149,4 +149,4 @@ def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing
     done = (yield from cancel_dags(failing, now)) if failing else Settlement()
     cancelled = yield from cancel_runs(runs, now)
     after = {run.id: run for run in (*done.runs, *cancelled.runs)}
-    return after, done.lanes | cancelled.lanes, cancelled.ended
+    return after, done.lanes | cancelled.lanes, cancelled.ended or bool(done.ended)

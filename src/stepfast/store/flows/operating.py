@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from ...model.cancelling import NO_TRACES, cancel, way_to_cancel
+from ...model.cancelling import NO_TRACES, cancel, end, way_to_cancel
 from ...model.pausing import may_be_paused, pause, resume
 from ...model.records import Answer, Lane
 from ...model.reviving import may_be_retried, retry
-from ...model.settling import Why
+from ...model.settling import Why, settled_at
 from ...model.standing import Standing
 from ...model.status import ASK_CANCEL, REASON_CANCELLED
 from .debouncing import leave_keys
 from .requests import Flow, put
 from .retrying import retry_dag
 from .settling import Settlement, fail, lock_open_steps, write
-from .standings import change, forget_steps, forgotten, lock_run, traces_of
+from .standings import change, forget_steps, forgotten, lock_run, read, traces_of
 
 
 def cancel_run(run_id: str) -> Flow[Answer]:
@@ -72,14 +72,20 @@ def _cancel_dag(run: Standing, answer: Answer, now: int) -> Flow[None]:
         answer.done = run.reason == REASON_CANCELLED
         return
     done = yield from cancel_dags({run.id: run}, now)
-    answer.done, answer.running, answer.lanes = True, bool(done.marked), done.lanes
+    answer.done, answer.running, answer.lanes, answer.ended = True, bool(done.marked), done.lanes, bool(done.ended)
     answer.lane = run.lane if run.id in done.ready else None
 
 
 def cancel_dags(dags: dict[str, Standing], now: int) -> Flow[Settlement]:
-    """Dag runs that go on, and that nobody holds, fail, and are finished like any that does."""
+    """Dag runs that go on, and that nobody holds, fail, and are finished like any that does. One of which nothing has
+    begun has nothing to undo: it is over at once, also where a paused queue or a limit keeps workers from it."""
     done = yield from fail(dict.fromkeys(dags, Why(REASON_CANCELLED)), Counter(), dags, now)
+    for dag in [run for run in done.runs if run.id in done.ready]:
+        steps = yield from read("lock_steps", dag.id)
+        if not any(step.begun for step in steps.runs.values()):
+            done.end(dag, end(dag, False, settled_at(dag, now)))
     yield from write(done)
+    yield from put("tell_parents", [(dag.id,) for dag in done.ended if dag.child])
     return done
 
 

@@ -37,12 +37,21 @@ class Settlement(Struct):
     """The steps that are over, or are being undone, because their dag run fails: so are their children."""
     ready: set[str] = field(default_factory=set)
     """The dag runs that are to be finished."""
+    ended: list[Standing] = field(default_factory=list)
+    """The dag runs that are over, without anybody who finishes them."""
 
     def add(self, run: Standing) -> None:
         """A run that moved."""
         self.runs.append(run)
         if run.ready:
             self.lanes.add(run.lane)
+
+    def end(self, dag: Standing, over: Standing) -> None:
+        """A dag run that was to be finished is over instead."""
+        self.runs = [over if run is dag else run for run in self.runs]
+        self.lanes = {run.lane for run in self.runs if run.ready}
+        self.ready.discard(dag.id)
+        self.ended.append(over)
 
 
 def settle(ends: Sequence[Settled], dags: Dags, now: int, moving: Collection[str]) -> Flow[Settlement]:
