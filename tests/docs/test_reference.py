@@ -41,6 +41,20 @@ def test_every_setting_says_its_reason() -> None:
     assert not missing
 
 
+UNITS = {"": 1, "s": 1, "days": 86_400, "kB": 1024, "MB": 1024**2, "%": 0.01}
+
+
+def test_the_page_of_limits_says_what_the_settings_do() -> None:
+    page = (REFERENCE / "limits-and-refusals.md").read_text()
+    said = re.findall(r"(\d[\d ]*?) ?(s|days|kB|MB|%|) \(`(\w+)`\)", page)
+    wrong = [
+        name for number, unit, name in said if int(number.replace(" ", "")) * UNITS[unit] != getattr(Settings(), name)
+    ]
+    assert not wrong
+    bounds = {field.name for field in dataclasses.fields(Settings) if field.name.startswith("max_")}
+    assert bounds <= {name for _, _, name in said}
+
+
 def test_every_error_is_listed() -> None:
     known = {
         name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__

@@ -230,6 +230,7 @@ async def test_two_deployments_that_declare_different_limits_are_told(
     [
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1, not 0"),
         ({"concurrency": True}, "concurrency must be a whole number"),
+        ({"max_ready": 10**10}, "max_ready must be at most 1000000000"),
         ({"concurrency": -1}, "concurrency must be a whole number"),
         ({"concurrency": 1.5}, "concurrency must be a whole number"),
         ({"key_concurrency": math.nan}, "key_concurrency must be a whole number"),

@@ -101,7 +101,9 @@ def _checked(what: str, name: str, value: object) -> object:
 
 
 def _whole(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+    if isinstance(value, int) and value > _MOST:
+        raise ConfigurationError(f"{what} must be at most {_MOST}, not {value!r}; None is no limit")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         hint = " (to hold a queue, pause it)" if value == 0 and not isinstance(value, bool) else ""
         raise ConfigurationError(f"{what} must be a whole number of at least 1, not {value!r}{hint}")
     return value
