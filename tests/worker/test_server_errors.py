@@ -214,10 +214,12 @@ async def test_a_missing_right_is_told_and_costs_no_run(
                 await nobody_paid(app, runs, calls, operator)
 
 
+@pytest.mark.parametrize("verb", ["make", "use"])
 async def test_a_right_that_remote_steps_lack_is_told_and_costs_no_run(
-    clerk: str, operator: Any, postgres_url: str, caplog: pytest.LogCaptureFixture
+    clerk: str, operator: Any, postgres_url: str, caplog: pytest.LogCaptureFixture, verb: str
 ) -> None:
-    """A worker that may not make the transport's tables waits for somebody who may."""
+    """A worker that may not make the transport's tables, or use them, waits for somebody who lets it. Its other runs
+    do not wait with that one."""
     await operator.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     async with Stepfast(clerk, settings=QUICK) as app:
 
@@ -228,12 +230,22 @@ async def test_a_right_that_remote_steps_lack_is_told_and_costs_no_run(
             except TimeoutError:
                 return "it was sent"
 
+        @app.workflow
+        async def other(ctx: Context) -> str:
+            return await ctx.step("say", lambda: "said")
+
+        transport = SqlTransport(postgres_url)
+        if verb == "use":
+            await transport.open()
         run = await app.start(shop)
         with caplog.at_level(logging.ERROR, "stepfast"):
             async with app.worker():
-                await told(caplog, "may not make the transport's tables", "does not end by itself")
-                async with SqlTransport(postgres_url):
-                    await operator.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {urlsplit(clerk).username}")
+                await told(caplog, f"may not {verb} the transport's tables", "grant", "does not end by itself")
+                assert await (await app.start(other)).result(timeout=PATIENCE) == "said"
+                if verb == "make":
+                    await transport.open()
+                await operator.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {urlsplit(clerk).username}")
+                await transport.close()
                 assert await run.result(timeout=PATIENCE) == "it was sent"
 
 

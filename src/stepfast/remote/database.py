@@ -23,6 +23,9 @@ CONNECTIONS = 4
 """Connections that a worker or a transport has at most: one to claim with, one to record with, and some to spare."""
 
 
+_GRANT = "grant this user SELECT, INSERT, UPDATE and DELETE on both tables"
+
+
 class Work(Protocol):
     """What can be done in one open transaction."""
 
@@ -59,7 +62,8 @@ class Database(Protocol):
         ...
 
     async def locate(self) -> None:
-        """Find out in which schema the tables are, so that they are found over any connection to this database."""
+        """Find out in which schema the tables are, so that they are found over any connection to this database, and
+        whether they may be used."""
         ...
 
     async def create(self) -> bool:
@@ -125,9 +129,13 @@ def may_not_make_tables(said: str) -> MissingRight:
     """The error for a user who may not make them: somebody else can, once."""
     return MissingRight(
         f"the database user may not make the transport's tables ({said}): let somebody who may run `stepfast migrate "
-        "--transport` once, or what it prints with --sql, and grant this user SELECT, INSERT, UPDATE and DELETE on "
-        "both tables"
+        f"--transport` once, or what it prints with --sql, and {_GRANT}"
     )
+
+
+def may_not_use_tables() -> MissingRight:
+    """The error for a user who may not do with them all that is needed."""
+    return MissingRight(f"the database user may not use the transport's tables: {_GRANT}")
 
 
 def _dialect_of_pool(pool: Any) -> str:

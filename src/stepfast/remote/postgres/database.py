@@ -17,7 +17,7 @@ from ...store.postgres.connections import Connector, connect_error
 from ...store.postgres.server_errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, missing_tables
+from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, may_not_use_tables, missing_tables
 from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
@@ -86,13 +86,17 @@ class PostgresDatabase:
             yield _Work(connection, self._sql)
 
     async def locate(self) -> None:
-        """Statements name the schema from here on. Sessions of ours have a search_path without it."""
+        """Statements name the schema from here on. Sessions of ours have a search_path without it. A right that is
+        missing is told now, to whoever needs it: later it would stop the transactions that other runs share."""
         with self._translated():
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 work = _Work(connection, self._sql)
                 found = [(await work.fetch("located", name=name))[0][0] for name in self._names]
+                usable = [(await work.fetch("usable", name=name))[0][0] for name in self._names]
         if None in found:
             raise missing_tables("they are not on the search_path of this user")
+        if not all(usable):
+            raise may_not_use_tables()
         self._sql = self._statements(*found)
 
     async def create(self) -> bool:

@@ -8,6 +8,12 @@ SELECT (SELECT quote_ident(n.nspname::text) || '.' || quote_ident(c.relname::tex
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = to_regclass(:name::text)::oid);
 
+-- name: usable
+-- Whether this user may do with a table all that is done with it.
+SELECT has_table_privilege(t.id, 'SELECT') AND has_table_privilege(t.id, 'INSERT')
+       AND has_table_privilege(t.id, 'UPDATE') AND has_table_privilege(t.id, 'DELETE')
+FROM (SELECT to_regclass(:name::text)::oid) AS t(id);
+
 -- name: lock
 -- Only one at a time makes the tables.
 SELECT pg_advisory_xact_lock(hashtextextended('stepfast transport ' || :name::text, 0));
