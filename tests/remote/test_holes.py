@@ -17,7 +17,7 @@ from stepfast.errors import LeaseLost
 from stepfast.remote import RemoteTask, SqlTransport, Task, recording
 from tests.remote.scene import quick_worker, result_of, results_of
 from tests.remote.tables import Tables
-from tests.support.engine import Gate, eventually
+from tests.support.engine import PATIENCE, Gate, eventually
 
 
 def task(seq: int, attempt: int = 1, input: str = "null") -> Task:
@@ -292,6 +292,45 @@ async def test_many_make_the_tables_at_once_with_others_who_take_no_lock(url: st
         assert await others[0].tasks() == ["run:0"]
     finally:
         await asyncio.gather(*(one.close() for one in mine), *(one.close() for one in others))
+
+
+async def test_tables_that_somebody_is_just_making_are_no_error(postgres_url: str) -> None:
+    """Who takes no lock has not committed yet: our own statement does not see the table, and then stumbles over it."""
+    transport, other, operator = SqlTransport(postgres_url), await Tables(postgres_url).open(), Tables(postgres_url)
+    await operator.open()
+    await other.fetch("BEGIN")
+    await other.fetch(transport.script().split(";\n")[0])
+    opening = asyncio.create_task(transport.open())
+    try:
+        await eventually(lambda: _waits(operator, "transactionid"))
+        await other.fetch("COMMIT")
+        await asyncio.wait_for(opening, PATIENCE)
+        assert await transport.lost(["run:0"]) == ["run:0"]
+    finally:
+        await asyncio.gather(opening, return_exceptions=True)
+        await asyncio.gather(transport.close(), other.close(), operator.close())
+
+
+async def test_only_one_of_ours_makes_the_tables(postgres_url: str) -> None:
+    first, second = SqlTransport(postgres_url), SqlTransport(postgres_url)
+    blocker, operator = await Tables(postgres_url).open(), await Tables(postgres_url).open()
+    await blocker.fetch("BEGIN")
+    await blocker.fetch(first.script().split(";\n")[0])
+    opening = [asyncio.create_task(first.open())]
+    try:
+        await eventually(lambda: _waits(operator, "transactionid"))
+        opening.append(asyncio.create_task(second.open()))
+        await eventually(lambda: _waits(operator, "advisory"))
+    finally:
+        await blocker.fetch("ROLLBACK")
+        await asyncio.gather(*opening)
+        await asyncio.gather(*(one.close() for one in (first, second, blocker, operator)))
+
+
+async def _waits(tables: Tables, lock: str) -> bool:
+    """Whether somebody waits for a lock of this kind."""
+    sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = ?::text"
+    return bool(await tables.fetch(sql, lock))
 
 
 def _nested(depth: int) -> Any:
