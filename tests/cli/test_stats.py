@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepfast.cli.statistics import written
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -30,3 +31,9 @@ def test_what_has_happened(stepfast: Verbs, shop: Shop) -> None:
     for word in ("vip", "queued", "failed within 1 h", "ValueError", "slowest steps", "add tax"):
         assert word in text, text
     assert "more than nothing" in stepfast.error("stats", "--since", "0", code=2)
+
+
+def test_numbers_are_written_out() -> None:
+    assert [written(number) for number in (0.25, 1.0, 12.345, 120.0, 1500.4, 2_000_000.0)] == [
+        "0.25", "1", "12.3", "120", "1500", "2000000",
+    ]  # fmt: skip

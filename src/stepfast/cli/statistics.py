@@ -52,7 +52,7 @@ def _write_failures(found: Stats) -> None:
     write_heading(f"failed within {lasting(found.since)}")
     rows = [
         [row.workflow, row.step or "", row.reason or "", row.error_type or "(sealed)", str(row.count),
-         f"{row.per_hour:.3g}", f"{lasting(row.last)} ago"]
+         written(row.per_hour), f"{lasting(row.last)} ago"]
         for row in found.failures
     ]  # fmt: skip
     write_table(("workflow", "step", "reason", "error", "runs", "per hour", "last"), rows)
@@ -67,3 +67,8 @@ def _write_steps(found: Stats) -> None:
         for row in found.steps
     ]
     write_table(("workflow", "step", "calls", "p50", "p95", "longest"), rows)
+
+
+def written(number: float) -> str:
+    """A number as people write it: whole when it is large, with three digits when it is small."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
