@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from tests.interop.packages import node, node_folder
 from tests.remote.scene import results_of
 from tests.remote.tables import Tables
 from tests.support.engine import eventually
+from tests.support.postgres import ROOT
 
 VALUES = [None, False, 0, "", "Grüße 🎈 \u2028", [1, 2.5, "x"], {"a": {"b": None}}, "x" * 200_000, 9007199254740991]
 
@@ -151,3 +153,10 @@ async def left_over(url: str) -> list[Any]:
 
 async def _none_left(tables: Tables) -> bool:
     return not await tables.tasks()
+
+
+def test_groups_are_spelled_as_their_engine_does() -> None:
+    cases = json.loads((ROOT / "contract" / "vectors" / "groups.json").read_text())
+    command = [node(), "groups.mjs", json.dumps(cases)]
+    done = subprocess.run(command, cwd=node_folder(), capture_output=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == [case["group"] for case in cases]

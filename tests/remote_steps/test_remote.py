@@ -482,6 +482,8 @@ def test_groups_are_spelled_as_the_contract_does() -> None:
     for name in ("pipeline.extract", "a:b:c", "Ä b"):
         for partition in (None, "", "default", "eu", "a:b"):
             assert remote_order(name, 1, {"partition": partition}).group == group_of(name, partition)
+    assert remote_order("charge", 1, {"group": "pay:ments@tenant:7"}).group == "pay-ments@tenant:7"
+    assert RemoteWorker("postgresql://localhost/x", "pay:ments@tenant:7").group == "pay-ments@tenant:7"
     assert issubclass(FatalError, NonRetryableError)
 
 

@@ -21,6 +21,7 @@ LONGEST = 191
 """Characters in a name and a group."""
 NO_PARTITION = frozenset({None, "", "default"})
 """Partitions that leave the group as it is."""
+_GROUP = "the group of a remote step"
 
 
 def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "ctx.remote") -> Order:
@@ -33,7 +34,7 @@ def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "c
     if type_ is not Any:
         check_type(type_, f"the output of remote step {name!r}")
     limit = None if timeout is None else int(seconds(timeout, f"the timeout of {said_by}") * 1000)
-    group = _group(given.get("group") or name, given.get("partition"))
+    group = _group(name, given)
     undo = _undo(name, input, given)
     return Order(name, group, input, type_, retries, check_backoff(given.get("backoff")), limit, undo)
 
@@ -41,7 +42,7 @@ def remote_order(name: str, input: Any, given: RemoteKeywords, said_by: str = "c
 def remote_undo(name: str, given: RemoteKeywords, make: Callable[..., Any]) -> RemoteUndo:
     """The undo of a step, served by the same workers if the step names a group, and by its own group if not."""
     check_name(name, "the name of a remote undo", LONGEST)
-    return RemoteUndo(name, _group(given.get("group") or name, given.get("partition")), make)
+    return RemoteUndo(name, _group(name, given), make)
 
 
 def _undo(name: str, input: Any, given: RemoteKeywords) -> Callable[..., Any] | None:
@@ -56,12 +57,14 @@ def _undo(name: str, input: Any, given: RemoteKeywords) -> Callable[..., Any] | 
     return undo
 
 
-def _group(group: str, partition: str | None) -> str:
-    """As every engine of the contract spells it: with a hyphen in place of each colon, and the partition behind it."""
-    token = check_name(group, "the group of a remote step", LONGEST)
+def _group(name: str, given: RemoteKeywords) -> str:
+    """As every engine of the contract spells it: the name of the step with a hyphen in place of each colon, and the
+    partition behind it. A group that is named may have its partition with it already."""
+    partition, named = given.get("partition"), given.get("group")
+    base, at, behind = (name, "", "") if not named else check_name(named, _GROUP, LONGEST).partition("@")
+    token = base.replace(":", "-") + at + behind
     if partition not in NO_PARTITION:
         token = f"{token}@{check_name(partition, 'the partition of a remote step', LONGEST)}"
-    token = token.replace(":", "-")
     if token != token.strip():
         raise ConfigurationError(f"the group {token!r} has blanks at an end, which some databases take for nothing")
-    return check_name(token, "the group of a remote step, with its partition,", LONGEST)
+    return check_name(token, f"{_GROUP}, with its partition,", LONGEST)

@@ -47,8 +47,10 @@ def check_step_name(name: object) -> str:
 
 
 def check_group(group: object) -> str:
-    """The group that a worker serves, spelled as engines spell it: with a hyphen in place of each colon."""
-    name = check_name(group, "the group of a remote worker", LONGEST).replace(":", "-")
+    """The group that a worker serves, spelled as engines spell it: with a hyphen in place of each colon. What is behind
+    an ``@`` is a partition, and stays as it is."""
+    base, at, partition = check_name(group, "the group of a remote worker", LONGEST).partition("@")
+    name = base.replace(":", "-") + at + partition
     if name != name.strip():
         raise ConfigurationError(f"the group {name!r} has blanks at an end, which some databases take for nothing")
     return name
