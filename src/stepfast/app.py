@@ -23,7 +23,7 @@ from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
 from .listing import ListKeywords, store_filters
 from .model.backoff import seconds
-from .model.ids import check_id, new_id
+from .model.ids import check_id
 from .model.names import check_name, check_namespace, check_queue, refuse_unknown
 from .model.payload import Codec, Payloads
 from .model.records import NewRun, Parent
@@ -173,7 +173,7 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
             check_name(key, "the key", self.settings.max_name)
         if waits is not None:
             plan = debounced(plan, waits)
-        runs = plan.runs(new_id(), input, key)
+        runs = plan.runs(self._clock.new_id(), input, key)
         if waits is not None:
             run_id = await connected.starter.start_debounced(runs[0], waits)
         elif (bound := await self._bound(connected, runs)) is not None:
@@ -213,6 +213,7 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         connected = await self._connect()
         await self._declare_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
+        new_id = self._clock.new_id
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
@@ -327,12 +328,18 @@ class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
         announce_retention(settings, self.logger)
         clock = self._clock
         me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs), self._declared_texts())
-        kit = Kit(connected.store, settings, self._payloads, self.logger, me, clock, connected.observers)
+        kit = Kit(
+            self._workers_store(connected.store), settings, self._payloads, self.logger, me, clock, connected.observers
+        )
         if connected.carriage is None:
             connected.carriage = carriage_for(connected.store, self.transport, self.url, self._pool, self.settings)
         worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)
         connected.workers.add(worker)
         return worker
+
+    def _workers_store(self, store: Store) -> Store:
+        """The store as the next worker has it. In a test a worker may have one that dies with it."""
+        return store
 
     # -- keeping the tables small ------------------------------------------------------------------------------------
 

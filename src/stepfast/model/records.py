@@ -488,3 +488,5 @@ class Tick(Struct):
     """Milliseconds until the next schedule is due that this worker may start runs of."""
     remote: bool = False
     """Whether remote steps wait to be sent, or for their results."""
+    remote_ms: int | None = None
+    """Milliseconds until the next of them has to be seen to, where the store tells."""

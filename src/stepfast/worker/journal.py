@@ -107,9 +107,14 @@ class Journal:
                 return True
         return False
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything that was put in is not decided yet."""
+        return not self._over and bool(self._waiting or self._aside or not self._idle.is_set())
+
     async def flush_all(self) -> None:
         """Wait until everything put in so far is decided; once the flusher has ended, everything is."""
-        while not self._over and (self._waiting or self._aside or not self._idle.is_set()):
+        while self.busy:
             await self._idle.wait()
             await self._kit.clock.sleep(_ASIDE if self._aside else 0)
 

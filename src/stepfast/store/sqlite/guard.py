@@ -32,6 +32,8 @@ class GuardedConnection(sqlite3.Connection):
     """A connection that can have a guard."""
 
     guard: Guard | None = None
+    given_seed: str | None = None
+    """What the random values of all runs are made from, where a test wants the same ones each time."""
     _authorized = False
 
     def use_authorizer(self) -> None:

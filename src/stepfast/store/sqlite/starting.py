@@ -18,7 +18,7 @@ from .wide import execute_wide
 def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
-    rows = list(_rows(runs, now))
+    rows = list(_rows(runs, now, getattr(database, "given_seed", None) or new_seed()))
     if any(run.parent is not None or run.origin is not None or run.graph is not None for run in runs):
         started = _start_linked(database, sql, runs, rows)
     else:
@@ -58,9 +58,9 @@ def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> st
     return str(owner)
 
 
-def _rows(runs: Sequence[NewRun], now: int) -> Iterator[tuple[Any, ...]]:
+def _rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[tuple[Any, ...]]:
     """What runs of one shape have in common is worked out once per stretch of them."""
-    shape, shared, ready, seed = None, (), False, new_seed()
+    shape, shared, ready = None, (), False
     for n, run in enumerate(runs, 1):
         if run.shape is not shape:
             shape = run.shape

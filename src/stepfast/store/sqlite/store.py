@@ -86,6 +86,8 @@ class SqliteStore(BaseStore):
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         self._given_now = now if url.path is None else None
+        self.given_seed: str | None = None
+        """What the random values of all runs are made from, where a test wants the same ones each time."""
         now_word = _NOW if self._given_now is None else f"{GIVEN_NOW}()"
         words = {"prefix": f"{namespace}_", "now": now_word, "size": _SIZE, "large": str(_LARGE)}
         words |= {
@@ -124,7 +126,7 @@ class SqliteStore(BaseStore):
         patience, path, ours = self._settings.command_timeout, self._path, self._ours
         writer = Writer(
             "stepfast-sqlite-writer",
-            lambda: connect(path, patience, ours=ours, factory=GuardedConnection, now=self._given_now),
+            self._connect_writer,
             self._troubles,
             patience,
             watched=lambda: path is not None and self._bell.heard,
@@ -141,6 +143,12 @@ class SqliteStore(BaseStore):
         reader = Reader("stepfast-sqlite-reader", connect_reader, self._troubles, patience)
         reader.start()
         return writer, reader
+
+    def _connect_writer(self) -> sqlite3.Connection:
+        patience, now = self._settings.command_timeout, self._given_now
+        database = connect(self._path, patience, ours=self._ours, factory=GuardedConnection, now=now)
+        database.given_seed = self.given_seed  # type: ignore[attr-defined]
+        return database
 
     async def close(self) -> None:
         """Finish what waits. The threads do so by themselves, also if nobody waits for them any more."""

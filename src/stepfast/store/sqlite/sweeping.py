@@ -41,7 +41,8 @@ def tick(
             name for name, (paused, suspects) in gates.items() if not paused and _knows(workflows, suspects)
         ],
         schedule_ms=None if schedule is None else schedule - now,
-        remote=bool(remote),
+        remote=remote is not None,
+        remote_ms=None if remote is None else remote - now,
     )
 
 

@@ -46,7 +46,7 @@ SELECT {now},
             SELECT min(due_at) AS due_at FROM {prefix}schedules WHERE due_at IS NOT NULL AND declared = 0
             UNION ALL
             SELECT due_at FROM {prefix}schedules WHERE declared = 1 AND name IN (SELECT value FROM json_each(?)))),
-       EXISTS (SELECT 1 FROM {prefix}remote_steps INDEXED BY {prefix}remote_steps_due WHERE due_at IS NOT NULL);
+       (SELECT min(due_at) FROM {prefix}remote_steps INDEXED BY {prefix}remote_steps_due WHERE due_at IS NOT NULL);
 
 -- name: gates
 -- The queues that are paused or limited, and which of the limited ones have runs that workers have died with.
