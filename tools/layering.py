@@ -1,6 +1,7 @@
 """Check the import rules of the house: imports go downwards only, and only the store knows SQL.
 
-app, cli  →  worker, remote, telemetry  →  engine  →  store  →  model  →  errors, settings, cancellation, callers_thread
+testing  →  app, cli  →  worker, remote, telemetry  →  engine  →  store  →  model  →  errors, settings, cancellation,
+callers_thread
 
 A module may import from its own room and from any layer below. Two rooms on one level do not know each other,
 except that the command line is a client of the app. Imports for type checkers only (`if TYPE_CHECKING:`) are
@@ -23,6 +24,7 @@ PACKAGE = "stepfast"
 
 #: Room (a module or sub-package directly below the package) → height.
 HEIGHT = {
+    "testing": 6,
     "app": 5,
     "cli": 5,
     "worker": 4,

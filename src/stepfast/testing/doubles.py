@@ -1,0 +1,141 @@
+"""What stands in for the functions of steps in a lab: other functions, failures; and how often each was called."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from ..engine.dag import DagStepWorkflow
+from ..engine.observing import Observers
+from ..engine.signature import is_async, name_of
+from ..engine.step import StepFunction, Work
+from ..engine.step_call import StepCall
+from ..engine.workflow import DAG_STEP, TASK, Workflow
+from ..errors import ConfigurationError
+
+
+class InjectedFailure(Exception):
+    """What a step raises because ``lab.fail`` said so."""
+
+
+class Doubles:
+    """Of one lab; the functions themselves are left as they are."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self._others: dict[int | str, tuple[Any, Callable[..., Any]]] = {}
+        """What is replaced, and by what; by the id of the function, or by the name of the step."""
+        self._failures: dict[str, deque[BaseException]] = {}
+
+    # -- for tests ---------------------------------------------------------------------------------------------------
+
+    def replace(self, what: Any, function: Callable[..., Any]) -> None:
+        """From now on the function is called instead of a step's own."""
+        if isinstance(function, StepFunction):
+            function = function.function
+        if not callable(function):
+            raise ConfigurationError(f"lab.replace takes the function to be called instead, not {function!r}")
+        if isinstance(what, Workflow) and what.is_async != is_async(function):
+            kind = "an async def" if what.is_async else "a plain def"
+            raise ConfigurationError(f"lab.replace: {what!r} is {kind}, and so must be what stands in for it")
+        self._others[_key(what)] = (what, function)
+
+    def fail(self, what: Any, times: int, error: BaseException | type[BaseException] | None) -> None:
+        """The next calls fail."""
+        name = name_in_lab(what)
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise ConfigurationError(f"lab.fail: times must be a whole number of at least 1, not {times!r}")
+        made = InjectedFailure(f"the lab lets {name!r} fail") if error is None else error
+        line = self._failures.setdefault(name, deque())
+        line.extend(made() if isinstance(made, type) else made for _ in range(times))
+
+    # -- for those who call ------------------------------------------------------------------------------------------
+
+    def other(self, names: tuple[str, ...], function: Any) -> Callable[..., Any] | None:
+        """What is to be called instead, if anything is. The call counts; and it fails here if it is to fail."""
+        for name in dict.fromkeys(names):
+            self.calls[name] += 1
+        for name in names:
+            if line := self._failures.get(name):
+                raise line.popleft()
+        for key in (id(function), *names):
+            if key in self._others:
+                return self._others[key][1]
+        return None
+
+    def serves(self, name: str) -> bool:
+        """Whether somebody stands in for the remote workers of a name, or it is to fail."""
+        return name in self._others or bool(self._failures.get(name))
+
+    def of_step(self, step: StepCall[Any]) -> None:
+        """The function of a step is about to be called."""
+        work = step._work
+        other = self.other((step.name, work.shape.name), work.function)
+        if other is not None and other is not work.function:
+            shape = work.shape._replace(is_async=is_async(other))
+            step._work = Work(work.name, other, shape, work.options)
+
+    def of_workflow(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
+        """A task or a step of a dag, whose own function is a piece of work, as a worker of the lab has it."""
+        if workflow.kind not in (TASK, DAG_STEP):
+            return workflow
+        names: tuple[str, ...] = (workflow.name,)
+        if isinstance(workflow, DagStepWorkflow):
+            names = (workflow.dag_step.name, workflow.name)
+        made, function = copy.copy(workflow), workflow.function
+
+        def call(*args: Any) -> Any:
+            return (self.other(names, function) or function)(*args)
+
+        async def call_async(*args: Any) -> Any:
+            result = call(*args)
+            return await result if inspect.isawaitable(result) else result
+
+        made.function = call_async if workflow.is_async else call
+        return made
+
+
+class LabObservers(Observers):
+    """Sees every call of a step before it is made."""
+
+    def __init__(self, doubles: Doubles, logger: Any) -> None:
+        super().__init__((), logger)
+        self._doubles = doubles
+
+    @property
+    def of_steps(self) -> Observers | None:
+        """Itself: the calls are counted."""
+        return self
+
+    async def call(self, step: StepCall[Any]) -> Any:
+        """Call the function of a step, or what stands in for it."""
+        self._doubles.of_step(step)
+        return await super().call(step)
+
+
+def name_in_lab(what: Any) -> str:
+    """The name by which calls are counted."""
+    if isinstance(what, str):
+        return what
+    if isinstance(what, StepFunction):
+        return what.shape.name
+    if isinstance(what, Workflow):
+        return what.name
+    if callable(what):
+        return name_of(what)
+    raise ConfigurationError(f"a step is named by its function or by its name, not by {what!r}")
+
+
+def _key(what: Any) -> int | str:
+    if isinstance(what, (StepFunction, Workflow)):
+        return id(what.function)
+    if isinstance(what, str):
+        return what
+    if callable(what):
+        return id(what)
+    raise ConfigurationError(
+        f"lab.replace takes a step, a function given to ctx.transaction, or the name of a remote step, not {what!r}"
+    )

@@ -1,0 +1,216 @@
+"""``Lab``: an application's own workflows on a database in memory, with one worker and a clock that stands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, Unpack, overload
+
+from ..app import Stepfast
+from ..engine.options import Seconds, StartKeywords
+from ..engine.workflow import Workflow
+from ..errors import ConfigurationError, StepfastError
+from ..model.backoff import seconds
+from ..run import Run
+from ..worker.worker import Worker
+from .clock import LabClock
+from .doubles import Doubles, name_in_lab
+from .dying import bury, kill
+from .lab_app import LabApp
+from .mortal import Cut, MortalStore
+from .settling import Settling
+
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+
+class LabError(StepfastError):
+    """Something in a lab does not come to rest."""
+
+
+class Lab:
+    """``async with Lab(app) as lab``: what is started here lives and ends in memory. The application itself is neither
+    connected nor changed; any number of labs may exist side by side.
+
+    ``now`` is where the clock stands at first: the machine's time unless told. ``patience`` bounds, in real seconds,
+    how long the code of steps may be at work before the lab says which of them does not come back.
+    """
+
+    def __init__(self, app: Stepfast, *, now: datetime | None = None, patience: float = 30.0) -> None:
+        self._make(app, now, patience, Cut(), None)
+
+    @classmethod
+    def _for_crash(cls, app: Stepfast, now: datetime, patience: float, cut: Cut) -> Lab:
+        """One in which a worker dies at a commit, and ids and random values are the same each time."""
+        lab = cls.__new__(cls)
+        lab._make(app, now, patience, cut, "the same each time")
+        return lab
+
+    def _make(self, app: Stepfast, now: datetime | None, patience: float, cut: Cut, seed: str | None) -> None:
+        if not isinstance(app, Stepfast):
+            raise ConfigurationError(f"Lab takes an application, as in Lab(app), not {app!r}")
+        begin = datetime.now(UTC) if now is None else now
+        if begin.tzinfo is None:
+            raise ConfigurationError("Lab: now must say its time zone, as in datetime(2026, 1, 1, tzinfo=UTC)")
+        self._patience = seconds(patience, "the patience of a lab")
+        self._clock = LabClock(round(begin.timestamp() * 1000), seed)
+        self._doubles = Doubles()
+        self.app = LabApp(app, self._clock, self._doubles, cut, seed)
+        """The lab's own application, for whatever else an application can do: ``lab.app.pause_queue("mail")``."""
+        self.app.die = self._die
+        self._worker: Worker | None = None
+        self._mortal: MortalStore
+        self._dead: list[Worker] = []
+        """Workers that have died, and whose runs nobody has taken over yet."""
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = 0
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Lab:
+        if self._worker is not None:
+            raise ConfigurationError("this lab is in use already; make another one: async with Lab(app) as lab")
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        await self._begin_worker()
+        await self.settle()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for worker in (*self._dead, *([] if self._worker is None else [self._worker])):
+            await bury(worker, self._mortal)
+        self._dead, self._worker = [], None
+        await self.app.close()
+
+    async def _begin_worker(self) -> None:
+        self._worker = await self.app._make_worker()
+        assert self.app.mortal is not None
+        self._mortal = self.app.mortal
+        await self._worker.start()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    @overload
+    async def start(self, workflow: Workflow[I, O], input: I = ..., **options: Unpack[StartKeywords]) -> Run[O]: ...
+    @overload
+    async def start(self, workflow: str, input: Any = None, **options: Unpack[StartKeywords]) -> Run[Any]: ...
+    async def start(self, workflow: Any, input: Any = None, **options: Any) -> Run[Any]:
+        """Start a run; returns when nothing can move any more without time or a signal."""
+        run: Run[Any] = await self.app.start(workflow, input, **options)
+        await self.settle()
+        return run
+
+    async def settle(self) -> None:
+        """Until nothing can move any more without time or a signal."""
+        self._check_entered()
+        try:
+            async with asyncio.timeout(self._patience) as limit:
+                while True:
+                    await self._take_over()
+                    if await self._settling().once():
+                        return
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise LabError(self._settling().complaint(self._patience)) from None
+
+    def _settling(self) -> Settling:
+        assert self._worker is not None
+        return Settling(self._worker, self._mortal, self.app.remote)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """What the clock says."""
+        return datetime.fromtimestamp(self._clock.database_now() / 1000, UTC)
+
+    async def advance(self, by: Seconds | timedelta) -> None:
+        """Let time pass: everything that is due by then happens in its order, each at its own time."""
+        until = self._clock.passed_ms + round(seconds(by, "advance") * 1000)
+        await self.settle()
+        while (due := await self._due()) is not None and due <= until:
+            await self._move_to(due)
+        await self._move_to(until)
+
+    async def advance_to_next(self) -> datetime | None:
+        """Let time pass until something is due, a timer or a schedule, and let that happen; when it was. None, if
+        nothing ever will be."""
+        await self.settle()
+        due = await self._due()
+        if due is None:
+            return None
+        await self._move_to(due)
+        return self.now()
+
+    async def _move_to(self, passed_ms: int) -> None:
+        self._clock.move_to(passed_ms)
+        await self._settling().beat()
+        await self.settle()
+
+    async def _due(self) -> int | None:
+        """When something is due next, by the clock's own milliseconds. What is due and could not be moved is looked at
+        again a moment later."""
+        due = await self._settling().next_due_ms()
+        return None if due is None else self._clock.passed_ms + max(1, due)
+
+    # -- what steps do -----------------------------------------------------------------------------------------------
+
+    def calls(self, what: Any) -> int:
+        """How often a step's function was really called, or what stands in for it: by its function, or by the name of
+        the step. Calls that ``fail`` made fail count; what is answered from records is no call."""
+        return self._doubles.calls[name_in_lab(what)]
+
+    def replace(self, what: Any, function: Callable[..., Any]) -> None:
+        """Another function in the place of a step's, of a function that is given to ``ctx.transaction``, of a task or
+        of a step of a dag; or one that serves the remote steps of a name, called with their input. Options, types and
+        records stay as they are."""
+        self._doubles.replace(what, function)
+
+    def fail(self, what: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None:
+        """Let the next calls of a step fail, by this error or by an ``InjectedFailure``."""
+        self._doubles.fail(what, times, error)
+
+    # -- dying -------------------------------------------------------------------------------------------------------
+
+    def crash(self) -> Crashed:
+        """Let the worker die as by SIGKILL: nothing more of it is written. Another one takes its runs over at the next
+        ``settle``, as it would after the lease; ``await lab.crash()`` waits for that. May be called in a step, too."""
+        self._check_entered()
+        if threading.get_ident() == self._thread:
+            self._die()
+        else:
+            self._mortal.dead = True
+            self._loop.call_soon_threadsafe(self._die)
+        return Crashed(self)
+
+    def _die(self) -> None:
+        worker, self._mortal.dead = self._worker, True
+        if worker is not None and worker not in self._dead:
+            self._dead.append(worker)
+            kill(worker)
+
+    async def _take_over(self) -> None:
+        """The next worker finds the dead one, as it would after its lease."""
+        if not self._dead:
+            return
+        dead, self._dead = self._dead, []
+        for worker in dead:
+            await bury(worker, self._mortal)
+        await self._begin_worker()
+        assert self._worker is not None
+        await self._worker.duties.sweeper._bury([worker.id for worker in dead])
+
+    def _check_entered(self) -> None:
+        if self._worker is None:
+            raise ConfigurationError("a lab is used within its block: async with Lab(app) as lab")
+
+
+class Crashed:
+    """A worker has died. Awaited, another has taken over when it comes back."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._lab.settle().__await__()

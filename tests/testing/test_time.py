@@ -1,0 +1,72 @@
+"""Time in a lab: schedules, deadlines, rates and retries follow the clock that the test moves."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from stepfast import Context, Rate, Stepfast
+from stepfast.testing import Lab
+
+JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
+
+app = Stepfast("sqlite:///must-not-be-made.db")
+app.queue("slow", rate=Rate(1, per=60))
+
+
+@app.task
+async def report() -> None:
+    """Once a month."""
+
+
+@app.task(queue="slow")
+async def mail(number: int) -> int:
+    return number
+
+
+app.schedule("monthly", report, cron="0 3 1 * *", tz="Europe/Berlin")
+
+
+async def test_ten_years_of_a_monthly_schedule_take_a_second() -> None:
+    began = time.process_time()
+    async with Lab(app, now=JANUARY) as lab:
+        await lab.advance(timedelta(days=3652))
+        assert lab.calls("report") == 120
+        assert time.process_time() - began < 2
+        assert len(await lab.app.runs(workflow=report, limit=500)) == 120
+        assert lab.now() == JANUARY + timedelta(days=3652)
+
+
+async def test_everything_happens_at_its_own_time_and_in_order() -> None:
+    mine, seen = Stepfast("sqlite://"), []
+
+    @mine.workflow
+    async def wait(ctx: Context, minutes: int) -> datetime:
+        await ctx.sleep(timedelta(minutes=minutes))
+        seen.append(minutes)
+        return ctx.now()
+
+    async with Lab(mine, now=JANUARY) as lab:
+        runs = [await lab.start(wait, minutes) for minutes in (30, 10, 20)]
+        await lab.advance(timedelta(hours=1))
+        assert seen == [10, 20, 30]
+        assert [await run.result() for run in runs] == [JANUARY + timedelta(minutes=m) for m in (30, 10, 20)]
+
+
+async def test_the_clock_can_be_moved_to_what_is_due_next() -> None:
+    async with Lab(app, now=JANUARY) as lab:
+        assert await lab.advance_to_next() == datetime(2026, 1, 1, 2, tzinfo=UTC)
+        assert lab.calls("report") == 1
+        assert await lab.advance_to_next() == datetime(2026, 2, 1, 2, tzinfo=UTC)
+    async with Lab(Stepfast("sqlite://")) as lab:
+        assert await lab.advance_to_next() is None
+
+
+async def test_the_rate_of_a_queue_is_that_of_the_clock() -> None:
+    async with Lab(app, now=JANUARY) as lab:
+        runs = [await lab.start(mail, number) for number in range(3)]
+        assert lab.calls("mail") == 1
+        await lab.advance(timedelta(seconds=90))
+        assert lab.calls("mail") == 2
+        await lab.advance(timedelta(minutes=2))
+        assert [await run.result() for run in runs] == [0, 1, 2]
