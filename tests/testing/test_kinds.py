@@ -155,7 +155,7 @@ async def test_what_a_lab_is_not() -> None:
     with pytest.raises(ConfigurationError, match="within its block"):
         await Lab(app).settle()
     async with Lab(app) as lab:
-        with pytest.raises(ConfigurationError, match="lab.replace takes"):
+        with pytest.raises(ConfigurationError, match=r"lab\.replace takes"):
             lab.replace(3, measure)
         with pytest.raises(ConfigurationError, match="times must be"):
             lab.fail("measure", times=0)

@@ -24,7 +24,7 @@ def kill(worker: Worker) -> None:
 
 async def bury(worker: Worker, mortal: MortalStore) -> None:
     """Leave no task and no thread of it behind."""
-    mortal.dead = True
+    mortal.end()
     if not worker.left.is_set():
         kill(worker)
     duties = worker.duties

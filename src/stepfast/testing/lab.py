@@ -108,7 +108,7 @@ class Lab:
             async with asyncio.timeout(self._patience) as limit:
                 while True:
                     await self._take_over()
-                    if await self._settling().once():
+                    if await self._mortal.unless_dead(self._settling().once()):
                         return
         except TimeoutError:
             if not limit.expired():
@@ -185,7 +185,8 @@ class Lab:
         return Crashed(self)
 
     def _die(self) -> None:
-        worker, self._mortal.dead = self._worker, True
+        worker = self._worker
+        self._mortal.end()
         if worker is not None and worker not in self._dead:
             self._dead.append(worker)
             kill(worker)

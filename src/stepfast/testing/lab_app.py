@@ -36,7 +36,11 @@ class LabApp(Stepfast):
 
     def __init__(self, app: Stepfast, clock: LabClock, doubles: Doubles, cut: Cut, seed: str | None) -> None:
         super().__init__(
-            "sqlite://", app.namespace, codec=app._payloads._codec, logger=app.logger, settings=_settings(app.settings)
+            "sqlite://",
+            app.namespace,
+            codec=app._payloads._codec,
+            logger=app.logger,
+            settings=_settings(app.settings, seed),
         )
         self._clock = clock
         self._cut = cut
@@ -48,7 +52,8 @@ class LabApp(Stepfast):
         registry.workflows = self.workflows  # the planner has it already
         self.workflows.update(app.workflows)
         self._registry = registry
-        self._declared.specs.update(app._declared.specs)
+        if seed is None:  # where one run is looked at, no other is to begin by itself
+            self._declared.specs.update(app._declared.specs)
         self._declared_queues.update(app._declared_queues)
         self.remote = LabTransport(doubles, lambda value: self._payloads.bare(value, "the result of a remote step"))
         self.transport = self.remote
@@ -67,9 +72,16 @@ class LabApp(Stepfast):
         return cast(Store, self.mortal)
 
 
-def _settings(settings: Settings) -> Settings:
+def _settings(settings: Settings, seed: str | None) -> Settings:
     """A wait gives its slot back at once, runs stay for as long as the lab does, and nobody watches for a blocked loop:
-    a debugger blocks it."""
+    a debugger blocks it. Where every run is to be the same, no retry is put off by chance."""
+    jitter = settings.backoff_jitter if seed is None else 0.0
     return dataclasses.replace(
-        settings, moment=0.0, retention=None, retention_failed=None, blocked_after=0.0, gc_threshold=0
+        settings,
+        moment=0.0,
+        retention=None,
+        retention_failed=None,
+        blocked_after=0.0,
+        gc_threshold=0,
+        backoff_jitter=jitter,
     )

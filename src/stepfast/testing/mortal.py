@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ..store import Store
@@ -39,10 +39,27 @@ class MortalStore:
         self._cut = cut
         self._die = die
         self.dead = False
+        self._death = asyncio.Event()
         self.under_way = 0
         """Questions that are not answered yet."""
         self.asked = 0
         """Questions that may have changed something."""
+
+    def end(self) -> None:
+        """The worker has died."""
+        self.dead = True
+        self._death.set()
+
+    async def unless_dead(self, work: Coroutine[Any, Any, bool]) -> bool:
+        """Do something that asks this store; False, if it died meanwhile and would never have answered."""
+        task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._death.wait())
+        try:
+            await asyncio.wait((task, death), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else False
+        finally:
+            task.cancel()
+            death.cancel()
+            await asyncio.gather(task, death, return_exceptions=True)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._store, name)

@@ -1,0 +1,198 @@
+"""A worker dies before and after every commit: pure code comes to the same end, and impure code is found."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import random
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepfast import Context, DagContext, Run, Stepfast, SyncContext, step
+from stepfast.testing import Lab, crash_everywhere
+
+app = Stepfast("sqlite:///must-not-be-made.db")
+undone: list[str] = []
+
+
+async def refund(receipt: str, order: str) -> None:
+    undone.append(order)
+
+
+@step(retries=1, compensate=refund)
+async def charge(order: str) -> str:
+    return f"charged {order}"
+
+
+@step
+def pack(order: str, box: str) -> str:
+    return f"{order} in {box}"
+
+
+def note(connection: sqlite3.Connection, text: str) -> str:
+    return text.upper()
+
+
+@app.workflow
+async def child(ctx: Context, order: str) -> str:
+    await ctx.sleep(10)
+    return await ctx.step(pack, order, str(ctx.uuid()))
+
+
+@app.workflow(max_attempts=1)
+async def checkout(ctx: Context, order: str) -> str:
+    receipt = await ctx.step(charge, order)
+    await ctx.transaction(note, f"{ctx.random()} {ctx.now()} {ctx.run_id}")
+    approved = await ctx.wait_signal("approved", type=bool, timeout=timedelta(days=3))
+    packed = await ctx.gather(ctx.call(child, order), ctx.call(child, f"{order}+"), ctx.step(pack, order, "a box"))
+    await ctx.set("packed", packed)
+    if not approved:
+        raise ValueError("not approved")
+    return f"{receipt}, {len(packed)}"
+
+
+async def approve(lab: Lab, run: Run[Any]) -> None:
+    await lab.advance(timedelta(hours=1))
+    await run.signal("approved", True)
+
+
+def refuse(lab: Lab, run: Run[Any]) -> Any:
+    return run.signal("approved", False)
+
+
+async def test_a_pure_workflow_ends_alike_wherever_its_worker_dies() -> None:
+    report = await crash_everywhere(app, checkout, "o-1", drive=approve)
+    assert (report.status, report.result) == ("completed", "charged o-1, 3")
+    assert report.commits >= 8
+    assert report.crashes >= 2 * report.commits - 2
+    assert report.records >= 8
+
+
+async def test_a_run_that_fails_is_undone_alike_wherever_its_worker_dies() -> None:
+    report = await crash_everywhere(app, checkout, "o-1", drive=refuse)
+    assert report.status == "compensated"
+    assert len(undone) >= report.crashes
+
+
+async def test_plain_functions_and_dags_are_cut_alike() -> None:
+    mine = Stepfast("sqlite://")
+
+    @mine.workflow
+    def plain(ctx: SyncContext, order: str) -> str:
+        first = ctx.step(pack, order, "one")
+        ctx.sleep(60)
+        return ctx.step(pack, first, "two")
+
+    graph = mine.dag("graph")
+
+    @graph.step
+    async def first(ctx: DagContext) -> int:
+        return 1
+
+    @graph.step(after=["first"])
+    async def second(ctx: DagContext) -> int:
+        return await ctx.step("add", lambda: 2)
+
+    assert (await crash_everywhere(mine, plain, "o-1")).result == "o-1 in one in two"
+    assert (await crash_everywhere(mine, graph, {})).result == {"first": 1, "second": 2}
+
+
+class Thing:
+    """Hashed by where it lies in memory."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_numbers = itertools.count()
+_keep: list[object] = []
+
+
+def _order_of_a_set() -> str:
+    things = [Thing(str(number)) for number in range(20)]
+    _keep.extend(random.sample([object() for _ in range(100)], 50))  # so that the next ones lie elsewhere
+    return "".join(thing.name for thing in set(things))
+
+
+def _environment() -> str:
+    os.environ["STEPFAST_TEST_IMPURE"] = str(int(os.environ.get("STEPFAST_TEST_IMPURE", "0")) + 1)
+    return os.environ["STEPFAST_TEST_IMPURE"]
+
+
+def _file(path: Path) -> str:
+    path.write_text(path.read_text() + "x" if path.exists() else "x")
+    return path.read_text()
+
+
+def _address() -> int:
+    _keep.append(object())
+    return id(_keep[-1])
+
+
+IMPURE: dict[str, Callable[[Path], Any]] = {
+    "the wall clock": lambda path: time.time(),
+    "the date": lambda path: datetime.datetime.now(datetime.UTC).isoformat(),
+    "a stopwatch": lambda path: time.perf_counter_ns(),
+    "chance": lambda path: random.random(),
+    "a random id": lambda path: str(uuid.uuid4()),
+    "the system's randomness": lambda path: os.urandom(4).hex(),
+    "the environment": lambda path: _environment(),
+    "the order of a set": lambda path: _order_of_a_set(),
+    "a counter of the module": lambda path: next(_numbers),
+    "a file": lambda path: _file(path / "state"),
+    "an address in memory": lambda path: _address(),
+}
+WAYS = ("argument", "branch", "result")
+"""How something impure gets into a run."""
+
+
+@pytest.mark.parametrize(("kind", "how"), list(zip(IMPURE, itertools.cycle(WAYS), strict=False)))
+async def test_impure_code_is_found(kind: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPFAST_TEST_IMPURE", "0")
+    mine = Stepfast("sqlite://")
+
+    @mine.workflow
+    async def impure(ctx: Context) -> str:
+        await ctx.step(pack, "o-1", "a box")
+        drawn = str(IMPURE[kind](tmp_path))
+        if how == "argument":
+            await ctx.step(pack, "o-2", drawn)
+        elif how == "branch":
+            await ctx.step(f"way {drawn}"[:100], pack, "o-2", "a box")
+        return drawn if how == "result" else ""
+
+    with pytest.raises(AssertionError) as caught:
+        await crash_everywhere(mine, impure)
+    said = str(caught.value)
+    assert re.search(r"the worker died just (before|after) commit \d+ of \d+", said)
+    assert ("the end of the run" if how == "result" else f"(at {Path(__file__).name}:") in said.replace(
+        str(Path(__file__).parent) + "/", ""
+    )
+
+
+async def test_a_step_that_is_another_each_time_is_replaced() -> None:
+    mine = Stepfast("sqlite://")
+
+    @step
+    async def draw() -> float:
+        return random.random()
+
+    @mine.workflow
+    async def drawing(ctx: Context) -> float:
+        return await ctx.step(draw)
+
+    async def three() -> float:
+        return 3.0
+
+    with pytest.raises(AssertionError, match="step 'draw'"):
+        await crash_everywhere(mine, drawing)
+    assert (await crash_everywhere(mine, drawing, replace={draw: three})).result == 3.0
