@@ -214,4 +214,8 @@ class Crashed:
         self._lab = lab
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._lab.settle().__await__()
+        return self._taken_over().__await__()
+
+    async def _taken_over(self) -> None:
+        await asyncio.sleep(0)  # a step of the worker that has died ends here, and takes nothing over itself
+        await self._lab.settle()
