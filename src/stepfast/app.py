@@ -32,6 +32,7 @@ from .planning import Plan, Planner, told_otherwise
 from .pruning import Progress, keep_for, prunable, prune
 from .queues import QueueVerbs
 from .registering import Registry, TaskDecorator, WorkflowDecorator
+from .replaying import ReplayVerbs
 from .reports import RunInfo, listed_info
 from .run import Run
 from .schedule_specs import DeclaredSchedules
@@ -54,7 +55,7 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 
-class Stepfast(QueueVerbs, Scheduling, StatsVerbs):
+class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
     """An application: workflows, and the database their runs live in.
 
     ``Stepfast()`` takes the URL from ``STEPFAST_URL``, else ``sqlite:///stepfast.db``, and the namespace from

@@ -131,7 +131,7 @@ class Checker:
             return await self._dag(row, workflow)
         records, seed = await self._history(row.id), await self._store.seed(row.id)
         while True:
-            verdict = await self._play(_as_claimed(row, records, seed), workflow)
+            verdict = await self._play(as_claimed(row, records, seed), workflow)
             if verdict[0] != DIVERGES:
                 return verdict
             found, now = await self._store.run(row.id), await self._history(row.id)
@@ -263,7 +263,7 @@ class Stage(Recorder):
         self.loop.stop()
 
 
-def _as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Claimed:
+def as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Claimed:
     """The run as a worker that claims it now would be given it."""
     return Claimed(
         id=row.id,

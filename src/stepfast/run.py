@@ -17,6 +17,7 @@ from .engine.races import winners_of
 from .engine.scope import refuse_in_workflow
 from .engine.signals import misfit
 from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
+from .exporting import export_run
 from .model import status
 from .model.backoff import seconds
 from .model.events import SignalSent
@@ -180,6 +181,11 @@ class Run(Generic[O]):
             log += [activity_info(dag_step.id, row, self._payloads, dag_step.name) for row in calls]
         log = with_queue_waits(log, await store.remote_steps([self.id, *(dag_step.id for dag_step in begun)]))
         return sorted(log, key=lambda call: call.started_at)
+
+    async def export(self) -> dict[str, Any]:
+        """The run with all its records, as plain values for a file of JSON; ``app.replay`` takes it, without this
+        database. Not for dag runs."""
+        return await export_run((await self._connect()).store, self.id)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set by ``ctx.set``; the default if it has not."""

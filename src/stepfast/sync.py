@@ -146,6 +146,10 @@ class SyncApp:
         """Which unfinished runs this code does not fit; the options are those of ``app.check``."""
         return self.call(self._app.check(**options))
 
+    def replay(self, exported: Any, **options: Any) -> CheckedRun:
+        """Replay an exported run against this code; the options are those of ``app.replay``."""
+        return self.call(self._app.replay(exported, **options))
+
     def migrate(self) -> list[str]:
         """Make or update the tables."""
         return self.call(self._app.migrate())
@@ -277,6 +281,10 @@ class SyncRun(Generic[C]):
     def activity(self) -> list[Activity]:
         """The log of every call."""
         return self._app.call(self._run.activity())
+
+    def export(self) -> dict[str, Any]:
+        """The run with all its records, for a file of JSON."""
+        return self._app.call(self._run.export())
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value that the run has set."""

@@ -15,6 +15,7 @@ from . import schedules as of_schedules
 from .asking import cancel, pause, resume, signal
 from .checking import check
 from .exits import EXPLAINED
+from .exporting import export, replay
 from .graphs import graph
 from .health import doctor, workers
 from .pruning import delete, prune
@@ -54,6 +55,8 @@ add_verb(cli, retry)
 add_verb(cli, delete)
 add_verb(cli, prune)
 add_verb(cli, check, without={"app"})
+add_verb(cli, export)
+add_verb(cli, replay)
 add_verb(cli, graph, without={"app", "url", "namespace"})
 add_verb(cli, workers)
 add_verb(cli, of_queues.queues)

@@ -46,6 +46,7 @@ class LabClock(Clockwork):
         self.passed_ms = 0
         """By how much it was moved since."""
         self.random = Random(seed)
+        self.database_now = self.milliseconds
         self._ids = Random(seed)
         self._last_id = 0
         self._timers: list[tuple[float, int, LabTimer]] = []
@@ -55,13 +56,13 @@ class LabClock(Clockwork):
         """Seconds since it was begun."""
         return self.passed_ms / 1000
 
-    def database_now(self) -> int:
-        """What the database takes for its time."""
+    def milliseconds(self) -> int:
+        """What the database takes for its time, since 1970."""
         return self.epoch_ms + self.passed_ms
 
     def new_id(self) -> str:
         """An id that was made at this clock's time. With a seed, the same ids come in the same order each time."""
-        ticks = self.database_now() << 12
+        ticks = self.milliseconds() << 12
         self._last_id = ticks = ticks if ticks > self._last_id else self._last_id + 1
         value = ((ticks >> 12) << 16 | 0x7000 | ticks & 0xFFF) << 64 | 0x8000000000000000 | self._ids.getrandbits(62)
         text = f"{value:032x}"

@@ -104,8 +104,9 @@ class Lab:
     async def settle(self) -> None:
         """Until nothing can move any more without time or a signal."""
         self._check_entered()
+        limit = asyncio.timeout(self._patience)
         try:
-            async with asyncio.timeout(self._patience) as limit:
+            async with limit:
                 while True:
                     await self._take_over()
                     if await self._mortal.unless_dead(self._settling().once()):
@@ -123,7 +124,7 @@ class Lab:
 
     def now(self) -> datetime:
         """What the clock says."""
-        return datetime.fromtimestamp(self._clock.database_now() / 1000, UTC)
+        return datetime.fromtimestamp(self._clock.milliseconds() / 1000, UTC)
 
     async def advance(self, by: Seconds | timedelta) -> None:
         """Let time pass: everything that is due by then happens in its order, each at its own time."""

@@ -59,7 +59,7 @@ class LabApp(Stepfast):
         self.transport = self.remote
 
         def make_store() -> Store:
-            store = SqliteStore(self.url, self.namespace, self.settings, clock.database_now)
+            store = SqliteStore(self.url, self.namespace, self.settings, clock.milliseconds)
             store.given_seed = seed
             return store
 
