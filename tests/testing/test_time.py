@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
-from stepfast import Context, Rate, Stepfast
-from stepfast.testing import Lab
+import pytest
+
+from stepfast import Context, Rate, RunFailed, Stepfast, step
+from stepfast.testing import Lab, LabError
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -70,3 +72,55 @@ async def test_the_rate_of_a_queue_is_that_of_the_clock() -> None:
         assert lab.calls("mail") == 2
         await lab.advance(timedelta(minutes=2))
         assert [await run.result() for run in runs] == [0, 1, 2]
+
+
+@step(timeout=30, retries=1)
+async def ask() -> str:
+    return "answered"
+
+
+@app.workflow(deadline=timedelta(hours=1), timeout=600, max_attempts=2)
+async def asking(ctx: Context) -> str:
+    return await ctx.step(ask)
+
+
+async def test_a_step_that_never_comes_back_is_timed_out_by_the_clock() -> None:
+    async with Lab(app, now=JANUARY) as lab:
+        lab.replace(ask, lab.hang)
+        run = await lab.start(asking)
+        assert await run.status() == "running"
+        assert await lab.advance_to_next() == JANUARY + timedelta(seconds=30)
+        assert (await run.info()).waiting_for == "retry"
+        await lab.advance(timedelta(minutes=30))
+        assert lab.calls(ask) == 4
+        with pytest.raises(RunFailed, match="StepTimeout"):
+            await run.result()
+
+
+async def test_a_deadline_ends_a_run_that_hangs() -> None:
+    mine = Stepfast("sqlite://")
+
+    @mine.task(deadline=60)
+    async def work() -> None:
+        raise AssertionError("the real one")
+
+    async with Lab(mine, now=JANUARY) as lab:
+        lab.replace(work, lab.hang)
+        run = await lab.start(work)
+        await lab.advance(timedelta(days=1))
+        info = await run.info()
+        assert (info.status, info.reason, info.completed_at) == ("failed", "deadline", JANUARY + timedelta(minutes=1))
+
+
+async def test_a_result_that_never_comes_is_not_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepfast.nobody_serves.SOON", 0.05)
+    mine = Stepfast("sqlite://")
+
+    @mine.workflow
+    async def wait(ctx: Context) -> None:
+        await ctx.wait_signal("go")
+
+    async with Lab(mine, patience=0.1) as lab:
+        run = await lab.start(wait)
+        with pytest.raises(LabError, match="it is waiting for signal:go"):
+            await run.result()

@@ -2,6 +2,7 @@
 
 from .crashing import CrashReport, crash_everywhere
 from .doubles import InjectedFailure
-from .lab import Lab, LabError
+from .lab import Lab
+from .results import LabError
 
 __all__ = ["CrashReport", "InjectedFailure", "Lab", "LabError", "crash_everywhere"]

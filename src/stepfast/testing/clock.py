@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from contextvars import Context
@@ -25,6 +26,13 @@ class LabTimer:
     def __init__(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._function: Callable[..., object] | None = function
         self._args = args
+        self.of_run = False
+        """Whether a run waits for it, and not a duty of the worker."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether nobody has cancelled it."""
+        return self._function is not None
 
     def cancel(self) -> None:
         """It is not wanted any more, and keeps nothing alive."""
@@ -84,7 +92,17 @@ class LabClock(Clockwork):
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), timer))
         return timer
 
-    alarm = after
+    def alarm(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
+        """The same for what a run waits for: its timeout, its deadline, the timeout of a step."""
+        timer = self.after(seconds, function, *args)
+        if isinstance(timer, LabTimer):
+            timer.of_run = True
+        return timer
+
+    def next_alarm_ms(self) -> int | None:
+        """Milliseconds until something is due that a run waits for in its slot."""
+        found = [when for when, _, timer in self._timers if timer.of_run and timer.wanted]
+        return math.ceil((min(found) - self.now()) * 1000) if found else None
 
     async def sleep(self, seconds: float) -> None:
         """Go on when the clock was moved so far."""

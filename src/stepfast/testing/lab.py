@@ -11,23 +11,21 @@ from typing import Any, TypeVar, Unpack, overload
 from ..app import Stepfast
 from ..engine.options import Seconds, StartKeywords
 from ..engine.workflow import Workflow
-from ..errors import ConfigurationError, StepfastError
+from ..errors import ConfigurationError
 from ..model.backoff import seconds
 from ..run import Run
 from ..worker.worker import Worker
 from .clock import LabClock
 from .doubles import Doubles, name_in_lab
 from .dying import bury, kill
+from .hanging import Hanging
 from .lab_app import LabApp
 from .mortal import Cut, MortalStore
+from .results import LabError, be_patient
 from .settling import Settling
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
-
-
-class LabError(StepfastError):
-    """Something in a lab does not come to rest."""
 
 
 class Lab:
@@ -57,6 +55,7 @@ class Lab:
         self._patience = seconds(patience, "the patience of a lab")
         self._clock = LabClock(round(begin.timestamp() * 1000), seed)
         self._doubles = Doubles()
+        self._hanging = Hanging()
         self.app = LabApp(app, self._clock, self._doubles, cut, seed)
         """The lab's own application, for whatever else an application can do: ``lab.app.pause_queue("mail")``."""
         self.app.die = self._die
@@ -74,6 +73,7 @@ class Lab:
             raise ConfigurationError("this lab is in use already; make another one: async with Lab(app) as lab")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         await self._begin_worker()
+        await be_patient(self.app, self._patience)
         await self.settle()
         return self
 
@@ -118,7 +118,7 @@ class Lab:
 
     def _settling(self) -> Settling:
         assert self._worker is not None
-        return Settling(self._worker, self._mortal, self.app.remote)
+        return Settling(self._worker, self._mortal, self.app.remote, self._hanging)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Lab:
     async def _due(self) -> int | None:
         """When something is due next, by the clock's own milliseconds. What is due and could not be moved is looked at
         again a moment later."""
-        due = await self._settling().next_due_ms()
+        due = await self._settling().next_due_ms(self._clock)
         return None if due is None else self._clock.passed_ms + max(1, due)
 
     # -- what steps do -----------------------------------------------------------------------------------------------
@@ -171,6 +171,11 @@ class Lab:
     def fail(self, what: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None:
         """Let the next calls of a step fail, by this error or by an ``InjectedFailure``."""
         self._doubles.fail(what, times, error)
+
+    async def hang(self, *_: Any, **__: Any) -> Any:
+        """A function that never comes back, to try timeouts and deadlines: ``lab.replace(charge, lab.hang)``. The lab
+        knows of it, and is at rest meanwhile; a function that only sleeps for long would be waited for."""
+        return await self._hanging.hang()
 
     # -- dying -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ import math
 from ..engine.clock import TURNS
 from ..model.records import Tick
 from ..worker.worker import Worker
+from .clock import LabClock
+from .hanging import Hanging
 from .mortal import MortalStore
 from .transport import LabTransport
 
@@ -15,16 +17,17 @@ from .transport import LabTransport
 class Settling:
     """Looks at one worker. A wait gives its slot back at once in a lab, so what is in a slot is at work."""
 
-    def __init__(self, worker: Worker, mortal: MortalStore, remote: LabTransport) -> None:
+    def __init__(self, worker: Worker, mortal: MortalStore, remote: LabTransport, hanging: Hanging) -> None:
         self._worker = worker
         self._duties = worker.duties
         self._mortal = mortal
         self._remote = remote
+        self._hanging = hanging
 
     async def once(self) -> bool:
         """Wait for what is under way, then look once; whether everything is at rest. A worker that has died is not."""
         duties = self._duties
-        await duties.executor.idle.wait()
+        await self._hanging.wait(self._worker)
         await _turns()
         if self._mortal.dead or self._worker.broken.is_set():
             self._raise_if_broken()
@@ -48,7 +51,7 @@ class Settling:
         return (
             not self._mortal.dead
             and not self._worker.broken.is_set()
-            and duties.executor.idle.is_set()
+            and (duties.executor.idle.is_set() or self._hanging.all_of(self._worker))
             and duties.claimer.idle
             and duties.limited.idle
             and not self._mortal.under_way
@@ -72,12 +75,13 @@ class Settling:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, clock: LabClock) -> int | None:
         """Milliseconds until something is due: a timer, a deadline, a schedule, a rate, a remote step."""
         tick = await self._look()
         allowed = self._duties.limited.allowed_in()
         rate = None if allowed == math.inf else math.ceil(allowed * 1000)
-        found = [ms for ms in (tick.next_due_ms, tick.schedule_ms, tick.remote_ms, rate) if ms is not None]
+        alarm = clock.next_alarm_ms() if self._hanging.calls else None
+        found = [ms for ms in (tick.next_due_ms, tick.schedule_ms, tick.remote_ms, rate, alarm) if ms is not None]
         return min(found, default=None)
 
     async def beat(self) -> None:

@@ -40,9 +40,9 @@ class TimeLimits:
         left, now = execution.claimed.deadline_in_ms, self._clock.now()
         deadline = None if left is None else max(0.0, execution.began + left / 1000 - now)
         if deadline is not None and (timeout is None or deadline <= timeout):
-            execution.timer = self._clock.after(deadline, self._is_over, execution, status.REASON_DEADLINE)
+            execution.timer = self._clock.alarm(deadline, self._is_over, execution, status.REASON_DEADLINE)
         elif timeout is not None:
-            execution.timer = self._clock.after(timeout, self._is_over, execution, status.REASON_TIMEOUT)
+            execution.timer = self._clock.alarm(timeout, self._is_over, execution, status.REASON_TIMEOUT)
 
     def _is_over(self, execution: Execution, reason: str) -> None:
         """End the attempt; unless some of the time was spent waiting, which does not count for a timeout."""
