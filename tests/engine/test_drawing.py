@@ -8,6 +8,7 @@ import pytest
 
 from stepfast import Context, Run, Stepfast
 from stepfast.model.ids import new_id
+from stepfast.worker.clockwork import Clockwork
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import eventually
@@ -47,10 +48,11 @@ async def test_the_id_of_a_run_does_not_tell_what_it_draws(
 ) -> None:
     """Two runs of one id, in two namespaces: a token made by one cannot be worked out from what is seen of it."""
     fixed, drawn = new_id(), []
-    monkeypatch.setattr("stepfast.app.new_id", lambda: fixed)
     for namespace in ("here", "there"):
         app = make_app(namespace=namespace)
-        run = await app.start(declare(app)[name])
+        with monkeypatch.context() as patch:
+            patch.setattr(Clockwork, "new_id", lambda _: fixed)
+            run = await app.start(declare(app)[name])
         assert run.id == fixed
         await app.drain()
         drawn.append(await run.result())

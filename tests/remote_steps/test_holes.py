@@ -90,7 +90,7 @@ async def test_a_task_that_vanished_is_sent_again(home: Home) -> None:
 
 @enough_joined
 async def test_results_of_others_are_not_touched(home: Home) -> None:
-    """Neither those of runs that this engine does not know, nor what looks like none of its ids."""
+    """Rule 45: neither those of runs that this engine does not know, nor what looks like none of its ids."""
     add_shop(home)
     foreign = ["0197a1b2-0000-7000-8000-000000000000:0", "run:0", "x:-1", "a:b:c:99999999999"]
     for step_id in foreign:

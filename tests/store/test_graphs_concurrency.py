@@ -538,7 +538,7 @@ async def test_a_run_that_is_ready_when_its_deadline_passes_is_finished_as_faile
 
 
 async def test_a_cancellation_by_mail_waits_for_a_locked_dag_run(scene: Scene, stores: Stores) -> None:
-    """And keeps other mail waiting for nothing."""
+    """And keeps other mail waiting for nothing. Of this one nothing has begun, so that it is over at once."""
     dag = await Dag(scene, graph_of(CHAIN)).start()
     run = await scene.running()
     await scene.flush(waiting(run, None, waiting_for="signal"))
@@ -548,8 +548,9 @@ async def test_a_cancellation_by_mail_waits_for_a_locked_dag_run(scene: Scene, s
         assert (await scene.store.deliver(10)).moved == 1
         assert (await scene.info(run.id)).ready
     delivered = await scene.store.deliver(10)
-    assert (delivered.moved, delivered.lanes) == (1, {lane()})
+    assert (delivered.moved, delivered.lanes) == (1, set())
     assert set((await dag.states()).values()) == {"skipped"}
+    assert (await scene.info(dag.id)).status == "cancelled"
 
 
 async def test_many_cancellations_and_the_ends_of_all_steps_come_out_even(scene: Scene, other: Scene) -> None:
