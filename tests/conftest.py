@@ -42,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("enough_on")
         if mark is not None and _database(item) not in mark.args and made_for[_function(item)] & {*mark.args}:
             item.add_marker(pytest.mark.thorough)
+    # A process that is done takes tests from the end of what others have left. Tests that share a database which takes
+    # seconds to fill stand at the beginning, so that one process keeps them all and fills it once.
+    items.sort(key=lambda item: "full_database" not in getattr(item, "fixturenames", ()))
 
 
 def _function(item: pytest.Item) -> str:

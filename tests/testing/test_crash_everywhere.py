@@ -77,6 +77,7 @@ async def test_a_pure_workflow_ends_alike_wherever_its_worker_dies() -> None:
     assert report.records >= 8
 
 
+@pytest.mark.thorough
 async def test_a_run_that_fails_is_undone_alike_wherever_its_worker_dies() -> None:
     report = await crash_everywhere(app, checkout, "o-1", drive=refuse)
     assert report.status == "compensated"
