@@ -159,6 +159,7 @@ class Worker:
         self.duties.heartbeat.tell_to_stop()  # first: whatever comes next, nobody must take us for alive any more
         self.duties.listen_no_more()
         collector.restore(self)
+        await self._end_claim()  # a claim that is cut off may still be carried out, for a worker that has left by then
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
         self.duties.sweeper.stopped = self.duties.courier.stopped = True
