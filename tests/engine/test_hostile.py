@@ -58,7 +58,7 @@ def register(app: Stepfast, calls: Calls) -> None:
             number = calls.hit(f"{ctx.run_id} {name}")
             if number < 3:
                 raise RetryLater(0.01)
-            return min(number, 3)  # a call whose worker left before its record was committed is made again
+            return number
 
         first = await ctx.options(retries=2).step("by the step", flaky, "step")
         return [first, await ctx.step("by the attempt", flaky, "attempt")]
@@ -333,6 +333,9 @@ async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], lif
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
     expected = {kind: result for kind, (_, _, result) in KINDS.items()}
+    if life == "workers that come and go":
+        # A call whose worker left before its record was committed is made again; it may be the fourth then.
+        results = [(kind, [min(n, 3) for n in got] if kind == "retries" else got) for kind, got in results]
     wrong = [(kind, result) for kind, result in results if result != expected[kind]]
     assert wrong == []
     counted = {kind: len(await outside.runs(workflow=kind, status="completed", limit=100)) for kind in KINDS}
