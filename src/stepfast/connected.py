@@ -68,6 +68,8 @@ class Connected:
         self._known: dict[str, Definition] = {}
         self._known_at = 0.0
         self._clock = clock
+        self.new_id = clock.new_id
+        """An id for a run that is started here."""
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
         """Start runs in a transaction of the caller's."""

@@ -375,9 +375,10 @@ class Run(Generic[O]):
             concurrency_key=row.concurrency_key, format=row.format,
         )  # fmt: skip
         plan = Plan(shape, lambda text: text, self._output_type, await self._graph(row))
-        runs = plan.runs(new_id(), row.input or "null")
+        connected = await self._connect()
+        runs = plan.runs(connected.new_id(), row.input or "null")
         runs[0].origin = self.id
-        run_id = (await (await self._connect()).starter.start_many(runs))[0]
+        run_id = (await connected.starter.start_many(runs))[0]
         return Run(run_id, self._connect, self._payloads, self._output_type, known=True)
 
     async def _row(self) -> RunRow:

@@ -13,7 +13,6 @@ from .engine.options import ChildKeywords, ScheduleKeywords
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, UnknownWorkflow
 from .model.backoff import seconds
-from .model.ids import new_id
 from .model.names import check_name, refuse_unknown
 from .model.payload import Payloads
 from .model.records import NewRun
@@ -132,12 +131,13 @@ class DeclaredSchedules:
 
     async def plan(self, row: ScheduleRow) -> Make:
         """How the runs of a schedule are made."""
-        plan = await self.plan_runs(await self._connect(), row)
+        connected = await self._connect()
+        plan = await self.plan_runs(connected, row)
 
         def make(tick: int) -> list[NewRun]:
             late = jitter(row.name, tick, row.jitter_ms)
             shape = plan.shape._replace(at_ms=tick + late) if late else plan.shape
-            return plan._replace(shape=shape).rows(new_id(), row.input, tick_key(row.name, tick))
+            return plan._replace(shape=shape).rows(connected.new_id(), row.input, tick_key(row.name, tick))
 
         return make
 

@@ -13,7 +13,6 @@ from .engine.scope import refuse_in_workflow
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound
 from .model.backoff import moment
-from .model.ids import new_id
 from .model.names import nearest
 from .model.payload import Payloads
 from .model.schedules import BYTES_BY_ROUND, ScheduleRow
@@ -90,7 +89,7 @@ class Scheduling:
         connected = await self._connect_for("app.trigger")
         row = await self._schedule(connected, name)
         plan = await self._declared.plan_runs(connected, row)
-        run_id = (await connected.starter.start_many(plan.rows(new_id(), row.input)))[0]
+        run_id = (await connected.starter.start_many(plan.rows(connected.new_id(), row.input)))[0]
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=True)
 
     async def backfill(
@@ -111,6 +110,7 @@ class Scheduling:
         ids, batch = list[str](), min(_BATCH, max(1, BYTES_BY_ROUND // len(row.input)))
         for first in range(0, len(ticks), batch):
             some = ticks[first : first + batch]
+            new_id = connected.new_id
             runs = [run for tick in some for run in plan.rows(new_id(), row.input, tick_key(name, tick))]
             started = await connected.starter.start_many(runs)
             ids += [run_id for run_id, run in zip(started, runs, strict=True) if run.dag_step is None]
