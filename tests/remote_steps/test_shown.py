@@ -11,11 +11,11 @@ import pytest
 from stepfast import Context, Run
 from stepfast.carrying import begun_elsewhere
 from stepfast.cli.graphs import write_standing
-from stepfast.cli.reading import _why
 from stepfast.cli.steps import write_steps
-from stepfast.cli.why import why
 from stepfast.remote_reports import with_claims
 from stepfast.store.remote_port import RemoteStepStore
+from stepfast.telling.explaining import explain
+from stepfast.telling.why import why
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, joined
 from tests.support.engine import eventually
 
@@ -73,7 +73,7 @@ async def test_show_says_of_a_step_of_a_graph_where_it_is_and_how_long_it_was_qu
     async with app.worker():
         await eventually(lambda: waits_for(run, "remote:echo"))
         await eventually(lambda: home.count_tasks(1))
-        said = await _why(app, await run.info(), await run.steps(), [], [])
+        said = await explain(app, await run.info(), await run.steps(), [], [])
         assert "'echo': it waits for remote step 'echo': attempt 1 of 3 was sent to group 'echo' at 20" in said
         assert "UTC; no worker has begun it (" in said
         (step_id,) = await home.tables.tasks()

@@ -10,9 +10,9 @@ from ..errors import ConfigurationError
 from ..model import status
 from ..model.rows import RunRow
 from ..run import Run
+from ..telling.finding import find_run
 from .batches import Told, each_run
 from .choosing import Choice, RunsOrChoice
-from .ids import find_run
 from .many import Wish, ask_chosen
 from .options import json_argument
 from .output import say, write_json

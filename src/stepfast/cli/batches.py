@@ -10,8 +10,8 @@ import typer
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable, InvalidState, RunNotFound
 from ..run import Run
+from ..telling.finding import find_run
 from .exits import as_typed, complain, exit_code
-from .ids import find_run
 from .output import write_json
 from .session import Session
 

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from ..checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun
+from ..telling.words import count, listed
 from .exits import FAILED, OK, TIMEOUT
 from .options import option, time_option
 from .output import say, write_json, write_table, write_text
 from .session import Session
-from .text import count, listed
 
 _NEWS_EVERY = 5.0
 """Seconds between two words on how far it is."""

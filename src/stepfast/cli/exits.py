@@ -15,7 +15,7 @@ from ..errors import (
     UnknownWorkflow,
 )
 from ..model.redacting import scrub
-from .text import printable
+from ..telling.words import printable
 
 OK = 0
 FAILED = 1

@@ -13,9 +13,9 @@ import typer
 
 from ..checking import FITS, TOO_LONG, CheckedRun
 from ..errors import ConfigurationError
+from ..telling.finding import find_run
 from .exits import FAILED, OK, TIMEOUT
-from .ids import RunArgument, find_run
-from .options import option, time_option
+from .options import RunArgument, option, time_option
 from .output import say, write_json, write_text
 from .session import Session
 

@@ -10,17 +10,17 @@ import typer
 
 from ..engine.dag import Dag
 from ..engine.matching import UNDO
-from ..engine.workflow import DAG_STEP
 from ..errors import ConfigurationError
 from ..model import status
 from ..model.graph import APPROVAL, DagStep, Graph
 from ..reports import RunInfo, StepInfo
+from ..telling.explaining import dag_steps
+from ..telling.states import outcome_of, waited_for
+from ..telling.words import count, lasting
 from .drawing import Drawn, draw, levels
 from .loading import load_app
 from .output import say, write_heading, write_json, write_table
 from .session import Session
-from .steps import outcome_of, waited_for
-from .text import count, lasting
 
 _FEW = 3
 """So many of the steps before one are named."""
@@ -132,11 +132,6 @@ def _said(dag_step: DagStep) -> str:
 
 
 # -- as it stands --------------------------------------------------------------------------------------------------
-
-
-def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
-    """Those that the graph has; a dag run has no others, but undos."""
-    return [step for step in steps if step.kind == DAG_STEP]
 
 
 def write_standing(found: Graph, steps: Sequence[StepInfo], run: RunInfo) -> None:

@@ -21,11 +21,11 @@ from ..model.schedules import ScheduleRow
 from ..store import Store
 from ..store.migrations import refuse_missing, refuse_too_new
 from ..store.protocol import Check
+from ..telling.words import count, lasting, listed
+from ..telling.workers import claiming_workers, live_workers, queues_of, serves, worker_name
 from .exits import FAILED, UNAVAILABLE
 from .output import say, write_json, write_table
 from .session import Session, absent_file
-from .text import count, lasting, listed
-from .workers import claiming_workers, live_workers, queues_of, serves, worker_name
 
 
 async def workers(session: Session) -> None:

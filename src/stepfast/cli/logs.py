@@ -15,7 +15,7 @@ import msgspec
 
 from ..engine.scope import current_call, current_execution
 from ..errors import ConfigurationError
-from .text import printable
+from ..telling.words import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"

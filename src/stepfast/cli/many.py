@@ -12,12 +12,12 @@ from ..app import Stepfast
 from ..bulk import Bulk, Fits, Tally, chosen
 from ..listing import ListKeywords
 from ..run import Run
+from ..telling.words import count
 from .choosing import Choice
 from .consent import Bar, consent
 from .exits import FAILED, OK, as_typed
 from .output import say, write_json
 from .session import Session
-from .text import count
 
 _COUNTED = 10_000
 """Beyond so many it is not counted: that would take as long as the work."""

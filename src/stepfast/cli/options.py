@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from ..errors import InvalidInput
-from .text import moment, span
+from .times import moment, span
+
+RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
 
 
 def option(*names: str, help: str | None = None, **more: Any) -> Any:

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from .text import harmless_json, printable
+from ..telling.words import harmless_json, printable
 
 _UNBOUNDED = 10_000
 """Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from ..model.keeping import DELETABLE
 from ..run import Run
+from ..telling.words import count, lasting
 from .batches import RunsArgument, Told, each_run
 from .consent import Bar, DryRunOption, YesOption, consent
 from .options import option, time_option
 from .output import say, write_json
 from .session import Session
-from .text import count, lasting
 
 
 async def prune(

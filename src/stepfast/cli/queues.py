@@ -13,14 +13,15 @@ from ..model.limits import NAMES, LimitKeywords, Rate
 from ..model.names import check_queue
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
+from ..telling.words import lasting
+from ..telling.workers import claiming_workers, serves_queue, worker_name
 from .choosing import Choice
 from .consent import DryRunOption, YesOption
 from .many import Wish, ask_chosen
 from .options import option
 from .output import say, write_json, write_table
 from .session import Session
-from .text import lasting, span
-from .workers import claiming_workers, serves_queue, worker_name
+from .times import span
 
 ConcurrencyOption = Annotated[str | None, option("--concurrency", metavar="N", help="Runs that are executed at once.")]
 RateOption = Annotated[str | None, option("--rate", metavar="N/TIME", help="Starts in a time: 100/60s.")]

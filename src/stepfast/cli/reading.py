@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from ..app import Stepfast
-from ..carrying import begun_elsewhere
 from ..engine.workflow import DAG_STEP
-from ..errors import ConfigurationError, RunNotFound
+from ..errors import ConfigurationError
 from ..model import status as statuses
-from ..model.graph import Graph
-from ..remote_reports import with_claims
-from ..reports import Activity, RunInfo, StepInfo
-from .graphs import dag_steps, write_standing
-from .ids import RunArgument, find_run
+from ..reports import Activity, RunInfo
+from ..telling.explaining import dag_steps, explain, graph_of, infos_of, steps_of
+from ..telling.finding import find_run
+from ..telling.shapes import call_shape, run_shape
+from ..telling.states import explained, outcome_of
+from ..telling.tracebacks import own_code_only
+from ..telling.why import unread, waits_for
+from ..telling.words import ago, brief, clock, lasting, printable, shortened
+from .graphs import write_standing
 from .lists import took, write_runs
-from .options import option, time_option
+from .options import RunArgument, option, time_option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
-from .steps import explained, outcome_of, write_children, write_steps
-from .text import ago, brief, clock, lasting, printable, shortened
-from .tracebacks import own_code_only
-from .why import unread, waits_for, why
-from .why_dag import TOLD, is_among_steps, why_dag
-from .why_queue import held_by
+from .steps import write_children, write_steps
 
 _ORDERS = ("newest", "oldest")
 _CHILDREN = 20
@@ -86,19 +81,18 @@ async def show(
     async with session.reading() as app:
         handle = await find_run(app, run)
         info = await handle.info()
-        steps = await _steps(app, info)
+        steps = await steps_of(app, info)
         values = await handle.values()
         # The log of a long run is long; without being asked for, it is read only to explain a retry.
         calls = await handle.activity() if activity or waits_for(info, statuses.WAITING_RETRY) else []
         mail = await (await app.store()).unread(info.id) if info.completed_at is None else []
-        graph = await _graph(app, info) if dag_steps(steps) else None
+        graph = await graph_of(app, info) if dag_steps(steps) else None
         started = [step.child for step in steps if step.child is not None and step.kind != DAG_STEP]
-        children = await _infos(app, started[-_CHILDREN:])
-        reason = await _why(app, info, steps, calls, children)
+        children = await infos_of(app, started[-_CHILDREN:])
+        reason = await explain(app, info, steps, calls, children)
     if session.json:
-        document = msgspec.to_builtins(info) | {"why": reason, "steps": steps, "children": started, "values": values}
-        document["unread"] = dict(mail)
-        write_json(document | {"activity": [_call(c) for c in calls]} if activity else document)
+        document = run_shape(info, reason, steps, started, values, mail)
+        write_json(document | {"activity": [call_shape(c) for c in calls]} if activity else document)
         return
     write_fields(_fields(info, reason, unread(info, mail)))
     if graph is None:
@@ -116,50 +110,6 @@ async def show(
     if info.error is not None and info.error.traceback:
         write_heading("Error")
         write_text(info.error.traceback if traceback else own_code_only(info.error.traceback))
-
-
-async def _graph(app: Stepfast, run: RunInfo) -> Graph | None:
-    """The graph that a dag run was started with, whatever the code says by now."""
-    text = await (await app.store()).graph(run.workflow, run.version, run.id)
-    return None if text is None else Graph.from_text(text)
-
-
-async def _why(
-    app: Stepfast, run: RunInfo, steps: list[StepInfo], calls: list[Activity], children: list[RunInfo]
-) -> str:
-    workers = await (await app.store()).workers()
-    of_dag = dag_steps(steps)
-    if not of_dag or not is_among_steps(run):
-        return why(run, workers, steps, calls, children, await _held_by(app, run))
-    able = [s.child for s in of_dag if s.child and s.status not in statuses.TERMINAL and not _blocked(s)]
-    told = [(info, await _steps(app, info)) for info in await _infos(app, able[:TOLD])]
-    return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
-
-
-async def _steps(app: Stepfast, run: RunInfo) -> list[StepInfo]:
-    """The steps of a run, and of remote ones that it waits for whether a worker has begun them."""
-    steps = await app.get(run.id).steps()
-    if statuses.WAITING_REMOTE not in (run.waiting_for or ""):
-        return steps
-    return with_claims(steps, await begun_elsewhere(app, run.id))
-
-
-async def _held_by(app: Stepfast, run: RunInfo) -> str | None:
-    """What the queue of a ready run keeps it for."""
-    return held_by(run, *await (await app.store()).measure(run.queue, run.concurrency_key)) if run.ready else None
-
-
-def _blocked(step: StepInfo) -> bool:
-    return step.detail == statuses.WAITING_STEPS
-
-
-async def _infos(app: Stepfast, ids: list[str]) -> list[RunInfo]:
-    """Those of the runs that are still kept."""
-    found = []
-    for run_id in ids:
-        with contextlib.suppress(RunNotFound):
-            found.append(await app.get(run_id).info())
-    return found
 
 
 def _fields(run: RunInfo, reason: str, mail: str) -> list[tuple[str, str]]:
@@ -216,9 +166,3 @@ def _activity(call: Activity) -> tuple[str, ...]:
     took = lasting(call.duration.total_seconds()) + queued
     outcome = outcome_of(call.error, call.result)
     return clock(call.started_at), name, call.branch, str(call.attempt), call.status, took, parameters, outcome
-
-
-def _call(call: Activity) -> dict[str, Any]:
-    """With the duration in seconds, which every language reads."""
-    fields: dict[str, Any] = msgspec.to_builtins(call)
-    return fields | {"duration": call.duration.total_seconds()}

@@ -13,11 +13,11 @@ from ..engine.options import ScheduleKeywords
 from ..errors import ConfigurationError
 from ..model.ticks import zone
 from ..schedule_info import ScheduleInfo
+from ..telling.words import ago, count, lasting
 from .consent import Bar
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
 from .session import Session
-from .text import ago, count, lasting
 
 ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 _SHOWN = 5

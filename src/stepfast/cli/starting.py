@@ -12,9 +12,9 @@ import typer
 
 from ..app import Stepfast
 from ..errors import RunCancelled, RunFailed
+from ..telling.finding import find_run
 from .exits import FAILED, complain
-from .ids import RunArgument, find_run
-from .options import json_argument, moment_option, option, time_option
+from .options import RunArgument, json_argument, moment_option, option, time_option
 from .output import say, write_json, write_value
 from .session import Session
 

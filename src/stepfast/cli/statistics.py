@@ -6,10 +6,10 @@ import dataclasses
 from typing import Annotated
 
 from ..stats import Stats
+from ..telling.words import count, lasting
 from .options import time_option
 from .output import say, write_heading, write_json, write_table
 from .session import Session
-from .text import count, lasting
 
 
 async def stats(

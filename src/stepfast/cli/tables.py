@@ -14,13 +14,13 @@ from ..model.redacting import redact
 from ..store import Store, open_store
 from ..store.migrations import refuse_too_new
 from ..store.protocol import SchemaState
+from ..telling.words import count, lasting, listed
+from ..telling.workers import live_workers, worker_name
 from .exits import FAILED
 from .options import option
 from .output import say, write_json
 from .remote_working import make_transport_tables
 from .session import Session, absent_file
-from .text import count, lasting, listed
-from .workers import live_workers, worker_name
 
 
 async def migrate(

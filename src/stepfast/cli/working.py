@@ -18,6 +18,7 @@ from ..remote import RemoteWorker
 from ..telemetry import Metrics
 from ..telemetry.health_port import LOOPBACK, HealthPort
 from ..telemetry.reporting import ReportingLine, line_to_parent
+from ..telling.words import count
 from ..worker import Worker
 from ..worker.stopping import work_until_told
 from .crew import Crew
@@ -25,7 +26,6 @@ from .exits import INTERRUPTED
 from .logs import LEVELS, log_to_stderr, say
 from .options import option, time_option
 from .session import CHILD_URL, Session
-from .text import count
 
 
 def worker(

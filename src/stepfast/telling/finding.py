@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..app import Stepfast
 from ..errors import InvalidInput, RunNotFound
 from ..model.ids import ids_beginning_with, is_id
 from ..run import Run
-from .text import listed
-
-RunArgument = Annotated[str, typer.Argument(help="The run's id, or the beginning of it.")]
+from .words import listed
 
 _SHORTEST = 4
 """Fewer characters are rather a slip of the finger than a run."""

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-import typer
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw])")
@@ -35,8 +34,8 @@ def span(text: str | float) -> float:
     return value
 
 
-def _no_span(text: str) -> typer.BadParameter:
-    return typer.BadParameter(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
+def _no_span(text: str) -> ValueError:
+    return ValueError(f"{text!r} is not a time; write seconds (90, 0.5) or 500ms, 90s, 5m, 2h, 1d, 1h30m")
 
 
 def moment(text: str | datetime) -> datetime:
@@ -46,7 +45,7 @@ def moment(text: str | datetime) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
+        raise ValueError(f"{text!r} is not a time; write 2030-01-31T09:30 or 2030-01-31T09:30+01:00") from None
     return found.astimezone() if found.tzinfo is None else found
 
 

@@ -6,7 +6,7 @@ from ..model.admission import NOTHING, Count, Usage
 from ..model.gate import Gate
 from ..model.limits import Rate
 from ..reports import RunInfo
-from .text import lasting
+from .words import lasting
 
 
 def held_by(run: RunInfo, gate: Gate, usage: Usage) -> str | None:

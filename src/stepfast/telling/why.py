@@ -17,8 +17,8 @@ from ..model.records import WorkerInfo
 from ..model.serving import nobody_serves
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from ..settings import SUSPECT_LOSSES
-from .steps import waited_for
-from .text import ago, clock, count, lasting, listed, shortened
+from .states import waited_for
+from .words import ago, clock, count, lasting, listed, shortened
 from .workers import claiming_workers, queues_of, serves, worker_name
 
 _FEW = 3

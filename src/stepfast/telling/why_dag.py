@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ..model import status
 from ..model.records import WorkerInfo
 from ..reports import RunInfo, StepInfo
-from .text import ago, clock, count, listed
 from .why import why
+from .words import ago, clock, count, listed
 
 TOLD = 3
 """So many steps are told of one by one."""

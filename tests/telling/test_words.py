@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import typer
 
+from stepfast.cli import times
 from stepfast.cli.logs import JsonLines, Lines
 from stepfast.cli.output import write_json, write_value
-from stepfast.cli.text import ago, lasting, listed, moment, printable, span
+from stepfast.telling.words import ago, lasting, listed, moment, printable, span
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_spans(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "h", "1h30", "nan", "inf", "1e999"])
 def test_what_is_no_span(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a time"):
+    with pytest.raises(ValueError, match="is not a time"):
         span(text)
 
 
@@ -92,3 +93,11 @@ def test_a_line_with_half_a_character_is_written_all_the_same() -> None:
     record.run_id = "r\udfff"
     line = json.loads(JsonLines().format(record))
     assert (line["message"], line["run_id"], line["level"]) == ("no a\\ud800b", "r\\udfff", "info")
+
+
+def test_the_command_line_says_beside_the_option_what_is_no_time() -> None:
+    with pytest.raises(typer.BadParameter, match="is not a time"):
+        times.span("soon")
+    with pytest.raises(typer.BadParameter, match="is not a time"):
+        times.moment("soon")
+    assert times.span("2h") == 7200
