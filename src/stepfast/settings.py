@@ -88,6 +88,8 @@ class Settings:
     ever."""
     retention_failed: float | timedelta | None = 90 * _DAY
     """The same for runs that failed: somebody may want to look at them, and to retry them, much later."""
+    retention_audit: float | timedelta | None = 365 * _DAY
+    """How long the audit keeps a line on what somebody did by the console: a year. None: for ever."""
 
     # -- schedules
     schedule_grace: float = 60.0

@@ -20,6 +20,7 @@ from ..model.rows import NO_CALL, ActivityRow, CallKey, DagStepRow, Definition, 
 from ..model.tags import read_tags
 from ..model.wishes import Granted
 from ..settings import Settings
+from .audit import BaseAudit
 from .census import BaseCensus
 from .debouncing import BaseDebounces
 from .flows import limiting, mailing, operating, queueing, remote_steps, sweeping, wishing
@@ -48,7 +49,7 @@ class Filters(NamedTuple):
     tag: str | None
 
 
-class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatistics):
+class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatistics, BaseAudit):
     """The part of the store's protocol that is the same on every database."""
 
     _settings: Settings

@@ -45,6 +45,7 @@ from ..model.rows import (
 )
 from ..model.tally import Believer
 from ..model.wishes import Granted
+from .audit import AuditStore
 from .breaks import Breaks
 from .census import CensusStore
 from .debouncing import DebounceStore
@@ -160,7 +161,7 @@ def holds_all(mail: Sequence[Mail], most: int) -> bool:
     return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
 
 
-class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, StatisticsStore, Protocol):
+class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, StatisticsStore, AuditStore, Protocol):
     """A database that holds runs."""
 
     dialect: str

@@ -21,7 +21,8 @@
 --
 -- DEFINITIONS are what the database knows of the code: a trigger that lacks the code is checked against them. WORKERS
 -- are the processes that live, each with one heartbeat for all it holds. The MAILBOX keeps what is sent to a run until the
--- run takes it, in the transaction that records it. QUEUES are those that were paused or limited.
+-- run takes it, in the transaction that records it. QUEUES are those that were paused or limited. The AUDIT
+-- (0008) says what people have done by the console.
 --
 -- Whoever has no Python at hand starts and signals runs by functions (0007), as part of a transaction of their own.
 --
