@@ -168,7 +168,8 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         refuse_unknown("app.start", options, StartKeywords.__annotations__)
         waits = check_debounce(debounce, debounce_max, key, connection, options)
         connected = await self._connect()
-        await self._declare_queues(connected, joins=connection is not None)
+        if not self._knows_queues(connected):
+            await self._learn_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         if key is not None:
             check_name(key, "the key", self.settings.max_name)
@@ -177,7 +178,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         runs = plan.runs(self._clock.new_id(), input, key)
         if waits is not None:
             run_id = await connected.starter.start_debounced(runs[0], waits)
-        elif (bound := await self._bound(connected, runs)) is not None:
+        elif (bound := self._bound(connected, runs)) is not None:
             run_id = (await self._start_bounded(connected, runs, bound, connection))[0]
         elif connection is not None:
             run_id = (await connected.start_within(connection, runs))[0]
@@ -212,13 +213,14 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         values = list(inputs)
         names: list[str | None] = [None] * len(values) if keys is None else _checked_keys(keys, values, self.settings)
         connected = await self._connect()
-        await self._declare_queues(connected, joins=connection is not None)
+        if not self._knows_queues(connected):
+            await self._learn_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
         new_id = self._clock.new_id
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
-        if (bound := await self._bound(connected, runs)) is not None:
+        if (bound := self._bound(connected, runs)) is not None:
             ids = await self._start_bounded(connected, runs, bound, connection)
         elif connection is None:
             ids = await connected.starter.start_many(runs)

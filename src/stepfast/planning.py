@@ -71,6 +71,8 @@ class Planner:
         self._workflows = workflows
         self._payloads = payloads
         self._settings = settings
+        self._usual: dict[Workflow[Any, Any], Plan] = {}
+        """The plans of starts without options, which are the same each time. A dag may still grow."""
 
     @property
     def names(self) -> list[str]:
@@ -85,13 +87,19 @@ class Planner:
         code = self.code(workflow)
         if code is None:
             return self._plan_by_name(await connected.definition(str(workflow), list(self._workflows)), options)
+        if not options and code in self._usual and connected.has_stored(code):
+            return self._usual[code]
         graph = code.graph if isinstance(code, Dag) else None
         if joins:
             connected.store_definitions_soon([code])
         else:
             await connected.store_definitions([code])
-        brings_graph = graph is not None and not connected.has_stored(code)
-        return self.plan_code(code, options)._replace(graph=graph, brings_graph=brings_graph)
+        plan = self.plan_code(code, options)
+        if graph is not None:
+            return plan._replace(graph=graph, brings_graph=not connected.has_stored(code))
+        if not options:
+            self._usual[code] = plan
+        return plan
 
     def plan_code(self, code: Workflow[Any, Any], options: ChildKeywords) -> Plan:
         """For code that is here; of a dag without its graph, which may not be complete yet."""

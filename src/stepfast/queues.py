@@ -104,13 +104,22 @@ class QueueVerbs:
         connected.bounds.forget()
         connected.switchboard.tick_everywhere()
 
-    async def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> gate.Bound | None:
-        """How many may be ready where these runs are to be; None if nobody said, or none of them begins ready."""
-        bounds = connected.bounds
-        if not bounds.known:
-            await bounds.learn()
+    def _knows_queues(self, connected: Connected) -> bool:
+        """Whether a start has nothing to tell the database about queues, nor to ask: so it is with all but the first.
+        What is declared of a queue never changes, so their number says whether all of them were told."""
+        return connected.bounds.known and len(self._declared_queues) == len(connected.declared_queues)
+
+    async def _learn_queues(self, connected: Connected, joins: bool) -> None:
+        """Tell and ask what a start needs."""
+        await self._declare_queues(connected, joins)
+        if not connected.bounds.known:
+            await connected.bounds.learn()
+
+    def _bound(self, connected: Connected, runs: Sequence[NewRun]) -> gate.Bound | None:
+        """How many may be ready where these runs are to be, as far as it was learned; None if nobody said, or none of
+        them begins ready."""
         queue = runs[0].shape.queue
-        most = bounds.of(queue)
+        most = connected.bounds.of(queue)
         return None if most is None or not any(map(begins_ready, runs)) else gate.Bound(queue, most)
 
     async def _start_bounded(

@@ -23,7 +23,8 @@ Listener = Callable[[Wakeups], None]
 
 def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
     """Where runs that were just started are ready; and whether some are not yet, because of their time."""
-    shapes = {run.shape for run in runs if not run.steps and (run.dag_step is None or run.dag_step.pending == 0)}
+    begin = (run.shape for run in runs if not run.steps and (run.dag_step is None or run.dag_step.pending == 0))
+    shapes = set({id(shape): shape for shape in begin}.values())  # most are one and the same, and large to compare
     ready = {shape for shape in shapes if not shape.delay_ms and shape.at_ms is None}
     return {Lane(s.queue, s.workflow, s.priority) for s in ready}, len(ready) < len(shapes)
 

@@ -212,13 +212,17 @@ def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
     runs. And steps of dag runs, which may all be of different shapes."""
     groups: dict[tuple[RunShape, str], list[NewRun]] = {}
     dag_steps: list[NewRun] = []
+    shape, kind, group = None, _PLAIN, list[NewRun]()
     for run in runs:
         if run.dag_step is not None:
             dag_steps.append(run)
             continue
         linked = run.parent is not None or run.origin is not None
-        kind = _DAG if run.steps else _LINKED if linked else _PLAIN
-        groups.setdefault((run.shape, kind), []).append(run)
+        its = _DAG if run.steps else _LINKED if linked else _PLAIN
+        if run.shape is not shape or its is not kind:  # mostly all are alike, and a shape is large to compare
+            shape, kind = run.shape, its
+            group = groups.setdefault((shape, kind), [])
+        group.append(run)
     return [(shape, kind, group) for (shape, kind), group in groups.items()], dag_steps
 
 
