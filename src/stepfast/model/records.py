@@ -68,6 +68,8 @@ class NewRun(Struct, gc=False):
     parent: Parent | None = None
     origin: str | None = None
     """The run that this one continues or repeats."""
+    trace: str | None = None
+    """What observers send along with it, as JSON."""
     graph: str | None = None
     """For a dag run and its steps: the version of the graph it goes by."""
     steps: int = 0
@@ -147,6 +149,8 @@ class Claimed(Struct, gc=False):
     reason: str | None = None
     seed: str = ""
     """What the random values of the run are made from; a secret."""
+    trace: str | None = None
+    """The same; since a worker let go of it, as its observers left it."""
     records: list[StepRecord] = field(default_factory=list)
     complete: bool = True
     """Whether ``records`` is the whole history, or pages are missing."""
@@ -291,6 +295,8 @@ class Transition(Struct, gc=False):
     successor: NewRun | None = None
     settled: Settled | None = None
     """For a step of a dag run that ends: what it means to the others."""
+    trace: str | None = None
+    """What observers leave for whoever takes the run next."""
 
 
 Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
@@ -373,6 +379,7 @@ class Mail(Struct, gc=False):
     value: str | None
     error: str | None = None
     format: int = FORMAT
+    trace: str | None = None
 
 
 class Look(NamedTuple):

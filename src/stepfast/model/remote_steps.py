@@ -59,6 +59,9 @@ class Task(NamedTuple):
     group: str
     input: str | None
     attempt: int = 1
+    trace: str | None = None
+    """What observers of the run send along, as JSON: an object of short texts. A transport that has room for it
+    hands it on; the tables of the contract have none."""
 
 
 class Result(NamedTuple):
@@ -105,6 +108,7 @@ class Dispatch(Struct, gc=False):
     """After so many milliseconds somebody looks whether its task is still there."""
     undo: bool = False
     """The undo of a step; these have numbers below zero."""
+    trace: str | None = None
 
 
 class RemoteStep(Struct, gc=False):
@@ -134,6 +138,7 @@ class RemoteStep(Struct, gc=False):
     queue_ms: int | None = None
     """How long it waited for a worker, as far as that is known."""
     settled_at: int | None = None
+    trace: str | None = None
 
     @property
     def step_id(self) -> str:
@@ -143,7 +148,7 @@ class RemoteStep(Struct, gc=False):
     @property
     def task(self) -> Task:
         """What goes over the transport."""
-        return Task(self.step_id, self.run_id, self.seq, self.name, self.group, self.input, self.attempt)
+        return Task(self.step_id, self.run_id, self.seq, self.name, self.group, self.input, self.attempt, self.trace)
 
 
 class Outcome(NamedTuple):

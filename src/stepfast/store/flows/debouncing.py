@@ -66,4 +66,5 @@ def _row(run: NewRun, debounce: Debounce) -> tuple[object, ...]:
     return (
         run.id, run.input, run.key, shape.workflow, shape.version, shape.queue, shape.priority, wait, shape.expires_ms,
         shape.deadline_ms, shape.max_attempts, shape.timeout_ms, tags, shape.concurrency_key, shape.format, new_seed(),
+        run.trace,
     )  # fmt: skip

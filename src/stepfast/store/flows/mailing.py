@@ -40,7 +40,7 @@ def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flo
         answer.done = True
     elif not run.ended:
         values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
-        if (yield from ask("send", *values, most)):
+        if (yield from ask("send", *values, most, mail.trace)):
             after = wake(run, 1, 0, now)
             yield from change([after])
             answer.lane = run.lane if after.ready and not run.ready else None

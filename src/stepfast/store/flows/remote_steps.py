@@ -61,6 +61,7 @@ def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
     return RemoteStep(
         entry.run_id, numbers.next(send.undo), send.id, *place, send.attempt, send.name, send.group, send.carrier,
         send.input, state, 1, send.retries, send.backoff, now, now + send.look_ms if send.joined else now,
+        trace=send.trace,
     )  # fmt: skip
 
 

@@ -5,14 +5,14 @@
 -- Many dag runs of one shape: running from the start, in nobody's hands, and ready only when their steps are settled.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, visible_at, input, key, max_attempts,
                            timeout_ms, deadline_ms, deadline_at, tags, concurrency_key, format, created_at, started_at,
-                           ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending,
-                           seed)
+                           ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph,
+                           pending, seed)
 SELECT u.id, $4, $5, $6, 'running', $7::integer, t.now + $8::bigint, u.input, u.key, $9::integer,
        $10::bigint, $8::bigint, t.now + $8::bigint, $11, $12, $13::smallint, t.now, t.now,
-       t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, u.graph, u.steps, $21
+       t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, u.trace, u.graph, u.steps, $22
 FROM unnest($1::uuid[], $2::text[], $3::text[], $14::uuid[], $15::text[], $16::integer[], $17::uuid[], $18::uuid[],
-            $19::text[], $20::integer[])
-     AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, graph, steps)
+            $19::text[], $20::text[], $21::integer[])
+     AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph, steps)
 CROSS JOIN (SELECT {now} AS now) AS t
 ORDER BY u.key
 ON CONFLICT DO NOTHING;
@@ -22,14 +22,14 @@ ON CONFLICT DO NOTHING;
 -- not started, because another has its key, there are none. Those that wait for no others are ready.
 INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, concurrency_key, format,
-                           created_at, ready_at, graph, dag_id, dag_step, pending, ordinal, seed)
+                           created_at, ready_at, graph, dag_id, dag_step, pending, ordinal, trace, seed)
 SELECT u.id, u.workflow, u.version, u.queue, u.priority, CASE WHEN t.free THEN 'queued' ELSE 'waiting' END,
        CASE WHEN NOT t.free THEN 'steps' END,
        CASE WHEN t.free AND t.due <= t.now THEN t.place + $20::bigint + u.n END,
        CASE WHEN t.free THEN LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + u.expires, t.now + u.deadline) END,
        u.input, u.max_attempts, u.timeout, u.deadline, t.now + u.deadline,
        CASE WHEN t.free THEN t.due + u.expires END, u.concurrency_key, u.format, t.now,
-       CASE WHEN t.free THEN d.ready_at END, u.graph, u.dag_id, u.dag_step, u.pending, u.ordinal, $21
+       CASE WHEN t.free THEN d.ready_at END, u.graph, u.dag_id, u.dag_step, u.pending, u.ordinal, d.trace, $21
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::bigint[], $7::bigint[], $8::bigint[],
             $9::bigint[], $10::integer[], $11::bigint[], $12::text[], $13::smallint[], $14::text[], $15::text[],
             $16::uuid[], $17::text[], $18::integer[], $19::integer[]) WITH ORDINALITY

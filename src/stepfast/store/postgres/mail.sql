@@ -6,12 +6,12 @@
 -- for each run the names of signals that it waits for, as JSON, and how many of each are wanted (null: all); $3 is what
 -- was brought before. Of each name the first comes in any case, or the run would sleep over it; the rest, and the ends
 -- of children, up to $4 bytes.
-SELECT r.id AS run_id, r.wakes, r.ends, m.id, m.kind, m.name, m.value, m.error, m.format
+SELECT r.id AS run_id, r.wakes, r.ends, m.id, m.kind, m.name, m.value, m.error, m.format, m.trace
 FROM unnest($1::uuid[], $2::text[]) AS u(id, names) JOIN {schema}.runs r ON r.id = u.id
 LEFT JOIN LATERAL (
     SELECT l.* FROM (
         SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before
-        FROM (SELECT x.id, x.kind, x.name, x.value, x.error, x.format, x.sent_at,
+        FROM (SELECT x.id, x.kind, x.name, x.value, x.error, x.format, x.sent_at, x.trace,
                      COALESCE(octet_length(x.value), 0) + COALESCE(octet_length(x.error), 0) AS size,
                      CASE WHEN x.kind IN ('child', 'remote') OR u.names IS NULL THEN 2147483647
                           ELSE ((u.names::json) ->> x.name)::integer END AS most
@@ -51,16 +51,16 @@ WITH locked AS MATERIALIZED (
           < $8::bigint
     RETURNING l.status, l.reason, l.held, l.waits, l.queue, l.workflow, l.priority
 ), put AS (
-    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
-    SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now} FROM woken
+    INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, trace)
+    SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, $9 FROM woken
 )
 SELECT * FROM woken;
 
 -- name: send
 -- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing is
 -- inserted.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at)
-SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, trace)
+SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, $9
 WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
       < $8::bigint
 ON CONFLICT (run_id, id) DO NOTHING
@@ -77,8 +77,8 @@ SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}
 -- name: leave_mail
 -- A signal inside a transaction of the sender's: only inserted, unless there are $8 already. It is delivered after the
 -- commit.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, false
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, false, $9
 WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
       < $8::bigint
 ON CONFLICT (run_id, id) DO NOTHING
@@ -117,8 +117,8 @@ WHERE m.run_id = u.run_id AND m.id = u.id;
 
 -- name: forward
 -- Mail for runs that went on as others, whom their outputs name: it goes there.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT substr(r.output, 2, 36)::uuid, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT substr(r.output, 2, 36)::uuid, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
 FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
 JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
 JOIN {schema}.runs r ON r.id = u.run_id

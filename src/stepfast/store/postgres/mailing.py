@@ -44,9 +44,7 @@ class Mailroom:
             if box is None:
                 box = boxes[run_id] = Mailbox(row["wakes"], row["ends"])
             if row["id"] is not None:
-                box.mail.append(
-                    Mail(run_id, str(row["id"]), row["kind"], row["name"], row["value"], row["error"], row["format"])
-                )
+                box.mail.append(Mail(run_id, str(row["id"]), *row[4:10]))
         for box in boxes.values():
             box.more = not holds_all([mail for mail in box.mail if mail.kind in MAIL_ENDS], most)
         return boxes
@@ -57,7 +55,7 @@ class Mailroom:
         """Put a signal into the box and wake the run, by one statement. None: this is not the usual case, and nothing
         was done."""
         try:
-            row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2)
+            row = await connection.fetchrow(self._sql["send_usual"], *_values(mail), self._most // 2, mail.trace)
         except (asyncpg.UniqueViolationError, asyncpg.SerializationError):
             return None  # it came by another way meanwhile; or a pool that was given to us sees no newer rows
         if row is None:
@@ -84,7 +82,7 @@ class Mailroom:
         if run["dag"] and (step is None or step["status"] in TERMINAL):
             return Answer(run["status"], NO_SUCH_STEP)
         mail = replace(mail, run_id=receiver)
-        if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most) is None:
+        if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most, mail.trace) is None:
             await self._refuse_if_full(connection, mail)
         return Answer(run["status"], run["reason"], done=True)
 

@@ -10,10 +10,12 @@ FROM unnest($1::uuid[]) AS u(id);
 -- name: put_remote
 -- Remote steps that have begun.
 INSERT INTO {schema}.remote_steps (run_id, seq, id, branch, position, claim, run_attempt, name, grp, carrier, input,
-                                   state, attempt, retries, backoff, dispatched_at, due_at, resent, queue_ms, settled_at)
+                                   state, attempt, retries, backoff, dispatched_at, due_at, resent, queue_ms, settled_at,
+                                   trace)
 SELECT s.* FROM unnest($1::uuid[], $2::integer[], $3::uuid[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
                        $8::text[], $9::text[], $10::text[], $11::text[], $12::text[], $13::integer[], $14::integer[],
-                       $15::text[], $16::bigint[], $17::bigint[], $18::integer[], $19::integer[], $20::bigint[]) AS s;
+                       $15::text[], $16::bigint[], $17::bigint[], $18::integer[], $19::integer[], $20::bigint[],
+                       $21::text[]) AS s;
 
 -- name: withdraw_places
 -- What was sent for these places by earlier attempts of their runs is not waited for any more.
@@ -41,7 +43,7 @@ FOR UPDATE OF s;
 -- Those that somebody has to see to now, and nobody else is seeing to.
 SELECT {now} AS now_ms, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
        s.carrier, s.input, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
-       s.settled_at
+       s.settled_at, s.trace
 FROM {schema}.remote_steps s
 WHERE s.due_at IS NOT NULL AND s.due_at <= {now} AND s.carrier = $1::text
 ORDER BY s.due_at LIMIT $2::bigint

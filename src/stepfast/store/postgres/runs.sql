@@ -18,17 +18,18 @@ ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
 -- name: start_linked
--- The same for runs that have a parent, or continue another.
+-- The same for runs that have a parent, continue another, or are part of a trace.
 INSERT INTO {schema}.runs (id, workflow, version, queue, status, priority, place, visible_at, input, key,
                            max_attempts, timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format,
-                           created_at, parent_id, parent_branch, parent_position, reply_to, origin_id, seed)
+                           created_at, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, seed)
 SELECT u.id, $4, $5, $6, 'queued', $7::integer,
        CASE WHEN t.due <= t.now THEN t.place + $17::bigint + u.n END,
        LEAST(CASE WHEN t.due > t.now THEN t.due END, t.due + $10::bigint, t.now + $11::bigint),
        u.input, u.key, $12::integer, $13::bigint, $11::bigint, t.now + $11::bigint, t.due + $10::bigint, $14, $15,
-       $16::smallint, t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, $23
-FROM unnest($1::uuid[], $2::text[], $3::text[], $18::uuid[], $19::text[], $20::integer[], $21::uuid[], $22::uuid[])
-     WITH ORDINALITY AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, n)
+       $16::smallint, t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, u.trace, $24
+FROM unnest($1::uuid[], $2::text[], $3::text[], $18::uuid[], $19::text[], $20::integer[], $21::uuid[], $22::uuid[],
+            $23::text[])
+     WITH ORDINALITY AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, n)
 CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
             FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
 ORDER BY u.key

@@ -94,6 +94,10 @@ SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = 
 FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
 WHERE s.id = u.successor;
 
+-- name: keep_traces
+-- What observers leave for whoever takes these runs next. They are locked in this transaction.
+UPDATE {schema}.runs r SET trace = u.trace FROM unnest($1::uuid[], $2::text[]) AS u(id, trace) WHERE r.id = u.id;
+
 -- name: inherit_tags
 -- The same for finding them by their tags.
 INSERT INTO {schema}.run_tags (tag, run_id)

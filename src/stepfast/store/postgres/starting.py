@@ -208,8 +208,8 @@ def _keys_come_and_go() -> DatabaseUnavailable:
 
 
 def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
-    """Runs that differ only in id, input and key; apart from them those that also have a parent or an origin, and dag
-    runs. And steps of dag runs, which may all be of different shapes."""
+    """Runs that differ only in id, input and key; apart from them those that also have a parent, an origin or a
+    trace, and dag runs. And steps of dag runs, which may all be of different shapes."""
     groups: dict[tuple[RunShape, str], list[NewRun]] = {}
     dag_steps: list[NewRun] = []
     shape, kind, group = None, _PLAIN, list[NewRun]()
@@ -217,7 +217,7 @@ def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
         if run.dag_step is not None:
             dag_steps.append(run)
             continue
-        linked = run.parent is not None or run.origin is not None
+        linked = run.parent is not None or run.origin is not None or run.trace is not None
         its = _DAG if run.steps else _LINKED if linked else _PLAIN
         if run.shape is not shape or its is not kind:  # mostly all are alike, and a shape is large to compare
             shape, kind = run.shape, its
@@ -258,6 +258,6 @@ def _dag_step_row(run: NewRun, ordinal: int) -> tuple[Any, ...]:
 
 
 def _links(runs: Sequence[NewRun]) -> list[list[Any]]:
-    """Parent, its branch and position, the id it waits for, and the origin, as columns."""
-    rows = [(*(run.parent or (None, None, None, None)), run.origin) for run in runs]
+    """Parent, its branch and position, the id it waits for, the origin and the trace, as columns."""
+    rows = [(*(run.parent or (None, None, None, None)), run.origin, run.trace) for run in runs]
     return [list(column) for column in zip(*rows, strict=True)]

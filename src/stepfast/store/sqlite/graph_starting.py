@@ -53,5 +53,5 @@ def _dag_step_row(run: NewRun, row: Row) -> Row:
     changed, now = list(row[:_LINKS]), row[_LINKS - 1]
     if run.dag_step.pending:
         changed[_PLACE] = changed[_VISIBLE] = changed[_EXPIRES] = None
-        return (*changed, run.graph, *run.dag_step, status.WAITING, status.WAITING_STEPS, None)
-    return (*changed, run.graph, *run.dag_step, status.QUEUED, None, now)
+        return (*changed, run.trace, run.graph, *run.dag_step, status.WAITING, status.WAITING_STEPS, None)
+    return (*changed, run.trace, run.graph, *run.dag_step, status.QUEUED, None, now)

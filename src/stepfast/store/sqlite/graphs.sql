@@ -5,17 +5,17 @@
 -- A dag run: running from the start, in nobody's hands, and ready only when its steps are settled.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
-                          parent_id, parent_branch, parent_position, reply_to, origin_id, graph, pending, started_at,
-                          ready_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                          parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph, pending,
+                          started_at, ready_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_node
 -- A step of a dag run.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
-                          graph, dag_id, dag_step, pending, status, waiting_for, ready_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                          trace, graph, dag_id, dag_step, pending, status, waiting_for, ready_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: lock_dependents
@@ -63,8 +63,8 @@ SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.valu
 
 -- name: post_to_step
 -- A signal to a dag run, left in the mailbox of the step of its name.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0, ? FROM {prefix}runs
 WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL
   AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
 ON CONFLICT DO NOTHING;

@@ -11,7 +11,7 @@ FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS r ON r.id = asked.value;
 -- own eyes. Each look is [run, {name: how many} or null for all]; then what was brought before, and how many bytes may
 -- come. Of each name the first comes in any case, or the run would sleep over it. A large one is asked for by itself.
 SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN size <= {large} THEN value END, error, format,
-                                   size > {large}))
+                                   trace, size > {large}))
 FROM (
     SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
         SELECT m.*, COALESCE({size}(m.value), 0) + COALESCE({size}(m.error), 0) AS size,
@@ -32,8 +32,8 @@ SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
 
 -- name: send
 -- A signal of which its run hears at once. If it is there already, or as many others are as may be, nothing is inserted.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, {now}, 1
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, {now}, 1, ?9
 WHERE (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ?1 AND kind = 'signal' LIMIT ?8)) < ?8
 ON CONFLICT DO NOTHING
 RETURNING 1;
@@ -49,8 +49,8 @@ SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 
 -- name: post
 -- Mail left for a run that has not ended, for a sweep to deliver. One statement, which writes before anything was read: a
 -- transaction that reads first may find that it is not allowed to write any more. Mail to a dag run is for its steps.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
-SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0 FROM {prefix}runs
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0, ? FROM {prefix}runs
 WHERE id = ? AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
   AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
@@ -79,9 +79,9 @@ CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
 
 -- name: forward
 -- Mail for runs that went on as others, whom their outputs name: it goes there.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered)
+INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
 WITH letter(run_id, id) AS (VALUES (?, ?))
-SELECT trim(r.output, '"'), m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0
+SELECT trim(r.output, '"'), m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0, m.trace
 FROM letter CROSS JOIN {prefix}mailbox AS m ON m.run_id = letter.run_id AND m.id = letter.id
 CROSS JOIN {prefix}runs AS r ON r.id = m.run_id
 WHERE r.output IS NOT NULL

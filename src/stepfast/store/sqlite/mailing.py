@@ -21,14 +21,14 @@ def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look
     asked = _json([(look.run_id, look.names) for look in looks])
     seen = _json([mail_id for look in looks for mail_id in look.seen])
     letters = sorted(fetch_wide(database, sql["mail"], (asked, seen, most)), key=lambda row: (row[0], row[2]))
-    for _, run_id, mail_id, kind, name, value, error, format_, large in letters:
+    for _, run_id, mail_id, kind, name, value, error, format_, trace, large in letters:
         if large:
             found = database.execute(sql["letter"], (run_id, mail_id)).fetchone()
             if found is None:
                 continue  # taken meanwhile
             (value,) = found
         if run_id in boxes:
-            boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_))
+            boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_, trace))
     for box in boxes.values():
         box.more = not holds_all([letter for letter in box.mail if letter.kind in status.MAIL_ENDS], most)
     return boxes
@@ -40,13 +40,13 @@ def _json(value: object) -> str:
 
 def post(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> bool:
     """Leave mail to be delivered later; False: the run has ended, or there is none, or it has this mail already."""
-    row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.run_id)
+    row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.trace, mail.run_id)
     return database.execute(sql["post"], row).rowcount > 0
 
 
 def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> bool:
     """Leave a signal for the step of its name, to be delivered later; whether there is one that has not ended."""
-    row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.run_id, mail.name)
+    row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.trace, mail.run_id, mail.name)
     if database.execute(sql["post_to_step"], row).rowcount > 0:
         return True
     step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()

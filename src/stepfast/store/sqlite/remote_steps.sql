@@ -10,8 +10,9 @@ FROM json_each(?) AS u;
 -- name: put_remote
 -- Remote steps that have begun.
 INSERT INTO {prefix}remote_steps (run_id, seq, id, branch, position, claim, run_attempt, name, grp, carrier, input,
-                                  state, attempt, retries, backoff, dispatched_at, due_at, resent, queue_ms, settled_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                                  state, attempt, retries, backoff, dispatched_at, due_at, resent, queue_ms, settled_at,
+                                  trace)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: withdraw_places
 -- What was sent for these places by earlier attempts of their runs is not waited for any more.
@@ -38,7 +39,7 @@ CROSS JOIN {prefix}remote_steps AS s ON s.run_id = json_extract(u.value, '$[0]')
 -- Those that somebody has to see to now.
 SELECT {now}, s.run_id, s.seq, s.id, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
        s.carrier, s.input, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
-       s.settled_at
+       s.settled_at, s.trace
 FROM {prefix}remote_steps AS s
 WHERE s.due_at IS NOT NULL AND s.due_at <= {now} AND s.carrier = ?
 ORDER BY s.due_at LIMIT ?;

@@ -73,6 +73,11 @@ SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = 
 FROM pair CROSS JOIN {prefix}runs AS r ON r.id = pair.ended
 WHERE s.id = pair.successor;
 
+-- name: keep_traces
+-- What observers leave for whoever takes these runs next.
+WITH kept(id, trace) AS (VALUES (?, ?))
+UPDATE {prefix}runs AS r SET trace = kept.trace FROM kept WHERE r.id = kept.id;
+
 -- name: inherit_tags
 -- The same for finding them by their tags.
 INSERT INTO {prefix}run_tags (tag, run_id)

@@ -19,7 +19,7 @@ def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewR
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
     rows = list(_rows(runs, now, getattr(database, "given_seed", None) or new_seed()))
-    if any(run.parent is not None or run.origin is not None or run.graph is not None for run in runs):
+    if any(run.parent or run.origin or run.graph or run.trace for run in runs):
         started = _start_linked(database, sql, runs, rows)
     else:
         started = execute_wide(database, sql["start"], rows)
@@ -43,7 +43,7 @@ def start_bounded(database: sqlite3.Connection, sql: dict[str, str], runs: Seque
 def _start_linked(
     database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], rows: list[tuple[Any, ...]]
 ) -> int:
-    """Runs that belong to others, as children or steps, and their likes."""
+    """Runs that belong to others, as children or steps, or to a trace."""
     linked = [(run, (*row, *_links(run))) for row, run in zip(rows, runs, strict=True)]
     started = execute_wide(database, sql["start_linked"], [row for run, row in linked if run.graph is None])
     graphs = [(run, row) for run, row in linked if run.graph is not None]
@@ -69,7 +69,7 @@ def _rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[tuple[Any, ..
 
 
 def _links(run: NewRun) -> tuple[Any, ...]:
-    return (*(run.parent or (None,) * 4), run.origin)
+    return (*(run.parent or (None,) * 4), run.origin, run.trace)
 
 
 def _shared(shape: RunShape, now: int, seed: str) -> tuple[tuple[Any, ...], bool]:

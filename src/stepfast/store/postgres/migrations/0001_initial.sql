@@ -23,6 +23,7 @@
 -- are the processes that live, each with one heartbeat for all it holds. The MAILBOX keeps what is sent to a run until the
 -- run takes it, in the transaction that records it. QUEUES are those that were paused or limited. The AUDIT
 -- (0008) says what people have done by the console.
+-- What an observer sends along, so that a trace goes on in another process, is beside a run or a signal as `trace` (0009).
 --
 -- Whoever has no Python at hand starts and signals runs by functions (0007), as part of a transaction of their own.
 --
