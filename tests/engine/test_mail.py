@@ -154,6 +154,25 @@ async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None
     await mailman.close()
 
 
+async def test_a_look_whose_worker_stops_asking_is_over() -> None:
+    """The reader's own task would wait for an answer that nobody brings, and be found when its loop has ended."""
+    before, asked = asyncio.all_tasks(), asyncio.Event()
+
+    class Silent(PaperMail):
+        async def mail(self, looks: list[Look]) -> dict[str, Mailbox]:
+            asked.set()
+            return await asyncio.get_running_loop().create_future()
+
+    mailman, reader = reader_of(Silent(), Inbox(0, 0))
+    looking = asyncio.ensure_future(reader.look())
+    await asyncio.wait_for(asked.wait(), PATIENCE)
+    await mailman.close()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(looking, return_exceptions=True)
+    assert looking.cancelled()
+    assert asyncio.all_tasks() <= before
+
+
 async def test_news_bring_what_is_new_without_anybody_who_looks() -> None:
     inbox, paper = Inbox(0, 0), PaperMail(Mailbox(1, 2, [child("c1")], more=True), Mailbox(1, 2, [child("c2")]))
     mailman, reader = reader_of(paper, inbox)

@@ -24,6 +24,8 @@ class Mailman:
         """When we were last told that there may be something new."""
         self._wanted: dict[str, tuple[MailReader, Answer]] = {}
         """What goes into the next question, by run."""
+        self._asked: list[tuple[MailReader, Answer]] = []
+        """What went into the last question."""
         self._round: asyncio.Task[None] | None = None
 
     def look(self, reader: MailReader) -> Answer:
@@ -59,7 +61,8 @@ class Mailman:
     async def _go_round(self) -> None:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
-            wanted, self._wanted = list(self._wanted.values()), {}
+            self._asked = wanted = list(self._wanted.values())
+            self._wanted = {}
             looks, asked_at = [reader.what() for reader, _ in wanted], self._kit.clock.now()
             try:
                 found = await self._kit.ask(lambda: self._kit.store.mail(looks), "mail")  # noqa: B023
@@ -87,7 +90,9 @@ class Mailman:
                 answer.exception()  # seen: not everybody waits for it
 
     async def close(self) -> None:
-        """Stop asking: nobody waits for mail any more."""
+        """Stop asking. No run waits for mail any more; what has asked for one is told that no answer comes."""
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
+        for _, answer in (*self._asked, *self._wanted.values()):
+            answer.cancel()
