@@ -38,6 +38,7 @@ from .run import Run
 from .schedule_specs import DeclaredSchedules
 from .scheduling import Scheduling
 from .settings import DEFAULT_NAMESPACE, DEFAULT_URL, Settings
+from .standing_in import here
 from .stats import StatsVerbs
 from .store import Store, open_store
 from .store.migrations import refuse_missing, refuse_too_new
@@ -175,7 +176,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
             check_name(key, "the key", self.settings.max_name)
         if waits is not None:
             plan = debounced(plan, waits)
-        runs = plan.runs(self._clock.new_id(), input, key)
+        runs = plan.runs(connected.new_id(), input, key)
         if waits is not None:
             run_id = await connected.starter.start_debounced(runs[0], waits)
         elif (bound := self._bound(connected, runs)) is not None:
@@ -216,7 +217,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         if not self._knows_queues(connected):
             await self._learn_queues(connected, joins=connection is not None)
         plan = await self._planner.plan(connected, workflow, options, joins=connection is not None)
-        new_id = self._clock.new_id
+        new_id = connected.new_id
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
@@ -426,14 +427,16 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """The same verbs for code without an event loop."""
         from .sync import SyncApp
 
-        with self._sync_lock:
-            if self._sync is None or self._sync.forked:
-                self._sync = SyncApp(self)
-            return self._sync
+        app = here(self)
+        with app._sync_lock:
+            if app._sync is None or app._sync.forked:
+                app._sync = SyncApp(app)
+            return app._sync
 
     async def _connect(self, migrate: bool = False) -> Connected:
         """What this event loop works with, made on first use."""
-        return await self._connections.get(_as_it_is if migrate else self._prepare)
+        app = here(self)
+        return await app._connections.get(_as_it_is if migrate else app._prepare)
 
     async def _prepare(self, store: Store) -> None:
         """Make the tables, or see that they are there."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from types import MethodType
 from typing import Any
 
 from ..engine.dag import DagStepWorkflow
@@ -13,8 +14,11 @@ from ..engine.observing import Observers
 from ..engine.signature import is_async, name_of
 from ..engine.step import StepFunction, Work
 from ..engine.step_call import StepCall
-from ..engine.workflow import DAG_STEP, TASK, Workflow
+from ..engine.workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
 from ..errors import ConfigurationError
+
+Other = Callable[[Callable[..., Any]], Callable[..., Any] | None]
+"""What is to be called instead of a function, if anything is."""
 
 
 class InjectedFailure(Exception):
@@ -26,8 +30,8 @@ class Doubles:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self._others: dict[int | str, tuple[Any, Callable[..., Any]]] = {}
-        """What is replaced, and by what; by the id of the function, or by the name of the step."""
+        self._others: dict[Hashable, tuple[Any, Callable[..., Any]]] = {}
+        """What is replaced, and by what; by the function, or by the name of the step. The last said stands last."""
         self._failures: dict[str, deque[BaseException]] = {}
 
     # -- for tests ---------------------------------------------------------------------------------------------------
@@ -38,14 +42,17 @@ class Doubles:
             function = function.function
         if not callable(function):
             raise ConfigurationError(f"lab.replace takes the function to be called instead, not {function!r}")
-        if isinstance(what, Workflow) and what.is_async != is_async(function):
-            kind = "an async def" if what.is_async else "a plain def"
-            raise ConfigurationError(f"lab.replace: {what!r} is {kind}, and so must be what stands in for it")
-        self._others[_key(what)] = (what, function)
+        if isinstance(what, Workflow):
+            _check_other(what, function)
+        key = _key(what)
+        self._others.pop(key, None)
+        self._others[key] = (what, function)
 
     def fail(self, what: Any, times: int, error: BaseException | type[BaseException] | None) -> None:
         """The next calls fail."""
-        name = name_in_lab(what)
+        name = name_in_lab(what, "lab.fail")
+        if not (error is None or isinstance(error, BaseException) or _is_error(error)):
+            raise ConfigurationError(f"lab.fail: error must be an exception, or a class of exceptions, not {error!r}")
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise ConfigurationError(f"lab.fail: times must be a whole number of at least 1, not {times!r}")
         made = InjectedFailure(f"the lab lets {name!r} fail") if error is None else error
@@ -61,10 +68,12 @@ class Doubles:
         for name in names:
             if line := self._failures.get(name):
                 raise line.popleft()
-        for key in (id(function), *names):
-            if key in self._others:
-                return self._others[key][1]
-        return None
+        return self._instead(None if function is None else _key(function), *names)
+
+    def _instead(self, *keys: Hashable) -> Callable[..., Any] | None:
+        """What was said last of any of these."""
+        said = set(keys)
+        return next((self._others[key][1] for key in reversed(self._others) if key in said), None)
 
     def serves(self, name: str) -> bool:
         """Whether somebody stands in for the remote workers of a name, or it is to fail."""
@@ -79,16 +88,23 @@ class Doubles:
             step._work = Work(work.name, other, shape, work.options)
 
     def of_workflow(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
-        """A task or a step of a dag, whose own function is a piece of work, as a worker of the lab has it."""
+        """As a worker of the lab has it. The function of a task, or of a step of a dag, is a piece of work itself, and
+        its calls count; that of a workflow is called at every replay."""
+        if workflow.kind == WORKFLOW:
+            return self._with(workflow, lambda function: self._instead(_key(function)))
         if workflow.kind not in (TASK, DAG_STEP):
             return workflow
         names: tuple[str, ...] = (workflow.name,)
         if isinstance(workflow, DagStepWorkflow):
             names = (workflow.dag_step.name, workflow.name)
+        return self._with(workflow, lambda function: self.other(names, function))
+
+    def _with(self, workflow: Workflow[Any, Any], other: Other) -> Workflow[Any, Any]:
+        """A copy that asks, each time it is called, what is to be called instead."""
         made, function = copy.copy(workflow), workflow.function
 
         def call(*args: Any) -> Any:
-            return (self.other(names, function) or function)(*args)
+            return (other(function) or function)(*args)
 
         async def call_async(*args: Any) -> Any:
             result = call(*args)
@@ -116,26 +132,44 @@ class LabObservers(Observers):
         return await super().call(step)
 
 
-def name_in_lab(what: Any) -> str:
+def name_in_lab(what: Any, asked: str) -> str:
     """The name by which calls are counted."""
     if isinstance(what, str):
         return what
     if isinstance(what, StepFunction):
         return what.shape.name
     if isinstance(what, Workflow):
+        if what.kind in (WORKFLOW, DAG):
+            raise ConfigurationError(
+                f"{asked}: {what.name!r} is a {what.kind}, which is made of steps and is replayed: name one of its "
+                "steps. How often it was started is said by `await lab.app.runs(workflow=…)`"
+            )
         return what.name
     if callable(what):
         return name_of(what)
     raise ConfigurationError(f"a step is named by its function or by its name, not by {what!r}")
 
 
-def _key(what: Any) -> int | str:
+def _check_other(workflow: Workflow[Any, Any], function: Callable[..., Any]) -> None:
+    if workflow.kind == DAG:
+        raise ConfigurationError(f"lab.replace: replace the steps of dag {workflow.name!r}, not the dag itself")
+    if workflow.is_async != is_async(function):
+        kind = "an async def" if workflow.is_async else "a plain def"
+        raise ConfigurationError(f"lab.replace: {workflow!r} is {kind}, and so must be what stands in for it")
+
+
+def _is_error(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, BaseException)
+
+
+def _key(what: Any) -> Hashable:
+    """Methods of the same object are equal, though each is made anew when it is asked for."""
     if isinstance(what, (StepFunction, Workflow)):
-        return id(what.function)
+        what = what.function
     if isinstance(what, str):
         return what
     if callable(what):
-        return id(what)
+        return what if isinstance(what, MethodType) else id(what)
     raise ConfigurationError(
         f"lab.replace takes a step, a function given to ctx.transaction, or the name of a remote step, not {what!r}"
     )

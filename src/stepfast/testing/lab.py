@@ -14,6 +14,7 @@ from ..engine.workflow import Workflow
 from ..errors import ConfigurationError
 from ..model.backoff import seconds
 from ..run import Run
+from ..standing_in import where_stands_in
 from ..worker.worker import Worker
 from .clock import LabClock
 from .doubles import Doubles, name_in_lab
@@ -50,10 +51,13 @@ class Lab:
         if not isinstance(app, Stepfast):
             raise ConfigurationError(f"Lab takes an application, as in Lab(app), not {app!r}")
         begin = datetime.now(UTC) if now is None else now
+        if not isinstance(begin, datetime):
+            raise ConfigurationError(f"Lab: now must be a datetime, not {begin!r}")
         if begin.tzinfo is None:
             raise ConfigurationError("Lab: now must say its time zone, as in datetime(2026, 1, 1, tzinfo=UTC)")
         self._patience = seconds(patience, "the patience of a lab")
         self._clock = LabClock(round(begin.timestamp() * 1000), seed)
+        self._of = app
         self._doubles = Doubles()
         self._hanging = Hanging()
         self.app = LabApp(app, self._clock, self._doubles, cut, seed)
@@ -72,12 +76,19 @@ class Lab:
         if self._worker is not None:
             raise ConfigurationError("this lab is in use already; make another one: async with Lab(app) as lab")
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        await self._begin_worker()
-        await be_patient(self.app, self._patience)
-        await self.settle()
+        try:
+            await self._begin_worker()
+            await be_patient(self.app, self._patience)
+            await self.settle()
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
         for worker in (*self._dead, *([] if self._worker is None else [self._worker])):
             await bury(worker, self._mortal)
         self._dead, self._worker = [], None
@@ -87,7 +98,7 @@ class Lab:
         self._worker = await self.app._make_worker()
         assert self.app.mortal is not None
         self._mortal = self.app.mortal
-        await self._worker.start()
+        await asyncio.create_task(self._worker.start(), context=where_stands_in(self._of, self.app))
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -160,12 +171,12 @@ class Lab:
     def calls(self, what: Any) -> int:
         """How often a step's function was really called, or what stands in for it: by its function, or by the name of
         the step. Calls that ``fail`` made fail count; what is answered from records is no call."""
-        return self._doubles.calls[name_in_lab(what)]
+        return self._doubles.calls[name_in_lab(what, "lab.calls")]
 
     def replace(self, what: Any, function: Callable[..., Any]) -> None:
-        """Another function in the place of a step's, of a function that is given to ``ctx.transaction``, of a task or
-        of a step of a dag; or one that serves the remote steps of a name, called with their input. Options, types and
-        records stay as they are."""
+        """Another function in the place of a step's, of a function that is given to ``ctx.transaction``, of a task, of
+        a workflow (a child, say) or of a step of a dag; or one that serves the remote steps of a name, called with
+        their input. Options, types and records stay as they are."""
         self._doubles.replace(what, function)
 
     def fail(self, what: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None:
