@@ -98,3 +98,21 @@ def test_a_loop_that_closes_first_does_no_harm() -> None:
     gate.set()
     assert left.wait(PATIENCE)
     threads.close()
+
+
+async def test_a_thread_that_is_busy_when_its_pool_closes_goes_when_it_is_done() -> None:
+    threads, gate, begun = Threads("test"), threading.Event(), asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+
+    def busy() -> threading.Thread:
+        loop.call_soon_threadsafe(begun.set_result, None)
+        gate.wait(PATIENCE)
+        return threading.current_thread()
+
+    working = threads.submit(busy)
+    await asyncio.wait_for(begun, PATIENCE)
+    threads.close()
+    gate.set()
+    thread = await asyncio.wait_for(working, PATIENCE)
+    thread.join(5)  # an idle one would wait for twice as long
+    assert not thread.is_alive()

@@ -47,6 +47,7 @@ class Threads:
         self._awake = 0
         """Threads that work through the line, blocked or not."""
         self._count = 0
+        self._closed = False
         self._taken = 0
         """Calls taken out of the line since somebody last looked."""
         self._looking: asyncio.TimerHandle | None = None
@@ -73,6 +74,7 @@ class Threads:
         if self._looking is not None:
             self._looking.cancel()
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, 0
         for _ in range(idle):
             self._bell.put(False)
@@ -120,7 +122,8 @@ class Threads:
 
     def _work(self) -> None:
         while True:
-            self._work_through_the_line()
+            if not self._work_through_the_line():
+                return
             try:
                 if not self._bell.get(timeout=_KEEP_IDLE):
                     return
@@ -131,7 +134,8 @@ class Threads:
                     self._idle -= 1
                 return
 
-    def _work_through_the_line(self) -> None:
+    def _work_through_the_line(self) -> bool:
+        """Do what is in it; whether to wait for more."""
         while True:
             try:
                 function, future = self._line.popleft()
@@ -140,8 +144,8 @@ class Threads:
                     if self._line:
                         continue
                     self._awake -= 1
-                    self._idle += 1
-                return
+                    self._idle += not self._closed
+                    return not self._closed
             self._taken += 1
             try:
                 done: Done = (future, function(), None)
