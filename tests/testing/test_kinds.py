@@ -130,6 +130,24 @@ async def test_remote_steps_fail_and_are_tried_again_with_time() -> None:
         assert await run.status() == "failed"
 
 
+async def test_a_remote_step_of_a_dag_is_served_with_its_input_whenever_somebody_stands_in() -> None:
+    mine = Stepfast("sqlite://")
+    scan = mine.dag("scan")
+    scan.remote("pages.read", input=lambda ctx: ctx.input["page"], retries=1)
+
+    async with Lab(mine) as lab:
+        run = await lab.start(scan, {"page": 7})
+        assert (await run.info()).waiting_for == "remote:pages.read"
+        lab.replace("pages.read", lambda page: f"page {page}")
+        await lab.settle()
+        assert await run.result() == {"pages.read": "page 7"}
+        lab.fail("pages.read")
+        run = await lab.start(scan, {"page": 8})
+        await lab.advance(60)
+        assert await run.result() == {"pages.read": "page 8"}
+        assert lab.calls("pages.read") == 3
+
+
 async def test_an_injected_failure_is_what_the_run_fails_with() -> None:
     async with Lab(app) as lab:
         lab.fail(measure, times=9)

@@ -13,6 +13,8 @@ from .remote_undo import of_dag_step
 
 Given = Callable[[Any], Any]
 
+_ELSEWHERE = "stepfast_served_elsewhere"
+
 
 class Served(NamedTuple):
     """The code of such a step: it sends the step out and waits for it; and its undo."""
@@ -35,7 +37,13 @@ def served_elsewhere(
     async def serve(ctx: Any) -> Any:
         return await ctx.remote(name, make(ctx), **options)
 
+    setattr(serve, _ELSEWHERE, True)
     return Served(serve, undo)
+
+
+def is_served_elsewhere(function: object) -> bool:
+    """Whether the function of a step does nothing but send it out."""
+    return getattr(function, _ELSEWHERE, False) is True
 
 
 def _usual(before: tuple[str, ...]) -> Given:

@@ -10,6 +10,7 @@ from types import MethodType
 from typing import Any
 
 from ..engine.dag import DagStepWorkflow
+from ..engine.dag_remote import is_served_elsewhere
 from ..engine.observing import Observers
 from ..engine.signature import is_async, name_of
 from ..engine.step import StepFunction, Work
@@ -92,7 +93,7 @@ class Doubles:
         its calls count; that of a workflow is called at every replay."""
         if workflow.kind == WORKFLOW:
             return self._with(workflow, lambda function: self._instead(_key(function)))
-        if workflow.kind not in (TASK, DAG_STEP):
+        if workflow.kind not in (TASK, DAG_STEP) or is_served_elsewhere(workflow.function):
             return workflow
         names: tuple[str, ...] = (workflow.name,)
         if isinstance(workflow, DagStepWorkflow):
