@@ -37,7 +37,7 @@ async def order_mail(text: str) -> str:
 @step
 def order_mail_plainly(text: str) -> str:
     run = app.sync.start(mail, text)
-    app.sync.get(run.id).cancel()
+    app.sync.get(run.id).info()
     return run.id
 
 
@@ -91,8 +91,9 @@ async def test_no_task_is_left_behind_where_workers_die() -> None:
         return [first[0], await started.result()]
 
     @mine.workflow
-    async def writer(ctx: Context) -> None:
+    async def writer(ctx: Context) -> str:
         await ctx.sleep(1)
+        return "written"
 
     before = asyncio.all_tasks()
     await crash_everywhere(mine, reader)
