@@ -63,6 +63,7 @@ ROOM = {
     "schedule_info": "app",
     "schedule_specs": "app",
     "scheduling": "app",
+    "standing_in": "app",
     "starter": "app",
     "sync": "app",
     "exporting": "app",
