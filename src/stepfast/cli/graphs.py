@@ -17,7 +17,7 @@ from ..reports import RunInfo, StepInfo
 from ..telling.explaining import dag_steps
 from ..telling.states import outcome_of, waited_for
 from ..telling.words import count, lasting
-from .drawing import Drawn, draw, levels
+from ..drawing.rails import Drawn, draw, levels
 from .loading import load_app
 from .output import say, write_heading, write_json, write_table
 from .session import Session
