@@ -121,6 +121,9 @@ class StepInfo:
     """The id of the run that it started; for a step of a dag, under which its own checkpoints are found."""
     queue_wait: float | None = None
     """Of a remote step: seconds for which its last attempt waited for a worker, as far as that is known."""
+    number: int | None = None
+    """Its place among all records of the run; an undo has the number of the step that it undoes as its position. None:
+    it has no record yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ def step_info(row: StepRecord, run: RunRow, payloads: Payloads, winners: Winners
         undo=row.undo,
         child=child_id(run.id, row.branch, row.position) if row.kind in STARTS else None,
         lost_to=lost_to(row, where, winners),
+        number=row.seq,
     )
 
 
@@ -246,6 +250,7 @@ def dag_step_info(row: DagStepRow, number: int, graph: Graph, payloads: Payloads
         completed_at=_time(row.completed_at),
         undo=graph.dag_steps[row.name].undo,
         child=row.id,
+        number=graph.places[row.name],
     )
 
 

@@ -153,6 +153,11 @@ class Graph:
                     ready.append(after)
         return order
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Step → its place in that order, counted from 1: there its undo is recorded."""
+        return {name: place for place, name in enumerate(self.order, 1)}
+
     def ancestors(self, name: str) -> set[str]:
         """Everything a step depends on, directly or not."""
         found: set[str] = set()
