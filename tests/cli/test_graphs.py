@@ -77,6 +77,34 @@ def test_a_graph_for_documents(stepfast: Verbs, shop: Shop) -> None:
     assert "give one of them" in stepfast.error("graph", "fulfil:app", "order", "--mermaid", "--json", code=2)
 
 
+def test_a_graph_as_a_drawing(stepfast: Verbs, shop: Shop) -> None:
+    drawn = stepfast("graph", "fulfil:app", "order", "--svg", "-").stdout
+    assert drawn.startswith("<svg ") and "Graph of order: 6 steps" in drawn and "<style>" in drawn
+    answer = stepfast("graph", "fulfil:app", "order", "--svg", str(shop.folder / "order.svg"))
+    assert answer.stdout == "" and "written to" in answer.stderr
+    assert (shop.folder / "order.svg").read_text() == drawn
+    assert "cannot be written" in stepfast.error("graph", "fulfil:app", "order", "--svg", "no/such/x.svg", code=2)
+    assert "say which dag" in stepfast.error("graph", "fulfil:app", "--svg", "-", code=2)
+    assert "--run RUN" in stepfast.error("graph", "--svg", "-", code=2)
+
+
+def test_the_graph_of_a_run_as_a_drawing(stepfast: Verbs, shop: Shop) -> None:
+    run_id = dag(shop)
+    drawn = stepfast("graph", "--run", run_id, "--svg", "-").stdout
+    assert f"Graph of run {run_id} of order: 6 steps, 3 completed" in drawn and "sf-skipped" in drawn
+    assert "give --run without" in stepfast.error("graph", "fulfil:app", "--run", run_id, "--svg", "-", code=2)
+    assert f"`stepfast show {run_id}`" in stepfast.error("graph", "--run", run_id, code=2)
+    plain = shop.start("nap", module="harbour")
+    assert f"`stepfast show {plain} --svg FILE`" in stepfast.error("graph", "--run", plain, "--svg", "-", code=2)
+
+
+def test_the_timeline_of_a_run_as_a_drawing(stepfast: Verbs, shop: Shop) -> None:
+    run_id = dag(shop)
+    drawn = stepfast("show", run_id, "--svg", "-").stdout
+    assert drawn.startswith("<svg ") and f"Timeline of run {run_id} of order: waiting, 6 steps" in drawn
+    assert "give one of them" in stepfast.error("show", run_id, "--svg", "-", "--json", code=2)
+
+
 def test_the_names_of_all_graphs(stepfast: Verbs, shop: Shop) -> None:
     lines = stepfast("graph", "fulfil:app").stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["order", "6"], ["line", "2"], ["wide", "22"]]

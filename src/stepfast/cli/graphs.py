@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from ..drawing import graph_svg
+from ..drawing.rails import Drawn, draw, levels
 from ..engine.dag import Dag
 from ..engine.matching import UNDO
 from ..errors import ConfigurationError
@@ -16,11 +18,12 @@ from ..model.graph import APPROVAL, DagStep, Graph
 from ..reports import RunInfo, StepInfo
 from ..telling.explaining import dag_steps
 from ..telling.states import outcome_of, waited_for
-from ..telling.words import count, lasting
-from ..drawing.rails import Drawn, draw, levels
+from ..telling.words import count, lasting, listed
 from .loading import load_app
+from .options import option
 from .output import say, write_heading, write_json, write_table
 from .session import Session
+from .svg import SvgOption, write_graph_of, write_svg
 
 _FEW = 3
 """So many of the steps before one are named."""
@@ -35,27 +38,57 @@ _MARKS = {
 }
 
 
-def graph(
+async def graph(
     session: Session,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, as in orders:app.")],
+    app: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:APP]", show_default=False, help="The application, as in orders:app."),
+    ] = None,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", show_default=False, help="The dag; without it all are listed.")
     ] = None,
+    run: Annotated[
+        str | None, option("--run", help="That of a dag run, as it stands; needs only the database.")
+    ] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for documents.")] = False,
+    svg: SvgOption = None,
 ) -> None:
-    """Draw a declared graph: a line per step, with rails to what comes after it. Needs the code, and no database."""
+    """Draw a declared graph: a line per step, with rails to what comes after it. Needs the code, and no database; or,
+    for the graph of a run (--run and --svg), the database and no code."""
+    forms = [word for word, given in (("--mermaid", mermaid), ("--svg", svg), ("--json", session.json)) if given]
+    if len(forms) > 1:
+        raise ConfigurationError(f"{' and '.join(forms)} are forms of the same; give one of them")
+    if run is not None:
+        await _draw_run(app, run, svg, session)
+    elif app is None:
+        raise ConfigurationError("say which graph: MODULE:APP and the name of the dag, or --run RUN --svg FILE")
+    else:
+        _draw_declared(session, app, name, mermaid, svg)
+
+
+async def _draw_run(app: str | None, run: str, svg: str | None, session: Session) -> None:
+    if app is not None:
+        raise ConfigurationError("a run brings its graph along: give --run without MODULE:APP")
+    if svg is None:
+        raise ConfigurationError(f"--run goes with --svg FILE; `stepfast show {run}` draws its graph as text")
+    await write_graph_of(session, run, svg)
+
+
+def _draw_declared(session: Session, app: str, name: str | None, mermaid: bool, svg: str | None) -> None:
     dags = {dag.name: dag for dag in load_app(app).workflows.values() if isinstance(dag, Dag)}
     if name is None:
+        if svg is not None or mermaid:
+            raise ConfigurationError(f"say which dag is to be drawn; {app} has {listed(sorted(dags))}")
         _write_names(session, dags, app)
         return
     if name not in dags:
         there = f"; it has {', '.join(sorted(dags))}" if dags else ", nor any other"
         raise ConfigurationError(f"{app} has no dag {name!r}{there}")
-    if mermaid and session.json:
-        raise ConfigurationError("--mermaid and --json are two forms of the same; give one of them")
     found = dags[name].graph
     if mermaid:
         print(dags[name].to_mermaid())
+    elif svg is not None:
+        write_svg(graph_svg(found, name=name), svg)
     elif session.json:
         write_json({"name": name, "version": found.version, "steps": _steps(found)})
     else:

@@ -23,6 +23,7 @@ from .options import RunArgument, option, time_option
 from .output import say, write_fields, write_heading, write_json, write_table, write_text
 from .session import Session
 from .steps import write_children, write_steps
+from .svg import SvgOption, refuse_both, write_timeline
 
 _ORDERS = ("newest", "oldest")
 _CHILDREN = 20
@@ -76,8 +77,14 @@ async def show(
     run: RunArgument,
     activity: Annotated[bool, typer.Option("--activity", "-a", help="Also every call, failed tries included.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="The error with the library's own frames.")] = False,
+    svg: SvgOption = None,
 ) -> None:
-    """Show one run: where it stands and why, its steps, its children, what it has set, its error."""
+    """Show one run: where it stands and why, its steps, its children, what it has set, its error; or, with --svg,
+    when it did what."""
+    if svg is not None:
+        refuse_both(session, svg, "run")
+        await write_timeline(session, run, svg)
+        return
     async with session.reading() as app:
         handle = await find_run(app, run)
         info = await handle.info()

@@ -1,1 +1,13 @@
-"""Runs and graphs as pictures."""
+"""Runs and graphs as drawings: pure functions from what is told of a run to SVG. The command line writes them to files,
+the console puts them into its pages.
+
+Colours are those of ``drawing.css``, by class: the console links it, a file carries it inside.
+"""
+
+from .graph_svg import graph_svg
+from .markup import Markup
+from .standalone import standalone, stylesheet
+from .timeline import Timeline, lay_out
+from .timeline_svg import timeline_svg
+
+__all__ = ["Markup", "Timeline", "graph_svg", "lay_out", "standalone", "stylesheet", "timeline_svg"]

@@ -1,0 +1,154 @@
+"""A timeline as SVG: a lane per step, with a bar for every try; what was waited for is hatched, and gaps are narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .marks import class_of, mark
+from .markup import Markup, element, number
+from .stretches import RUN
+from .timeline import HEAD, LABELS, LANE, LETTER, MARGIN, Bar, Gap, Lane, Note, Timeline
+
+Href = Callable[[str], str]
+"""The id of a child → the address of its page."""
+
+_BAR = 12.0
+_INDENT = 12.0
+_DEEPEST = 5
+"""Deeper branches are indented no further: the name needs room."""
+
+
+def timeline_svg(timeline: Timeline, href: Href | None = None) -> Markup:
+    """The drawing, as an element to be put into a page; children are links where ``href`` says where to."""
+    return element(
+        "svg",
+        element("title", timeline.label),
+        element("defs", *_patterns()),
+        *(_stripe(lane, timeline.width) for lane in timeline.lanes[1::2]),
+        *(_gap(gap, timeline.height) for gap in timeline.gaps),
+        *_axis(timeline),
+        *(_lane(lane, href) for lane in timeline.lanes),
+        *_now(timeline),
+        xmlns="http://www.w3.org/2000/svg", class_="sf-drawing sf-timeline", role="img", aria_label=timeline.label,
+        viewBox=f"0 0 {number(timeline.width)} {number(timeline.height)}", width=timeline.width,
+        height=timeline.height,
+    )  # fmt: skip
+
+
+def _patterns() -> Iterator[Markup]:
+    """Hatching, in the colour of every state that can be waited in."""
+    for name in ("waiting", "completed", "cancelled", "queued", "paused", "failed"):
+        line = element("path", d="M0 6 6 0M-1.5 1.5 1.5 -1.5M4.5 7.5 7.5 4.5", class_=f"sf-hatching sf-{name}")
+        yield element("pattern", line, id=f"sf-wait-{name}", width=6, height=6, patternUnits="userSpaceOnUse")
+
+
+# -- the axis ----------------------------------------------------------------------------------------------------------
+
+
+def _stripe(lane: Lane, width: float) -> Markup:
+    return element("rect", x=0, y=lane.y, width=width, height=LANE, class_="sf-stripe")
+
+
+def _gap(gap: Gap, height: float) -> Markup:
+    middle = gap.x + gap.width / 2
+    return element(
+        "g",
+        element("title", f"Nothing was done for {gap.label}"),
+        element("rect", x=gap.x, y=4, width=gap.width, height=height - 8, class_="sf-gap"),
+        element("text", gap.label, x=middle, y=HEAD - 9, text_anchor="middle", class_="sf-gap-text"),
+        _break(gap.x, height),
+        _break(gap.x + gap.width, height),
+    )
+
+
+def _break(x: float, height: float) -> Markup:
+    return element("path", d=f"M{number(x)} 4V{number(height - 4)}", class_="sf-break")
+
+
+def _axis(timeline: Timeline) -> Iterator[Markup]:
+    bottom = timeline.height - MARGIN
+    for tick in timeline.beginnings:
+        yield element("text", tick.label, x=tick.x, y=16, class_="sf-clock")
+    for tick in timeline.ticks:
+        yield element("path", d=f"M{number(tick.x)} {number(HEAD - 4)}V{number(bottom)}", class_="sf-grid")
+        if tick.label:
+            yield element("text", tick.label, x=tick.x, y=HEAD - 9, text_anchor="middle", class_="sf-tick")
+    yield element("text", "UTC", x=LABELS - 8, y=16, text_anchor="end", class_="sf-tick")
+
+
+def _now(timeline: Timeline) -> Iterator[Markup]:
+    if timeline.now is not None:
+        d = f"M{number(timeline.now)} {number(HEAD - 6)}V{number(timeline.height - MARGIN)}"
+        yield element("g", element("title", "now"), element("path", d=d, class_="sf-now"))
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+
+def _lane(lane: Lane, href: Href | None) -> Markup:
+    middle = lane.y + LANE / 2
+    return element(
+        "g",
+        element("title", "\n".join(lane.told)),
+        element("rect", x=0, y=lane.y, width=LABELS - 8, height=LANE, class_="sf-target"),
+        *_name(lane, middle, href),
+        *_track(lane, middle),
+        *(_bar(bar, middle) for bar in lane.bars),
+        _note(lane.note, middle, lane.state) if lane.note.text else None,
+        class_=f"sf-lane {class_of(lane.state)}" + (" sf-run" if lane.kind == RUN else ""),
+    )
+
+
+def _name(lane: Lane, middle: float, href: Href | None) -> Iterator[Markup]:
+    """The mark of its state, and what it is called: cut to the room that there is, whole for whoever points at it."""
+    x = MARGIN + _INDENT * min(lane.depth, _DEEPEST)
+    yield mark(lane.state, x, middle)
+    before = f"[{lane.item}] " if lane.item is not None else ""
+    kind = "" if lane.kind in ("step", "dag_step", RUN, lane.name) else lane.kind
+    after = f" × {lane.count}" if lane.count > 1 else f" {kind}" if kind else ""
+    room = int((LABELS - 8 - x - 12) / LETTER) - len(before) - len(after)
+    name = lane.name if len(lane.name) <= room else lane.name[: max(room - 1, 1)] + "…"
+    text = element(
+        "text",
+        element("tspan", before, class_="sf-more") if before else None,
+        name,
+        element("tspan", after, class_="sf-more") if after else None,
+        x=x + 12, y=middle + 4, class_="sf-name",
+    )  # fmt: skip
+    yield _linked(lane, text, href)
+
+
+def _linked(lane: Lane, text: Markup, href: Href | None) -> Markup:
+    """The table of steps has the same link for those who use a keyboard."""
+    return text if href is None or lane.child is None else element("a", text, href=href(lane.child), tabindex="-1")
+
+
+def _track(lane: Lane, middle: float) -> Iterator[Markup]:
+    """The line behind the bars: between two of them the step waited for its next try."""
+    if lane.track is not None:
+        since, until = lane.track
+        yield element("rect", x=since, y=middle - 1, width=max(until - since, 0), height=2, class_="sf-track")
+
+
+def _bar(bar: Bar, middle: float) -> Markup:
+    top = middle - _BAR / 2
+    told = element("title", "\n".join(bar.told)) if bar.told else None
+    shape = {"x": bar.x, "y": top, "width": bar.width, "height": _BAR, "rx": min(3.0, bar.width / 2)}
+    if bar.work:
+        return element("rect", told, class_=f"sf-bar {class_of(bar.state)}" + (" sf-undo" if bar.undo else ""), **shape)
+    return element(
+        "g",
+        told,
+        element("rect", class_=f"sf-wait {class_of(bar.state)}", **shape),
+        element("rect", class_="sf-hatch", fill=f"url(#{_pattern(bar.state)})", **shape),
+    )
+
+
+def _pattern(state: str) -> str:
+    known = ("waiting", "completed", "cancelled", "queued", "paused", "failed")
+    return f"sf-wait-{state if state in known else 'waiting'}"
+
+
+def _note(note: Note, middle: float, state: str) -> Markup:
+    anchor = "end" if note.ends else None
+    return element("text", note.text, x=note.x, y=middle + 4, text_anchor=anchor, class_=f"sf-note {class_of(state)}")

@@ -1,0 +1,217 @@
+"""Timelines: where bars stand, and what becomes of many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepfast.drawing.timeline import LABELS, PAGE, WIDTH, Lane, Timeline, lay_out
+from stepfast.model.graph import DagStep, Graph
+from stepfast.reports import Activity, StepInfo
+from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered
+
+DAY = 86400.0
+
+
+def lane(timeline: Timeline, name: str) -> Lane:
+    return next(found for found in timeline.lanes if found.name == name)
+
+
+def states(timeline: Timeline, name: str) -> list[str]:
+    return [bar.state for bar in lane(timeline, name).bars]
+
+
+# -- what is drawn
+
+
+def test_the_run_comes_first_then_its_steps_in_the_order_of_the_code() -> None:
+    steps = [
+        a_step("last", 5, 6, position=3),
+        a_step("b1", 2, 3, branch="2.1"),
+        a_step("b0", 2, 3, branch="2.0"),
+        a_step("first", 0, 1, position=0),
+        a_step("inner", 3, 4, branch="2.0/1", position=0),
+    ]
+    timeline = lay_out(a_run(), steps)
+    assert [(each.name, each.depth, each.item) for each in timeline.lanes] == [
+        ("checkout", 0, None), ("first", 0, None), ("b0", 1, 0), ("inner", 2, None), ("b1", 1, 1), ("last", 0, None),
+    ]  # fmt: skip
+
+
+def test_tries_stand_before_the_outcome() -> None:
+    steps = [a_step("charge", 7, 8, attempts=3)]
+    calls = [a_failure("charge", 1, 2, 1), a_failure("charge", 4, 5, 2)]
+    timeline = lay_out(a_run(), steps, calls)
+    assert states(timeline, "charge") == ["failed", "failed", "completed"]
+    charge = lane(timeline, "charge")
+    assert charge.note.text == "7 s · 3 tries"
+    assert "try 1 failed after 1 s: ConnectionError: nobody answers" in charge.bars[0].told
+    assert charge.track == (charge.bars[0].x, charge.bars[-1].x)
+
+
+def test_a_step_that_failed_for_good_has_only_its_tries() -> None:
+    steps = [a_step("charge", 4, 5, "failed", attempts=2, error=an_error())]
+    calls = [a_failure("charge", 1, 2, 1), a_failure("charge", 4, 5, 2)]
+    assert states(lay_out(a_run(), steps, calls), "charge") == ["failed", "failed"]
+    assert states(lay_out(a_run(), steps), "charge") == ["failed"]
+
+
+def test_a_step_that_is_to_be_tried_again_waits_until_now() -> None:
+    steps = [a_step("charge", 1, None, "waiting", error=an_error())]
+    timeline = lay_out(a_run(ended=False, status="waiting"), steps, [a_failure("charge", 1, 2)])
+    bars = lane(timeline, "charge").bars
+    assert [(bar.state, bar.work) for bar in bars] == [("failed", True), ("waiting", False)]
+    assert timeline.now is not None and abs(bars[-1].x + bars[-1].width - timeline.now) < 0.1
+
+
+def test_waits_are_no_work() -> None:
+    kinds = ("sleep", "signal", "call", "result", "first", "wait_until", "step", "transaction", "remote", "start")
+    steps = numbered([a_step(kind, n, n + 0.9, kind=kind) for n, kind in enumerate(kinds)])
+    timeline = lay_out(a_run(), steps)
+    work = {each.name for each in timeline.lanes[1:] if each.bars[0].work}
+    assert work == {"step", "transaction", "remote", "start"}
+
+
+def test_what_a_remote_step_was_queued_for_is_a_wait() -> None:
+    bars = lane(lay_out(a_run(), [a_step("x", 1, 9, kind="remote", queue_wait=3.0)]), "x").bars
+    assert [(bar.state, bar.work) for bar in bars] == [("queued", False), ("completed", True)]
+
+
+def test_an_undo_stands_beside_what_it_undoes() -> None:
+    steps = numbered([a_step("reserve", 0, 1), a_step("charge", 1, 2)])
+    steps += [a_step("refund", 5, 6, "compensated", kind="undo", branch="~undo", position=2)]
+    timeline = lay_out(a_run(status="compensated"), steps)
+    assert [each.name for each in timeline.lanes] == ["checkout", "reserve", "charge"]
+    charge = lane(timeline, "charge")
+    assert [bar.undo for bar in charge.bars] == [False, True] and charge.undo == "refund"
+    assert charge.note.text == "1 s · undone by refund"
+
+
+def test_an_undo_of_what_is_not_known_has_a_lane_of_its_own() -> None:
+    steps = [a_step("refund", 5, 6, "compensated", kind="undo", branch="~undo", position=7)]
+    assert [each.name for each in lay_out(a_run(), steps).lanes] == ["checkout", "refund"]
+
+
+def test_an_approval_waits_and_what_has_not_begun_has_no_bar() -> None:
+    graph = Graph([DagStep("ok", kind="approval"), DagStep("ship", ("ok",))])
+    steps = [
+        a_step("ok", 1, 5, kind="dag_step"),
+        a_step("ship", None, None, "waiting", kind="dag_step", position=1, detail="steps"),
+    ]
+    timeline = lay_out(a_run(ended=False, status="waiting"), steps, (), graph)
+    assert [bar.work for bar in lane(timeline, "ok").bars] == [False]
+    ship = lane(timeline, "ship")
+    assert (ship.bars, ship.state, ship.note.text) == ((), "queued", "not begun")
+
+
+def test_the_tries_of_a_step_of_a_dag_are_attempts_of_its_own_run() -> None:
+    calls = [a_failure("order/load", 1, 2, branch="load", position=None)]
+    timeline = lay_out(a_run(), [a_step("load", 1, 6, kind="dag_step", attempts=2)], calls)
+    assert states(timeline, "load") == ["failed", "completed"]
+
+
+def test_the_queue_and_failed_attempts_of_the_run() -> None:
+    run = a_run(started_at=at(2), attempt=2)
+    timeline = lay_out(run, [], [a_failure("checkout", 3, 4, position=None)])
+    assert states(timeline, "checkout") == ["queued", "failed"]
+    assert timeline.lanes[0].note.text == "8 s · 2 attempts"
+
+
+def test_a_run_that_nobody_has_taken() -> None:
+    timeline = lay_out(a_run(ended=False, status="queued", started_at=None), [])
+    assert timeline.lanes[0].note.text == "10 s · not begun"
+    assert timeline.now is not None
+
+
+def test_days_without_work_are_a_gap_that_says_how_long() -> None:
+    steps = numbered([a_step("a", 0, 3), a_step("sleep", 3, 3 + DAY, kind="sleep"), a_step("b", 3 + DAY, 6 + DAY)])
+    timeline = lay_out(a_run(6 + DAY), steps)
+    assert [gap.label for gap in timeline.gaps] == ["1 d"]
+    assert [tick.label for tick in timeline.beginnings] == ["2 Mar 09:30:00", "3 Mar 09:30:03"]
+    assert lane(timeline, "a").bars[0].width > 200
+    assert lay_out(a_run(6 + DAY), steps, collapse=False).gaps == ()
+
+
+# -- many
+
+
+def test_the_items_of_a_map_are_one_lane_for_each_call_and_outcome() -> None:
+    steps = [a_step(name, n, n + 1, branch=f"0.{n}", position=p) for n in range(50) for p, name in enumerate("ab")]
+    steps[1] = replace(steps[1], status="failed")
+    timeline = lay_out(a_run(60), steps)
+    assert [(each.name, each.count, each.state) for each in timeline.lanes[1:]] == [
+        ("a", 50, "completed"), ("b", 1, "failed"), ("b", 49, "completed"),
+    ]  # fmt: skip
+    assert lane(timeline, "a").told == ("50 times 'a': completed", "median 1 s · longest 1 s")
+    assert len(lay_out(a_run(60), steps, fold=False).lanes) == 101
+
+
+def test_few_items_stay_as_they_are() -> None:
+    steps = [a_step(name, n, n + 1, branch=f"0.{n}", position=p) for n in range(3) for p, name in enumerate("ab")]
+    assert [each.name for each in lay_out(a_run(), steps).lanes[1:]] == ["a", "b", "a", "b", "a", "b"]
+
+
+def test_a_loop_that_makes_the_same_call_again_and_again() -> None:
+    steps = numbered([a_step("a", 0, 1)] + [a_step("poll", n, n + 0.5) for n in range(1, 9)] + [a_step("b", 9, 10)])
+    assert [(each.name, each.count) for each in lay_out(a_run(), steps).lanes[1:]] == [("a", 1), ("poll", 8), ("b", 1)]
+
+
+def test_a_long_run_has_pages() -> None:
+    steps = numbered([a_step(f"step {n % 2}", n, n + 1) for n in range(5200)])
+    first = lay_out(a_run(5200), steps)
+    assert (first.page, first.pages, first.total, len(first.lanes)) == (0, 11, 5200, PAGE + 1)
+    last = lay_out(a_run(5200), steps, page=99)
+    assert (last.page, len(last.lanes)) == (10, 201)
+    assert "page 11 of 11" in last.label
+    bars = lane(last, "step 1").bars  # the axis of a page is that of what it shows
+    assert bars[0].width > 3
+
+
+# -- whatever comes
+
+seconds = st.floats(0, 3e6)
+kinds = st.sampled_from(["step", "sleep", "signal", "call", "remote", "dag_step", "undo"])
+outcomes = st.sampled_from(["completed", "failed", "waiting", "running", "cancelled", "skipped", "strange"])
+branches = st.sampled_from(["", "", "1.0", "1.1", "1.2", "1.0/3", "~undo", "odd"])
+
+
+@st.composite
+def any_step(draw: st.DrawFn) -> StepInfo:
+    start, length = draw(st.none() | seconds), draw(st.none() | seconds)
+    return a_step(
+        draw(st.text(max_size=60)), start, None if start is None or length is None else start + length, draw(outcomes),
+        branch=draw(branches), position=draw(st.integers(0, 8)), kind=draw(kinds), attempts=draw(st.integers(0, 5)),
+        number=draw(st.none() | st.integers(1, 9)), queue_wait=draw(st.none() | seconds),
+        error=draw(st.none() | st.just(an_error())),
+    )  # fmt: skip
+
+
+@st.composite
+def any_failure(draw: st.DrawFn) -> Activity:
+    start = draw(seconds)
+    position = draw(st.none() | st.integers(0, 8))
+    return a_failure("x", start, start + draw(seconds), branch=draw(branches), position=position)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(any_step(), max_size=25), st.lists(any_failure(), max_size=25), seconds, st.booleans(), st.booleans())
+def test_nothing_overlaps_or_leaves_the_view(
+    steps: list[StepInfo], calls: list[Activity], until: float, ended: bool, collapse: bool
+) -> None:
+    timeline = lay_out(a_run(until, ended=ended), steps, calls, collapse=collapse)
+    for one, other in pairwise(timeline.lanes):
+        assert one.y < other.y
+    for found in timeline.lanes:
+        for bar in found.bars:
+            assert bar.width > 0
+            assert bar.x >= LABELS - 1e-6 and bar.x + bar.width <= WIDTH
+        for one_bar, next_bar in pairwise(found.bars):
+            assert one_bar.x + one_bar.width <= next_bar.x + 1e-6
+        assert found.y < timeline.height
+    for gap in timeline.gaps:
+        assert gap.x >= LABELS and gap.x + gap.width <= WIDTH
+    for tick in (*timeline.ticks, *timeline.beginnings):
+        assert LABELS <= tick.x <= WIDTH
