@@ -18,8 +18,8 @@ class Mailman:
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._watched: set[MailReader] = set()
-        """Of runs in memory that wait for mail."""
+        self._watched: dict[MailReader, None] = {}
+        """Of runs in memory that wait for mail, in the order in which they asked."""
         self._news = 0.0
         """When we were last told that there may be something new."""
         self._wanted: dict[str, tuple[MailReader, Answer]] = {}
@@ -41,7 +41,7 @@ class Mailman:
 
     def watch(self, reader: MailReader) -> None:
         """Tell this one when there may be something new; at once, if there may be since it last looked."""
-        self._watched.add(reader)
+        self._watched[reader] = None
         if self._news > (reader.known_until or reader.claimed_at - _MARGIN):
             reader.hear()
 
@@ -56,7 +56,7 @@ class Mailman:
             if reader.listens:
                 reader.hear()
             else:
-                self._watched.discard(reader)
+                self._watched.pop(reader, None)
 
     async def _go_round(self) -> None:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along

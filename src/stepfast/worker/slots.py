@@ -30,8 +30,8 @@ class Slots:
         """All runs that are this worker's, those whose end is being committed among them."""
         self._ending: set[Execution] = set()
         """Those that have given their slot back: what becomes of them is decided, and only to be committed."""
-        self._lingering: set[Execution] = set()
-        """Runs that wait in memory because slots are free."""
+        self._lingering: dict[Execution, None] = {}
+        """Runs that wait in memory because slots are free, in the order in which they began to."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -99,7 +99,7 @@ class Slots:
         self._threads.left(execution)
         # They know each other through the task's context; let go, or only the garbage collector could free them.
         execution.main.owner = execution.task = None
-        self._lingering.discard(execution)
+        self._lingering.pop(execution, None)
         if execution.timer is not None:
             execution.timer.cancel()
             execution.timer = None
@@ -115,7 +115,7 @@ class Slots:
         """Whether a run may wait in memory: as long as its slot is not wanted. In a limited queue it counts over
         all workers, and gives it back at once."""
         if self.has_room and not execution.claimed.limited:
-            self._lingering.add(execution)
+            self._lingering[execution] = None
             return True
         return False
 
@@ -123,7 +123,7 @@ class Slots:
         """Slots are wanted: those who wait in memory give theirs back, if there is no other."""
         if not self._lingering or self.has_room:
             return
-        lingering, self._lingering = self._lingering, set()
+        lingering, self._lingering = self._lingering, {}
         for execution in lingering:
             if execution.closed is None:
                 execution.waits.release()
