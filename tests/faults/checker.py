@@ -355,14 +355,14 @@ def _kept_values(case: Case, place: Place, number: int) -> set[Any]:
     return {load(value) for claim, value in case.outcomes(place) if claim == number and value is not None}
 
 
-def _order(_: Evidence, case: Case) -> Iterator[Violation]:
+def _order(evidence: Evidence, case: Case) -> Iterator[Violation]:
     """Each step is on record before the next one begins."""
     recorded = case.recorded_at()
     gone = {write.place for write in case.writes if write.what == DELETED}
     for act in case.acts:
         for position in range(act.needs):
             place = (act.branch, position)
-            if place in gone and place not in recorded:
+            if (place in gone or (case.id, place) in evidence.branched) and place not in recorded:
                 continue
             if place not in recorded or recorded[place] > act.at + SLACK:
                 text = f"{_at(act.place)} was begun (claim {act.claim}) before {_at(place)} was on record"

@@ -265,6 +265,8 @@ class Evidence:
     """Workflows that may fail and be undone."""
     may_fail_to_undo: frozenset[str] = frozenset()
     """Workflows with undos that may fail for good."""
+    branched: set[tuple[str, Place]] = field(default_factory=set)
+    """(run, place) at which branches began: these have no record of their own."""
     cut: bool = False
     """Whether connections were cut: then a transaction is rolled back and called again, which is no failure."""
     lease: float = 30.0

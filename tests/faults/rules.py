@@ -12,6 +12,9 @@ from tests.faults.evidence import CHANGED, DELETED, INSERTED, UNDO, Act, Evidenc
 
 Cases = Mapping[str, Case]
 
+Taken = tuple[str, int, int, Place]
+"""The chain in which a signal was taken, the number of the link, when, and where."""
+
 NEVER_UNDONE = frozenset({"workers_lost", "non_determinism"})
 """Reasons for which a failed run keeps what it did."""
 
@@ -316,12 +319,12 @@ def signals(evidence: Evidence, cases: Cases) -> Iterator[Violation]:
     """Every acknowledged signal is taken exactly once, in the order in which they were sent. (One that the run did not
     get to before its end is still in its box.)"""
     sent = {signal.nonce: signal for signal in evidence.signals}
-    taken: dict[str, list[tuple[str, int, Place]]] = defaultdict(list)
+    taken: dict[str, list[Taken]] = defaultdict(list)
     for root, links in _links(evidence, cases).items():
         for number, link in enumerate(links):
             for step in sorted(cases[link].steps, key=lambda step: step.seq):
                 if step.kind == "signal" and step.status == "completed":
-                    taken[load(step.output)].append((root, number, step.place))
+                    taken[load(step.output)].append((root, number, step.at, step.place))
                     if load(step.output) not in sent:
                         yield Violation("signal from nowhere", link, f"{step.output} was taken at {step.place}")
     left = Counter(load(letter.value) for letter in evidence.letters if letter.kind == "signal")
@@ -342,21 +345,21 @@ def _gone(cases: Cases, signal: Signal) -> bool:
     return end is None or end.status != "completed"
 
 
-def _in_order(
-    cases: Cases, sent: Mapping[str, Signal], taken: Mapping[str, list[tuple[str, int, Place]]]
-) -> Iterator[Violation]:
+def _in_order(cases: Cases, sent: Mapping[str, Signal], taken: Mapping[str, list[Taken]]) -> Iterator[Violation]:
     """First in, first out, per name: of two signals of which one was acknowledged before the other set out, that one is
-    taken first; all the more of two by one sender."""
-    by_box: dict[tuple[str, str], list[tuple[tuple[int, Place], Signal]]] = defaultdict(list)
+    taken first; all the more of two by one sender. Two branches that take at the same time do so in no order."""
+    by_box: dict[tuple[str, str], list[tuple[tuple[int, int, Place], Signal]]] = defaultdict(list)
     for nonce, places in taken.items():
         if nonce in sent and len(places) == 1:
-            root, number, place = places[0]
-            by_box[root, sent[nonce].name].append(((number, place), sent[nonce]))
+            root, number, at, place = places[0]
+            by_box[root, sent[nonce].name].append(((number, at, place), sent[nonce]))
     for (root, name), found in by_box.items():
         found.sort(key=lambda pair: pair[0])
         order = [signal for _, signal in found]
-        for index, later in enumerate(order):
-            for earlier in order[index + 1 :]:  # taken after `later`
+        for index, (first_at, later) in enumerate(found):
+            for then_at, earlier in found[index + 1 :]:  # taken after `later`
+                if first_at[:2] == then_at[:2] and first_at[2][0] != then_at[2][0]:
+                    continue
                 first = earlier.acknowledged is not None and earlier.acknowledged < later.at - SLACK
                 if first or (earlier.sender == later.sender and earlier.number < later.number):
                     text = f"{name!r}: {earlier.nonce!r} was sent before {later.nonce!r}, and taken after it"
@@ -370,7 +373,7 @@ def _not_passed_over(
     name: str,
     order: list[Signal],
     sent: Mapping[str, Signal],
-    taken: Mapping[str, list[tuple[str, int, Place]]],
+    taken: Mapping[str, list[Taken]],
 ) -> Iterator[Violation]:
     """Nothing stays in the box that was there before something that was taken."""
     if not order:

@@ -1,0 +1,1 @@
+"""Deterministic simulation: the real engine, workers and SQLite store under one seeded scheduler. See README.md."""

@@ -1,0 +1,220 @@
+"""A scenario: what a seed makes up. Plain values, so that it can be printed, and made smaller.
+
+``SIZE`` bounds how much there is in one: many small worlds find more than a few large ones.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+Scenario = dict[str, Any]
+Op = dict[str, Any]
+
+WORKFLOWS = ("plain", "plain", "plain", "plain", "plain", "plain_def", "doomed", "saga", "saga_def", "sour", "chain",
+             "task", "task_def")  # fmt: skip
+SIMPLE = ("step", "step", "step", "step", "sleep", "sleep", "signal", "signal", "until", "transaction", "transaction",
+          "tell", "draw", "stumble", "child", "child")  # fmt: skip
+NESTED = ("together", "branches", "branches", "map", "race", "race", "patience")
+FAULTS = ("kill", "death", "death", "request", "reply", "reply", "freeze", "freeze", "cut", "leave", "step", "deaf")
+NAMES = ("red", "blue")
+"""Of signals."""
+QUESTIONS = ("flush", "flush", "flush", "flush", "claim", "claim", "transact", "promote", "deliver", "mail", "tick",
+             "beat", "give_back", "reap")  # fmt: skip
+"""What a worker asks of the database, where something may happen to it."""
+
+
+def make(seed: int, size: int = 3) -> Scenario:
+    """The scenario of a seed."""
+    chance = Random(f"{seed} scenario")
+    lease = chance.choice((3.0, 6.0))
+    made: Scenario = {
+        "workers": chance.choice((1, 2, 2, 3)),
+        "settings": _settings(chance, lease),
+        "slow": chance.choice((0.0, 0.02, 0.1)),
+        "restart": chance.choice((0.1, 1.0, lease * 1.5)),
+        "horizon": 0.0,
+    }
+    made["runs"] = [_run(chance) for _ in range(chance.randint(1, size))]
+    last = max(run["at"] for run in made["runs"])
+    made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
+    made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
+    made["wishes"] = [_wish(chance, made) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
+    made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 3, 4)))]
+    return made
+
+
+def _settings(chance: Random, lease: float) -> dict[str, Any]:
+    return {
+        "lease": lease,
+        "sweep": lease / 3,
+        "poll": chance.choice((1.0, 2.0)),
+        "moment": chance.choice((0.0, 0.2, 2.0)),
+        "concurrency": chance.choice((1, 3, 10)),
+        "history_records": chance.choice((1, 3, 64)),
+        "flush_records": chance.choice((2, 1000)),
+        "history_cache": chance.choice((0, 1 << 20)),
+        "grace": chance.choice((0.0, 1.0)),
+        "max_losses": 20,
+        "running_after": 1.0,
+    }
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def _run(chance: Random) -> dict[str, Any]:
+    workflow = chance.choice(
+        ("plain",) * 6 + ("plain_def", "doomed", "saga", "saga_def", "sour", "chain", "task", "task_def")
+    )
+    run: dict[str, Any] = {"at": round(chance.random() * 2, 3), "workflow": workflow, "input": _input(chance, workflow)}
+    if chance.random() < 0.3:
+        run["watched"] = True
+    options: dict[str, Any] = {}
+    if chance.random() < 0.2:
+        options["priority"] = chance.choice((-5, 5))
+    if chance.random() < 0.15:
+        options["delay"] = chance.choice((0.1, 2.0))
+    if workflow == "doomed" and chance.random() < 0.3:
+        options["deadline"] = chance.choice((0.5, 3.0))
+    run["options"] = options
+    return run
+
+
+def _input(chance: Random, workflow: str, depth: int = 2) -> Any:
+    if workflow.startswith("task"):
+        return {"pause": _pause(chance), "fails": chance.choice((0, 0, 1, 2))}
+    program = _program(chance, depth, plain="_def" in workflow)
+    if workflow in ("saga", "saga_def", "sour"):
+        for op in program:
+            if op["do"] in ("step", "transaction") and chance.random() < 0.8:
+                op["undo"] = chance.choice(("quick", "slow", "never") if workflow == "sour" else ("quick", "slow"))
+        if chance.random() < 0.7:
+            program.append({"do": "give_up"})
+        program = [op for op in program if op["do"] != "stumble"]
+    if workflow in ("doomed", "doomed_def"):
+        program.append({"do": "step", "fails": chance.choice((1, 9)), "retries": 1, "caught": False})
+    made = {"program": program}
+    return {**made, "left": chance.choice((1, 2))} if workflow == "chain" else made
+
+
+def _program(chance: Random, depth: int, plain: bool = False) -> list[Op]:
+    return [_op(chance, depth, plain) for _ in range(chance.randint(1, 4))]
+
+
+def _op(chance: Random, depth: int, plain: bool) -> Op:
+    do = chance.choice(SIMPLE if plain or depth <= 0 else SIMPLE + NESTED)
+    if do == "child" and depth <= 0:
+        do = "step"
+    made: Op = _MAKERS[do](chance, depth)
+    return made
+
+
+def _pause(chance: Random) -> float:
+    return chance.choice((0.0, 0.01, 0.1, 0.5, 2.5))
+
+
+def _step(chance: Random, depth: int) -> Op:
+    op: Op = {"do": "step", "pause": _pause(chance)}
+    kind = chance.random()
+    if kind < 0.3:
+        op |= {
+            "fails": chance.choice((1, 2)),
+            "retries": chance.choice((1, 2)),
+            "backoff": chance.choice(("quick", "slow")),
+        }
+    elif kind < 0.4:
+        op |= {"fails": 1, "retries": 1, "timeout": 0.3, "pause": 0.05}
+    if chance.random() < 0.3:
+        op["plain"] = True
+    return op
+
+
+def _transaction(chance: Random, depth: int) -> Op:
+    return {"do": "transaction", "fails": chance.choice((0, 0, 1)), "retries": chance.choice((1, 2))}
+
+
+def _sleep(chance: Random, depth: int) -> Op:
+    op: Op = {"do": "sleep", "seconds": chance.choice((0, 0.1, 1.0, 3.0))}
+    return {**op, "until": True} if chance.random() < 0.3 else op
+
+
+def _signalled(chance: Random, depth: int) -> Op:
+    op: Op = {"do": "signal", "name": chance.choice(NAMES)}
+    return {**op, "timeout": chance.choice((0.1, 1.5))} if chance.random() < 0.4 else op
+
+
+def _until(chance: Random, depth: int) -> Op:
+    return {"do": "until", "asks": chance.choice((0, 1, 2)), "every": chance.choice((0.1, 1.0))}
+
+
+def _child(chance: Random, depth: int) -> Op:
+    workflow = chance.choice(("plain", "plain", "task", "doomed", "saga", "chain", "plain_def"))
+    op: Op = {"do": "child", "workflow": workflow, "how": chance.choice(("call", "result", "start"))}
+    return {**op, "input": _input(chance, workflow, depth - 2)}
+
+
+def _lines(chance: Random, depth: int) -> list[list[Op]]:
+    return [[_op(chance, depth - 2, False) for _ in range(chance.randint(1, 2))] for _ in range(chance.randint(2, 3))]
+
+
+_MAKERS: dict[str, Any] = {
+    "step": _step,
+    "transaction": _transaction,
+    "sleep": _sleep,
+    "signal": _signalled,
+    "until": _until,
+    "child": _child,
+    "tell": lambda chance, depth: {"do": "tell", "value": chance.randrange(100)},
+    "draw": lambda chance, depth: {"do": "draw"},
+    "stumble": lambda chance, depth: {"do": "stumble", "attempts": 1},
+    "together": lambda chance, depth: {"do": "together", "ops": [_step(chance, 0), _step(chance, 0)]},
+    "branches": lambda chance, depth: {"do": "branches", "lines": _lines(chance, depth)},
+    "map": lambda chance, depth: {"do": "map", "lines": _lines(chance, depth), "limit": chance.choice((1, 2, 3))},
+    "race": lambda chance, depth: {"do": "race", "ops": _racers(chance)},
+    "patience": lambda chance, depth: {
+        "do": "patience", "seconds": chance.choice((0.05, 1.0)), "op": {"do": "step", "pause": _pause(chance)}
+    },
+}  # fmt: skip
+
+
+def _racers(chance: Random) -> list[Op]:
+    kinds: list[Op] = [
+        {"do": "sleep", "seconds": chance.choice((0.1, 1.0))},
+        {"do": "signal", "name": chance.choice(NAMES)},
+        {"do": "step", "pause": _pause(chance)},
+        {"do": "line", "ops": [{"do": "step", "pause": 0.1}, {"do": "sleep", "seconds": 0.5}, {"do": "step"}]},
+    ]
+    picked: list[Op] = chance.sample(kinds, 2)
+    if all(op["do"] == "signal" for op in picked):
+        picked[0] = kinds[0]
+    return picked
+
+
+# -- people and faults -------------------------------------------------------------------------------------------------
+
+
+def _signal(chance: Random, made: Scenario) -> dict[str, Any]:
+    number = chance.randrange(len(made["runs"]))
+    at = made["runs"][number]["at"] + chance.random() * 3
+    return {"at": round(at, 3), "run": number, "name": chance.choice(NAMES)}
+
+
+def _wish(chance: Random, made: Scenario) -> dict[str, Any]:
+    number = chance.randrange(len(made["runs"]))
+    at = made["runs"][number]["at"] + chance.random() * 3
+    return {"at": round(at, 3), "run": number, "what": chance.choice(("cancel", "pause", "resume"))}
+
+
+def _fault(chance: Random, made: Scenario, lease: float) -> dict[str, Any]:
+    kind = chance.choice(FAULTS)
+    fault: dict[str, Any] = {"kind": kind, "worker": chance.randrange(made["workers"])}
+    if kind in ("freeze", "cut"):
+        fault["seconds"] = round(lease * chance.choice((0.3, 1.2, 2.0)), 3)
+    if kind == "step":
+        return {"kind": kind, "at": round(chance.random() * 5, 3), "ms": chance.choice((500, 20_000, 3_600_000))}
+    if kind == "deaf":
+        return {"kind": kind, "at": 0.0}
+    if kind in ("death", "request", "reply") or chance.random() < 0.6:
+        return {**fault, "question": chance.choice(QUESTIONS), "number": chance.randint(1, 5)}
+    return {**fault, "at": round(chance.random() * made["horizon"], 3)}
