@@ -15,7 +15,7 @@ from .engine.options import Seconds
 from .errors import ConfigurationError
 from .model.backoff import seconds
 from .model.percentiles import percentile
-from .store.statistics import Sample, Took
+from .store.statistics import Failures, Sample, Took
 
 _RUNS = 20_000
 """So many of the newest runs are looked at for what has ended."""
@@ -55,6 +55,10 @@ class FailureStats:
     per_hour: float
     last: float
     """Seconds since the last of them."""
+    first: float = 0.0
+    """Seconds since the first of them, within the span."""
+    newest: str = ""
+    """The run of them that was started last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +127,26 @@ def _stats(span: float, sample: Sample) -> Stats:
         )
         for row in (*sample.unfinished, *sample.ended)
     ]
-    failures = [
-        FailureStats(
-            row.workflow, row.reason, row.step, row.error_type, row.number, row.number * 3600 / span,
-            max(0, row.last_ms) / 1000,
-        )
-        for row in sample.failures
-    ]  # fmt: skip
     return Stats(
         span,
         sorted(runs, key=lambda row: (row.workflow, row.queue, row.status)),
-        sorted(failures, key=lambda row: (-row.count, row.workflow, row.error_type or "")),
+        failure_stats(span, sample.failures),
         _slowest(sample.steps),
         sample.looked_at,
         None if sample.reach_ms is None else sample.reach_ms / 1000,
     )
+
+
+def failure_stats(span: float, rows: Sequence[Failures]) -> list[FailureStats]:
+    """Failures of a span as they are told: those that happened most, first."""
+    found = [
+        FailureStats(
+            row.workflow, row.reason, row.step, row.error_type, row.number, row.number * 3600 / span,
+            max(0, row.last_ms) / 1000, max(0, row.first_ms) / 1000, row.newest,
+        )
+        for row in rows
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: (-row.count, row.workflow, row.error_type or ""))
 
 
 def _slowest(calls: Sequence[Took]) -> list[StepStats]:

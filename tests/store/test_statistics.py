@@ -56,11 +56,18 @@ async def test_failures_by_the_class_of_the_error_and_steps_by_how_long_they_too
     await scene.flush(failed(long_ago, reason="code", error=error("Old")))
     await scene.rows.shift(long_ago.id, "completed_at", -2 * HOUR)
     sample = await scene.store.statistics(HOUR, 100, 100, 100)
-    found = sorted((row._replace(last_ms=0) for row in sample.failures), key=lambda row: row.workflow)
+    found = sorted(
+        (row._replace(last_ms=0, first_ms=0, newest="") for row in sample.failures), key=lambda row: row.workflow
+    )
     assert found == [
         Failures("mail", "code", None, "Odd", 1, 0),
         Failures("order", "code", "charge", "ValueError", 2, 0),
         Failures("report", "timeout", None, None, 1, 0),
     ]
-    assert all(0 <= row.last_ms < HOUR for row in sample.failures)
+    assert all(0 <= row.last_ms <= row.first_ms < HOUR for row in sample.failures)
+    assert {row.workflow: row.newest for row in sample.failures} == {
+        "mail": plain.id,
+        "report": sealed.id,
+        "order": run.id,
+    }
     assert sorted(sample.steps) == [("order", "early", 100), ("order", "early", 101)]

@@ -116,6 +116,10 @@ FILL = [
     # what was started lately from queues with a limit in a time, by key
     f"""INSERT INTO stepfast.queue_starts (queue, key, at, number)
         SELECT 'q' || n % 200, 'k' || n % 100, n, 1 FROM generate_series(1, {STARTS}) n""",
+    """INSERT INTO stepfast.audit (id, at, who, what, which, origin, outcome)
+       SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 'ada', 'run.cancel',
+              'run ' || n % 1000, '::1', 'done'
+       FROM generate_series(1, 5000) n""",
     f"""INSERT INTO stepfast.workers (id, host, pid, workflows, concurrency, lease_ms, state,
                                       started_at, beat_at, expires_at)
         VALUES ('{WORKER}', 'here', 1, '{{}}', 100, 30000, 'live', 1, 1, 4000000000000)""",
@@ -128,7 +132,7 @@ NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
     "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
-    "queues", "queue_depths",
+    "queues", "queue_depths", "look_sizes",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
@@ -461,6 +465,98 @@ async def test_outputs_are_read_on_from_where_one_left_off(connection: Any, stat
     rows, pages = await looked_at(connection, statements["dag_outputs"], wide, [WIDE - 5])
     assert rows == 6
     assert pages <= 40
+
+
+# -- those who watch -------------------------------------------------------------------------------------------------
+
+FAR = 200
+NO_FILTER = (None, None, None, None, None, None, 10, None, None, FAR, None)
+
+
+def filtered(**given: Any) -> tuple[Any, ...]:
+    names = ("workflow", "status", "queue", "before", "reason", "key", "limit", "since", "older", "far", "tag")
+    return tuple(given.get(name, usual) for name, usual in zip(names, NO_FILTER, strict=True))
+
+
+LOOKS: dict[str, tuple[Any, ...]] = {
+    "look_runs": filtered(workflow="nobody has it", reason="timeout", since=1000),
+    "look_at_rest": filtered(status="failed", workflow="nobody has it"),
+    "look_tagged": filtered(tag="tag", status="nothing stands so"),
+    "look_keyed": filtered(key="k100"),
+    "look_queued": filtered(status="queued", workflow="nobody has it"),
+    "look_running": filtered(status="running", workflow="nobody has it"),
+    "look_end_runs": (None, FAR),
+    "look_end_at_rest": (None, FAR, "failed"),
+    "look_end_tagged": (None, FAR, "tag"),
+    "look_dags_as": ("waiting", None, 10, 20),
+    "look_id_ends": ("ffff", FAR, 10),
+    "look_depths": (FAR,),
+    "stats_failures": (FAR, 10**15),
+    "audit_page": (None, 50),
+    "audit_of": ("a run", None, 50),
+}
+"""What the console asks for, narrowed by what nothing fits: the longest way."""
+BESIDE = 6
+"""How many times as many rows a look may touch: those that two indexes find are then read, and dag runs have steps."""
+
+
+@pytest.fixture
+async def two_million(connection: Any) -> AsyncIterator[Any]:
+    """The planner is told that there are twenty times as many rows: two million runs."""
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(
+        """UPDATE pg_class SET reltuples = reltuples * 20 WHERE relnamespace = 'stepfast'::regnamespace
+           AND reltuples > 1000 AND relname NOT LIKE 'audit%'"""
+    )
+    yield connection
+    await transaction.rollback()
+
+
+async def explained(connection: Any, sql: str, *arguments: Any) -> tuple[dict[str, Any], int, int]:
+    """(plan, rows of runs, pages) of a statement."""
+    await connection.execute(f"PREPARE hot AS {sql}")
+    words = ", ".join(map(literal, arguments))
+    text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot({words})")
+    await connection.execute("DEALLOCATE hot")
+    plan = json.loads(text)[0]["Plan"]
+    rows = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes(plan)
+        if node.get("Relation Name") == "runs" and "Scan" in node["Node Type"]
+    )
+    return plan, int(rows), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+async def test_whoever_watches_looks_at_no_more_than_they_are_told(
+    two_million: Any, statements: dict[str, str], mode: str
+) -> None:
+    """However many runs there are, whatever they are narrowed by, and whichever way the server plans."""
+    await two_million.execute(f"SET LOCAL plan_cache_mode = {mode}")
+    for name, arguments in LOOKS.items():
+        plan, rows, pages = await explained(two_million, statements[name], *arguments)
+        assert not sorted(set(problems(plan))), name
+        assert rows <= BESIDE * FAR + 3 * (RUNNING + DAGS) * (name == "look_running"), (name, rows)
+        assert pages <= 6000, (name, pages)
+
+
+async def test_what_is_shown_of_one_run_is_found_by_its_id(two_million: Any, statements: dict[str, str]) -> None:
+    """Its children and parents, its mail, its records, whatever lies beside them."""
+    [parent, child] = [await two_million.fetchval(f"SELECT md5('s{n}')::uuid") for n in (1, 2)]
+    for name, arguments in {
+        "look_children": ([parent, child], 10),
+        "look_parents": (child, 10),
+        "look_mailbox": (child, 10, 1000),
+        "look_steps": (child, "", -1, 100, 1000),
+        "look_step": (child, "", 0),
+        "look_inputs": ([parent, child], "a", "b", 1000),
+        "runs_named": ([parent, child],),
+        "values": (parent,),
+    }.items():
+        plan, rows, pages = await explained(two_million, statements[name], *arguments)
+        assert not sorted(set(problems(plan))), name
+        assert (rows <= 30, pages <= 300) == (True, True), (name, rows, pages)
 
 
 @pytest.mark.parametrize("version", ["postgres", "postgres12"])

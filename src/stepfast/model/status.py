@@ -18,6 +18,8 @@ TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED, COMPENSATED, SKIPPED})
 """A run in one of these changes only by an operator's ``retry``, or ``cancel`` (see ``may_be_cancelled``)."""
 
 RUN_STATUSES = (QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, FAILED, CANCELLED, COMPENSATING, COMPENSATED)
+AT_REST = frozenset({WAITING, PAUSED, FAILED, CANCELLED, COMPENSATING, COMPENSATED})
+"""Those that an index of the same name holds; the SQL repeats them, as a partial index demands."""
 
 # Why a run ended without a result.
 REASON_CODE = "code"

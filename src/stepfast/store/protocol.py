@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
 from ..model.admission import Admission, Usage, Wish
@@ -53,6 +53,9 @@ from .keeping import Keeper
 from .remote_port import RemoteStepStore
 from .schedules import ScheduleStore
 from .statistics import StatisticsStore
+
+if TYPE_CHECKING:
+    from .glance import BaseGlance
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -208,6 +211,11 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     async def doctor(self) -> list[Check]:
         """Check connection, version, clock, wake-ups, pool."""
+        ...
+
+    def glance(self, patience: float) -> BaseGlance:
+        """The store as those see it who only watch: it writes nothing, and gives each question up in so many seconds.
+        Made within the event loop that asks."""
         ...
 
     # -- definitions and starts

@@ -91,7 +91,7 @@ async def _by_steps(reader: Reader, filters: Filters, status: str, oldest_first:
         rows = {row.id: row for row in await reader.named([each.id for each in shown])} if shown else {}
         for each in shown:
             row = rows.get(each.id)
-            if row is not None and row.status == RUNNING and _fits(filters, row):
+            if row is not None and row.status == RUNNING and fits(filters, row):
                 _put(row, each)
                 found.append(row)
         if len(shown) < filters.limit:
@@ -100,7 +100,7 @@ async def _by_steps(reader: Reader, filters: Filters, status: str, oldest_first:
     return found
 
 
-def _fits(filters: Filters, row: RunRow) -> bool:
+def fits(filters: Filters, row: RunRow) -> bool:
     """Whether a run is in a list, its status and its place in it aside."""
     wanted = filters.workflow, filters.queue, filters.reason, filters.key
     has = row.workflow, row.queue, row.reason, row.key

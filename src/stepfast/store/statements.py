@@ -17,7 +17,7 @@ from itertools import pairwise
 FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
     "transact.sql", "schema.sql", "queues.sql", "limits.sql", "keeping.sql", "schedules.sql", "debouncing.sql",
-    "remote_steps.sql", "census.sql", "stats.sql", "audit.sql",
+    "remote_steps.sql", "census.sql", "stats.sql", "audit.sql", "looks.sql",
 )  # fmt: skip
 """Every database has its statements in files of these names."""
 OLDEST = "oldest_"

@@ -29,6 +29,10 @@ class Failures(NamedTuple):
     number: int
     last_ms: int
     """How long ago the last of them ended."""
+    first_ms: int = 0
+    """How long ago the first did, within the span."""
+    newest: str = ""
+    """The run of them that was started last."""
 
 
 class Took(NamedTuple):
@@ -60,6 +64,10 @@ class StatisticsStore(Protocol):
         kind, and up to ``steps`` calls of steps."""
         ...
 
+    async def failures(self, since_ms: int, counts: int) -> list[Failures]:
+        """What failed within a span of time, among the newest ``counts`` failed runs, and as many that were undone."""
+        ...
+
 
 class BaseStatistics:
     """The same on every database."""
@@ -73,8 +81,12 @@ class BaseStatistics:
         return Sample(
             [Tally(*row) for row in ended],
             [Tally(*row) for row in await self._fetch("stats_open", counts)],
-            [Failures(*row) for row in await self._fetch("stats_failures", counts, since_ms)],
+            await self.failures(since_ms, counts),
             [Took(*row) for row in await self._fetch("stats_steps", runs, since_ms, steps)],
             looked_at,
             reach,
         )
+
+    async def failures(self, since_ms: int, counts: int) -> list[Failures]:
+        """What failed within a span of time."""
+        return [Failures(*row) for row in await self._fetch("stats_failures", counts, since_ms)]

@@ -15,14 +15,14 @@ FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u(id, outcome, said) WHERE a.
 -- name: audit_trim
 -- Of the oldest $2 lines those go whose time is over. Each line that is written lets more go than come.
 DELETE FROM {schema}.audit
-WHERE id IN (SELECT id FROM {schema}.audit ORDER BY id LIMIT $2) AND at < (SELECT {now}) - $1::bigint RETURNING id::text;
+WHERE id = ANY(ARRAY(SELECT id FROM {schema}.audit ORDER BY id LIMIT $2)) AND at < (SELECT {now}) - $1::bigint RETURNING id::text;
 
 -- name: audit_page
 -- The newest lines, or those before one.
-SELECT id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit
-WHERE id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $2;
+SELECT a.id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit a
+WHERE a.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY a.id DESC LIMIT $2;
 
 -- name: audit_of
 -- The same of one run, queue or schedule.
-SELECT id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit
-WHERE which = $1 AND id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $3;
+SELECT a.id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit a
+WHERE which = $1 AND a.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY a.id DESC LIMIT $3;

@@ -44,11 +44,13 @@ SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS a
 
 -- name: stats_failures
 -- Of the newest $1 runs that failed, and of as many that failed and were undone, those that ended within the last $2
--- milliseconds: by workflow, reason and the class of the error; how many, and how long ago the last. Where a step failed,
+-- milliseconds: by workflow, reason and the class of the error; how many, how long ago the last and the first,
+-- and the newest of them. Where a step failed,
 -- the class of what the step raised: in the try that stands last among its failed ones.
-SELECT f.workflow, f.reason, f.step, f.error_type, count(*) AS number, {now} - max(f.completed_at) AS age
+SELECT f.workflow, f.reason, f.step, f.error_type, count(*) AS number, {now} - max(f.completed_at) AS age,
+       {now} - min(f.completed_at) AS first, max(f.id COLLATE "C") AS newest
 FROM (
-    SELECT r.workflow, r.reason, r.completed_at, t.name AS step,
+    SELECT r.id::text AS id, r.workflow, r.reason, r.completed_at, t.name AS step,
            COALESCE(CASE WHEN t.error LIKE '{%' THEN {schema}.as_json(t.error) ->> 'type' END, r.error_type) AS error_type
     FROM (
         SELECT id, workflow, reason, completed_at,

@@ -49,6 +49,7 @@ from .continuity import Continuity
 from .ctx_transaction import Transactions
 from .driving import Driver
 from .flushing import Flusher
+from .glancing import PostgresGlance
 from .graph_reading import GraphReader
 from .held_keys import HeldKeys
 from .limiting import LimitedClaims
@@ -94,6 +95,7 @@ class PostgresStore(BaseStore):
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
         words["fresh"] = _FRESH
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
+        self._quoted = words["schema"]
         continuity = Continuity()
         self.breaks = continuity.breaks
         self._connector = Connector(url, settings, pool)
@@ -210,6 +212,10 @@ class PostgresStore(BaseStore):
             lambda connection: self._schema.checks(connection, self._connector.behind_pooler, wakes)
         )
         return found
+
+    def glance(self, patience: float) -> PostgresGlance:
+        """Questions of those who watch."""
+        return PostgresGlance(self._sql, self._quoted, self._settings, self._with_connection, patience)
 
     # -- definitions and starts ------------------------------------------------------------------------------
 

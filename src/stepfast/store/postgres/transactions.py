@@ -47,6 +47,26 @@ async def transaction(connection: Any, longest_ms: int | None = None) -> AsyncIt
         raise
 
 
+@contextlib.asynccontextmanager
+async def glancing(connection: Any, longest_ms: int) -> AsyncIterator[None]:
+    """A transaction for a question of somebody who watches: it cannot write, the server gives it up after so many
+    milliseconds, and takes no second process for it. Said together with the BEGIN, so that it holds behind a pooler,
+    too, and costs no round trip."""
+    before = requests()
+    block = _Glancing(connection, longest_ms)
+    try:
+        await block.start()
+        yield
+        await block.commit()
+    except Exception as error:
+        await give_up(connection, block, error)
+        insist(before)
+        raise
+    except BaseException:
+        drop(connection)
+        raise
+
+
 class _Brief:
     """The driver's block, but one that waits for no lock longer than it is told. It says so together with its BEGIN:
     that costs no round trip, and holds behind a pooler and in sessions that are not ours, too."""
@@ -63,6 +83,18 @@ class _Brief:
 
     async def rollback(self) -> None:
         await self._connection.execute("ROLLBACK")
+
+
+class _Glancing(_Brief):
+    """The same for questions alone."""
+
+    def __init__(self, connection: Any, longest_ms: int) -> None:
+        super().__init__(connection, longest_ms)
+        self._begin = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
+            f"SET LOCAL statement_timeout = {longest_ms:d}; SET LOCAL lock_timeout = {longest_ms:d}; "
+            "SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL jit = off"
+        )
 
 
 @contextlib.asynccontextmanager

@@ -39,10 +39,14 @@ def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request)
 
 def fetch(database: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> list[Any]:
     """The rows that a question brings."""
-    values = [_value(argument) for argument in arguments]
+    values = bound_values(arguments)
     return fetch_wide(database, text, values) if _WIDE in text else database.execute(text, values).fetchall()
 
 
+def bound_values(arguments: Sequence[Any]) -> list[Any]:
+    """What is bound to a statement: columns of many values go in as JSON."""
+    return [_value(argument) for argument in arguments]
+
+
 def _value(argument: Any) -> Any:
-    """Columns of many values go in as JSON."""
     return msgspec.json.encode(argument).decode() if isinstance(argument, list) else argument

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.status import RUNNING
-
-AT_REST = frozenset({"waiting", "paused", "failed", "cancelled", "compensating", "compensated"})
-"""The statuses that the index of the same name holds; the SQL repeats them, as a partial index demands."""
+from ...model.status import AT_REST, RUNNING
 
 
 def page_statement(tag: str | None, status: str | None, workflow: str | None) -> str:

@@ -43,6 +43,7 @@ from .connections import GIVEN_NOW, connect, turn_to_wal
 from .ctx_transaction import Undone, transact
 from .driving import drive, fetch
 from .flushing import flush
+from .glancing import SqliteGlance
 from .guard import GuardedConnection
 from .jobs import T, Work
 from .listening import LOOK, Bell
@@ -83,6 +84,7 @@ class SqliteStore(BaseStore):
         self.breaks = Breaks()
         self._path = url.path
         self._ours = f"{namespace}_meta"
+        self._prefix = f"{namespace}_"
         self._settings = settings
         self._troubles = Troubles(url.path, namespace, settings.command_timeout)
         self._given_now = now if url.path is None else None
@@ -102,6 +104,7 @@ class SqliteStore(BaseStore):
         self._bell = Bell()
         self._writer: Writer | None = None
         self._reader: ConnectionThread | None = None
+        self._onlooker: ConnectionThread | None = None
         self._opening = threading.Lock()
 
     # -- opening and the schema -----------------------------------------------------------------------------
@@ -160,12 +163,15 @@ class SqliteStore(BaseStore):
     def drop(self) -> None:
         """The same without waiting. The writer goes last, and tidies the write-ahead log away."""
         with self._opening:
-            writer, reader = self._writer, self._reader
-            self._writer = self._reader = None
+            writer, reader, onlooker = self._writer, self._reader, self._onlooker
+            self._writer = self._reader = self._onlooker = None
         if reader is not None:
             reader.finish()
+        if onlooker is not None:
+            onlooker.finish()
         if writer is not None and reader is not None and reader is not writer:
-            reader.ended.add_done_callback(lambda _: writer.finish())
+            last = reader if onlooker is None else onlooker
+            reader.ended.add_done_callback(lambda _: last.ended.add_done_callback(lambda _: writer.finish()))
 
     async def schema_state(self) -> SchemaState:
         """Where the tables stand."""
@@ -205,6 +211,27 @@ class SqliteStore(BaseStore):
     async def doctor(self) -> list[Check]:
         """Look at the library, the file and the clock."""
         return await self._read(lambda database: health.checks(database, self._path, self._sql["now"]))
+
+    def glance(self, patience: float) -> SqliteGlance:
+        """Questions of those who watch."""
+        return SqliteGlance(self._sql, self._prefix, self._settings, self._onlooker_thread, patience)
+
+    def _onlooker_thread(self) -> ConnectionThread:
+        """The thread of those who watch, made when the first question comes: a slow one must not keep a worker's own
+        questions waiting. In memory there is but one connection."""
+        with self._opening:
+            if self._reader is None:
+                raise closed()
+            if self._onlooker is None and self._path is not None:
+                patience, path, ours = self._settings.command_timeout, self._path, self._ours
+                self._onlooker = Reader(
+                    "stepfast-sqlite-onlooker",
+                    lambda: connect(path, patience, ours=ours, read_only=True),
+                    self._troubles,
+                    patience,
+                )
+                self._onlooker.start()
+            return self._onlooker or self._reader
 
     # -- definitions and starts -----------------------------------------------------------------------------
 

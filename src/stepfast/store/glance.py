@@ -1,0 +1,207 @@
+"""A glance: the store as those see it who only watch, and who must not be felt by those who work.
+
+Everything that the store can be asked can be asked of a glance, too, but each question is given up after a few seconds,
+brings a bounded number of rows, and a few are asked at once at most. A glance cannot write. What lists and pages need
+beside that is here: each question looks at no more rows than it is told to, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import StepfastError
+from ..model.records import StepRecord
+from ..model.rows import RunRow
+from ..model.status import AT_REST, QUEUED, RUNNING, WAITING
+from .base import BaseStore, Filters, _Lists
+from .flows.requests import Flow, T
+from .shown import fits, show
+
+MOST_ROWS = 10_000
+"""Rows that one question brings at most."""
+_DAGS = 1000
+"""Dag runs under way that are looked at for how they are shown."""
+_DEBOUNCED = 10_000
+"""Of the newest runs so many are looked at for a key that starts were debounced by: no index holds those that began."""
+
+
+class TookTooLong(StepfastError):
+    """A question was given up, because the database needed too long for it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the database needed more than {seconds:g} s for this question, and it was given up: narrow it down, "
+            "or try again when less is going on"
+        )
+
+
+class Found(NamedTuple):
+    """Runs that were found, and how far they were looked for."""
+
+    ids: list[str]
+    reached: str | None
+    """The run at which the look ended before there were enough; None: there were, or there is nothing beyond."""
+
+
+class Letter(NamedTuple):
+    """A signal that a run has not taken."""
+
+    id: str
+    name: str
+    sent_at: int
+    delivered: bool
+    size: int | None
+    value: str | None
+    """None: it is large."""
+    format: int
+
+
+class LeanStep(NamedTuple):
+    """A record without the payloads that are large, and how large they are."""
+
+    record: StepRecord
+    output_size: int | None
+    arguments_size: int | None
+
+
+class TableSize(NamedTuple):
+    """How large a table is, as far as the database knows without looking through it."""
+
+    name: str
+    rows: int | None
+    bytes: int | None
+    of_indexes: int | None
+    dead: int | None
+    """Rows that a vacuum will take away."""
+    vacuumed_at: int | None
+
+
+class BaseGlance(BaseStore):
+    """The part of a glance that is the same on every database."""
+
+    async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        raise AssertionError("a glance writes nothing")
+
+    async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
+        raise AssertionError("a glance writes nothing")
+
+    def _way(self, filters: Filters) -> tuple[str, str | None]:
+        """Along what runs are looked for, and by which value; a database may know more ways."""
+        if filters.tag is not None:
+            return "tagged", filters.tag
+        return ("at_rest", filters.status) if filters.status in AT_REST else ("runs", None)
+
+    async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
+        raise AssertionError("a glance finds runs by find()")
+
+    # -- finding runs ----------------------------------------------------------------------------------------------
+
+    async def find(self, filters: Filters, far: int) -> Found:
+        """The newest runs that the filters let through, looking at ``far`` rows at most."""
+        looked = (*filters[:-1], far, filters.tag)
+        found, reached = await self._by_indexes(filters, looked)
+        if found is None:
+            way, value = self._way(filters)
+            rows = await self._fetch(f"look_{way}", *looked)
+            found = {row[0]: bool(row[1]) for row in rows}
+            if len(rows) < filters.limit:
+                end = [filters.before, far] + ([] if value is None else [value])
+                ends = await self._fetch(f"look_end_{way}", *end)
+                reached = next((last for last, seen in ends if seen == far), None)
+        ids = await self._as_shown(filters, found)
+        return Found(sorted(ids, reverse=True)[: filters.limit], reached)
+
+    async def _by_indexes(self, filters: Filters, looked: Sequence[Any]) -> tuple[dict[str, bool] | None, str | None]:
+        """Runs that have places of their own to be found in: those of a key, those that are held or in a queue."""
+        if filters.tag is not None:
+            return None, None
+        if filters.key is not None:
+            rows = await self._fetch("look_keyed", *looked)
+            rows = [*rows, *await self._fetch("look_runs", *looked[:9], _DEBOUNCED, None)]
+            return {row[0]: bool(row[1]) for row in rows}, None
+        if filters.status == RUNNING:
+            return {row[0]: bool(row[1]) for row in await self._fetch("look_running", *looked)}, None
+        if filters.status == QUEUED:
+            rows = await self._fetch("look_queued", *looked[:9], MOST_ROWS, None)
+            if not rows or rows[0][2]:
+                return {row[0]: False for row in rows}, None
+        return None, None
+
+    async def _as_shown(self, filters: Filters, found: dict[str, bool]) -> list[str]:
+        """Those of the runs that are shown with the status that is asked for, and dag runs that are shown with it while
+        their rows say otherwise."""
+        if filters.status is None:
+            return list(found)
+        lists = _Lists(self)
+        dags = [run_id for run_id, is_dag in found.items() if is_dag][:_DAGS]
+        otherwise = {each.id for each in await lists.shown(dags) if each.status != filters.status} if dags else set()
+        ids = [run_id for run_id in found if run_id not in otherwise]
+        if filters.status in (QUEUED, WAITING):
+            limit = min(filters.limit, _DAGS)
+            shown = await self._fetch("look_dags_as", filters.status, filters.before, limit, _DAGS)
+            rows = await lists.named([row[0] for row in shown]) if shown else []
+            ids += [row.id for row in rows if row.status == RUNNING and fits(filters, row)]
+        return ids
+
+    async def named(self, ids: Sequence[str]) -> list[RunRow]:
+        """The runs with these ids, the newest first, as they are shown in lists."""
+        if not ids:
+            return []
+        lists = _Lists(self)
+        rows = sorted(await lists.named(list(ids)), key=lambda row: row.id, reverse=True)
+        await show(lists, rows)
+        return rows
+
+    async def ids_ending_with(self, digits: str, far: int, limit: int) -> list[str]:
+        """Runs whose ids end like this, among the newest ``far``."""
+        return [row[0] for row in await self._fetch("look_id_ends", digits, far, limit)]
+
+    async def with_inputs(self, ids: Sequence[str], texts: tuple[str, str], largest: int) -> dict[str, int]:
+        """Those of these runs that have one of the texts in their inputs (0), and those that cannot be looked into:
+        because the input is larger than that (1), or passed through a codec (2)."""
+        return {row[0]: row[1] for row in await self._fetch("look_inputs", list(ids), *texts, largest)}
+
+    # -- about one run -----------------------------------------------------------------------------------------------
+
+    async def children(self, ids: Sequence[str], each: int) -> list[tuple[str, str]]:
+        """(parent, child): so many children of each of these runs at most."""
+        return [(row[0], row[1]) for row in await self._fetch("look_children", list(ids), each)] if ids else []
+
+    async def ancestors(self, run_id: str, most: int) -> list[str]:
+        """The runs above one, the nearest first."""
+        return [row[0] for row in await self._fetch("look_parents", run_id, most)]
+
+    async def letters(self, run_id: str, limit: int, largest: int) -> list[Letter]:
+        """Signals that a run has not taken, the oldest first."""
+        rows = await self._fetch("look_mailbox", run_id, limit, largest)
+        return [Letter(*row)._replace(delivered=bool(row[3])) for row in rows]
+
+    async def lean_steps(
+        self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000, largest: int = 1024
+    ) -> list[LeanStep]:
+        """A page of records, without the payloads that have more bytes than ``largest``."""
+        rows = await self._fetch("look_steps", run_id, *after, limit, largest)
+        return [LeanStep(StepRecord(*tuple(row)[:-2]), row[-2], row[-1]) for row in rows]
+
+    async def step_payloads(
+        self, run_id: str, branch: str, position: int
+    ) -> tuple[str | None, str | None, str | None, int] | None:
+        """Output, arguments and error of one record, and their format; None if there is no such record."""
+        rows = await self._fetch("look_step", run_id, branch, position)
+        return tuple(rows[0]) if rows else None
+
+    # -- about all of it -----------------------------------------------------------------------------------------------
+
+    async def depths(self, most: int) -> list[tuple[str, str, int]]:
+        """(queue, how they stand, how many): runs that are ``running``, ``waiting``, ``delayed`` or ``due``. Of each
+        kind ``most`` are counted over all queues."""
+        return [tuple(row) for row in await self._fetch("look_depths", most)]
+
+    async def sizes(self) -> list[TableSize]:
+        """How large the tables are."""
+        raise NotImplementedError
+
+    async def whole_size(self) -> int | None:
+        """How many bytes the file has, where the database is one."""
+        return None

@@ -1,0 +1,240 @@
+-- Looks: what people who watch ask for, again and again, beside those who work. Each looks at no more rows than it is told
+-- to, however many there are; none reads a payload that it was not asked for.
+--
+-- Those that find runs are given all filters (?1 workflow, ?2 status, ?3 queue, ?4 the run they go on from, ?5 reason,
+-- ?6 key, ?7 how many, ?8 since, ?9 older, ?10 how far, ?11 tag), walk ?10 rows along an index from the newest back, and stop
+-- when they have ?7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
+-- says. The walk is a query of its own with an order; the one around it has none, for SQLite would then walk to the end
+-- and sort. It passes rows on as they come.
+
+-- name: look_runs
+-- Along the ids of all runs.
+SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
+FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
+      WHERE id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+WHERE r.dag_id IS NULL
+  AND (?1 IS NULL OR r.workflow = ?1)
+  AND (?2 IS NULL OR r.status = ?2)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?11 IS NULL
+LIMIT ?7;
+
+-- name: look_of_workflow
+-- Along the ids of one workflow, for which there is an index here.
+SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
+FROM (SELECT id, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
+      WHERE workflow = ?1 AND id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+WHERE r.dag_id IS NULL
+  AND (?2 IS NULL OR r.status = ?2)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?11 IS NULL
+LIMIT ?7;
+
+-- name: look_at_rest
+-- Along the index of a status in which runs stay.
+SELECT r.id, 0 AS dag
+FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
+      WHERE status = ?2 AND dag_id IS NULL
+        AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+        AND id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+WHERE (?1 IS NULL OR r.workflow = ?1)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?11 IS NULL
+LIMIT ?7;
+
+-- name: look_running
+-- Those that workers hold, and dag runs under way: few beside all others.
+SELECT r.id, r.graph IS NOT NULL AS dag
+FROM (SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL LIMIT ?10)
+      UNION
+      SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
+                      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL ORDER BY id DESC LIMIT ?10)) AS h
+CROSS JOIN {prefix}runs AS r ON r.id = h.id
+WHERE r.dag_id IS NULL AND r.status = ?2
+  AND r.id < COALESCE(?4, 'g')
+  AND (?1 IS NULL OR r.workflow = ?1)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?11 IS NULL
+ORDER BY r.id DESC LIMIT ?7;
+
+-- name: look_tagged
+-- Along the runs that have a tag.
+SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
+FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?11 AND run_id < COALESCE(?4, 'g')
+      ORDER BY run_id DESC LIMIT ?10) AS t
+CROSS JOIN {prefix}runs AS r ON r.id = t.run_id
+WHERE r.dag_id IS NULL
+  AND (?1 IS NULL OR r.workflow = ?1)
+  AND (?2 IS NULL OR r.status = ?2)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+LIMIT ?7;
+
+-- name: look_keyed
+-- By a key, of every workflow that is known: the key of a run, or one that starts are debounced by. Of the latter those
+-- that have begun are in no index.
+SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
+FROM (SELECT k.id FROM (SELECT DISTINCT name FROM {prefix}definitions) AS d
+      CROSS JOIN {prefix}runs AS k ON k.workflow = d.name AND k.key = ?6 AND k.key IS NOT NULL
+      UNION
+      SELECT k.id FROM (SELECT DISTINCT name FROM {prefix}definitions) AS d
+      CROSS JOIN {prefix}runs AS k ON k.workflow = d.name AND k.debounced = ?6 AND k.debounced IS NOT NULL
+          AND k.started_at IS NULL AND k.completed_at IS NULL) AS h
+CROSS JOIN {prefix}runs AS r ON r.id = h.id
+WHERE r.dag_id IS NULL AND r.id < COALESCE(?4, 'g')
+  AND (?1 IS NULL OR r.workflow = ?1)
+  AND (?2 IS NULL OR r.status = ?2)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?10 IS NOT NULL AND ?11 IS NULL
+ORDER BY r.id DESC LIMIT ?7;
+
+-- name: look_queued
+-- Those that are ready or put off, found by the indexes of both: ?10 of each at most. The last column says whether these were
+-- all; if not, others of the same status are found only along the ids.
+WITH ready AS MATERIALIZED (
+    SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_ready WHERE place IS NOT NULL AND losses < 2 LIMIT ?10)
+    UNION ALL
+    SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_suspect
+                    WHERE place IS NOT NULL AND losses >= 2 LIMIT ?10)
+), due AS MATERIALIZED (
+    SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_due WHERE visible_at IS NOT NULL ORDER BY visible_at LIMIT ?10
+)
+SELECT r.id, 0 AS dag, (SELECT count(*) FROM ready) < ?10 AND (SELECT count(*) FROM due) < ?10 AS every
+FROM (SELECT id FROM ready UNION SELECT id FROM due) AS h CROSS JOIN {prefix}runs AS r ON r.id = h.id
+WHERE r.dag_id IS NULL AND r.status = ?2
+  AND r.id < COALESCE(?4, 'g')
+  AND (?1 IS NULL OR r.workflow = ?1)
+  AND (?3 IS NULL OR r.queue = ?3)
+  AND (?5 IS NULL OR r.reason = ?5)
+  AND (?6 IS NULL OR r.key = ?6 OR r.debounced = ?6)
+  AND (?8 IS NULL OR r.created_at >= {now} - ?8)
+  AND (?9 IS NULL OR r.created_at < {now} - ?9)
+  AND ?11 IS NULL
+ORDER BY r.id DESC LIMIT ?7;
+
+-- name: look_end_runs
+-- The last of ?2 runs from one (?1) back, and how many there are, up to so many.
+SELECT min(id), count(*) AS seen
+FROM (SELECT id FROM {prefix}runs WHERE id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+
+-- name: look_end_of_workflow
+-- The same of one workflow (?3).
+SELECT min(id), count(*) AS seen
+FROM (SELECT id FROM {prefix}runs WHERE workflow = ?3 AND id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+
+-- name: look_end_at_rest
+-- The same of those that stand in a status (?3).
+SELECT min(id), count(*) AS seen
+FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
+      WHERE status = ?3 AND dag_id IS NULL
+        AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+        AND id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+
+-- name: look_end_tagged
+-- The same of those that have a tag (?3).
+SELECT min(run_id), count(*) AS seen
+FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?3 AND run_id < COALESCE(?1, 'g') ORDER BY run_id DESC LIMIT ?2);
+
+-- name: look_dags_as
+-- Dag runs that are shown with a status (?1) which their rows do not have, among the newest ?4 under way.
+SELECT d.id, d.status, d.waiting_for, d.due_at
+FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
+      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL AND id < COALESCE(?2, 'g')
+      ORDER BY id DESC LIMIT ?4) AS r
+CROSS JOIN {prefix}dags_shown AS d ON d.id = r.id
+WHERE d.status = ?1 ORDER BY d.id DESC LIMIT ?3;
+
+-- name: look_id_ends
+-- Runs whose ids end like this (?1), among the newest ?2. No index knows how ids end.
+SELECT r.id FROM (SELECT id FROM {prefix}runs ORDER BY id DESC LIMIT ?2) AS n CROSS JOIN {prefix}runs AS r ON r.id = n.id
+WHERE substr(replace(n.id, '-', ''), -length(?1)) = ?1 AND r.dag_id IS NULL LIMIT ?3;
+
+-- name: look_inputs
+-- Which of these runs (?1) have one of two texts (?2, ?3) in their inputs, and which of them cannot be looked into, because
+-- they passed through a codec (2) or are larger than ?4 bytes (1); 0: it was found.
+SELECT r.id, CASE WHEN r.format <> 1 THEN 2 WHEN {size}(r.input) > ?4 THEN 1 ELSE 0 END AS closed
+FROM json_each(?1) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
+WHERE CASE WHEN r.format <> 1 OR {size}(r.input) > ?4 THEN 1 ELSE instr(r.input, ?2) > 0 OR instr(r.input, ?3) > 0 END;
+
+-- name: look_children
+-- Up to ?2 children of each of these runs (?1), in no order.
+WITH RECURSIVE walk(parent, number, n) AS (
+    SELECT u.value, (SELECT min(k.rowid) FROM {prefix}runs AS k WHERE k.parent_id = u.value AND k.parent_id IS NOT NULL), 1
+    FROM json_each(?1) AS u
+    UNION ALL
+    SELECT w.parent, (SELECT min(k.rowid) FROM {prefix}runs AS k
+                      WHERE k.parent_id = w.parent AND k.parent_id IS NOT NULL AND k.rowid > w.number), w.n + 1
+    FROM walk AS w WHERE w.n < ?2 AND w.number IS NOT NULL
+)
+SELECT w.parent, c.id AS child FROM walk AS w CROSS JOIN {prefix}runs AS c ON c.rowid = w.number WHERE w.number IS NOT NULL;
+
+-- name: look_parents
+-- The runs above one (?1), the nearest first, up to ?2.
+WITH RECURSIVE line(parent_id, n) AS (
+    SELECT parent_id, 1 FROM {prefix}runs WHERE id = ?1
+    UNION ALL
+    SELECT r.parent_id, l.n + 1 FROM line AS l CROSS JOIN {prefix}runs AS r ON r.id = l.parent_id WHERE l.n < ?2
+)
+SELECT parent_id FROM line WHERE parent_id IS NOT NULL ORDER BY n;
+
+-- name: look_mailbox
+-- Signals that a run (?1) has not taken, the oldest first, up to ?2; large values (?3 bytes) are left out.
+SELECT id, name, sent_at, delivered, {size}(value) AS size, CASE WHEN {size}(value) <= ?3 THEN value END AS value, format
+FROM {prefix}mailbox WHERE run_id = ?1 AND kind = 'signal' ORDER BY id LIMIT ?2;
+
+-- name: look_steps
+-- A page of the records of a run (?1), from one (?2, ?3) on, up to ?4; outputs and arguments of more than ?5 bytes are left
+-- out, and how large they are is told.
+SELECT branch, position, seq, name, kind, status, CASE WHEN {size}(output) <= ?5 THEN output END AS output, error,
+       CASE WHEN {size}(arguments) <= ?5 THEN arguments END AS arguments, attempts, started_at, completed_at,
+       line, format, undo, {size}(output) AS output_size, {size}(arguments) AS arguments_size
+FROM {prefix}steps WHERE run_id = ?1 AND (branch, position) > (?2, ?3) ORDER BY branch, position LIMIT ?4;
+
+-- name: look_step
+-- One record of a run, with all that it holds.
+SELECT output, arguments, error, format FROM {prefix}steps WHERE run_id = ?1 AND branch = ?2 AND position = ?3 LIMIT 1;
+
+-- name: look_depths
+-- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to ?1 of each over all queues.
+SELECT queue, 'running' AS stands, count(*) AS number
+FROM (SELECT queue FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL LIMIT ?1) GROUP BY queue
+UNION ALL
+SELECT queue, 'waiting', count(*)
+FROM (SELECT queue FROM {prefix}runs INDEXED BY {prefix}runs_at_rest WHERE status = 'waiting' AND dag_id IS NULL
+        AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
+      ORDER BY id DESC LIMIT ?1) GROUP BY queue
+UNION ALL
+SELECT queue, CASE WHEN visible_at > {now} THEN 'delayed' ELSE 'due' END AS stands, count(*)
+FROM (SELECT queue, visible_at, place, status FROM {prefix}runs INDEXED BY {prefix}runs_due
+      WHERE visible_at IS NOT NULL ORDER BY visible_at LIMIT ?1)
+WHERE place IS NULL AND status = 'queued' GROUP BY queue, stands;
+
+-- name: look_sizes
+-- The tables of the namespace (?1 is what their names begin with). How many rows there are is known of none, and for `runs`
+-- guessed from the numbers that SQLite gives its rows.
+SELECT substr(name, length(?1) + 1),
+       CASE WHEN name = ?1 || 'runs' THEN (SELECT COALESCE(max(rowid) - min(rowid) + 1, 0) FROM {prefix}runs) END AS number,
+       NULL AS bytes, NULL AS of_indexes, NULL AS dead, NULL AS vacuumed_at
+FROM sqlite_master WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 ORDER BY 1 LIMIT 100;
