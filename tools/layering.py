@@ -70,6 +70,7 @@ ROOM = {
     "exporting": "app",
     "listing": "app",
     "replaying": "app",
+    "replaying_dags": "app",
     "nobody_serves": "app",
     "watcher": "app",
     "__main__": "cli",

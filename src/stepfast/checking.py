@@ -31,7 +31,7 @@ from .model import status
 from .model.graph import Graph
 from .model.payload import Payloads
 from .model.records import Claimed, StepRecord
-from .model.rows import RunRow
+from .model.rows import DagStepRow, RunRow
 from .settings import Settings
 from .store import Store
 from .worker.clockwork import REAL
@@ -147,17 +147,7 @@ class Checker:
         text = await self._store.graph(dag.name, row.graph or "", row.id)
         if text is None:
             return UNKNOWN, "the graph it was started with is not stored"
-        graph = Graph.from_text(text)
-        gone = steps_gone(dag, graph, dag_steps)
-        if gone:
-            names = ", ".join(repr(name) for name in gone)
-            return DIVERGES, (
-                f"step {names} of the graph it was started with is not in this code, so nobody would take it: keep the "
-                "old steps until such runs have ended, or cancel them"
-            )
-        if row.undoing and (lost := undos_gone(dag, graph, dag_steps)):
-            return DIVERGES, f"the undo of step {lost[0]!r} is not in this code"
-        return FITS, "a dag run keeps the graph it was started with"
+        return fits_dag(row, dag, Graph.from_text(text), dag_steps)
 
     async def _history(self, run_id: str) -> list[StepRecord]:
         records: list[StepRecord] = []
@@ -289,6 +279,20 @@ def as_claimed(row: RunRow, records: list[StepRecord], seed: str | None) -> Clai
         seed=seed or "",
         records=records,
     )
+
+
+def fits_dag(row: RunRow, dag: Dag, graph: Graph, dag_steps: list[DagStepRow]) -> Verdict:
+    """Whether the code can finish a dag run that goes by this graph."""
+    gone = steps_gone(dag, graph, dag_steps)
+    if gone:
+        names = ", ".join(repr(name) for name in gone)
+        return DIVERGES, (
+            f"step {names} of the graph it was started with is not in this code, so nobody would take it: keep the "
+            "old steps until such runs have ended, or cancel them"
+        )
+    if row.undoing and (lost := undos_gone(dag, graph, dag_steps)):
+        return DIVERGES, f"the undo of step {lost[0]!r} is not in this code"
+    return FITS, "a dag run keeps the graph it was started with"
 
 
 # -- what a replay says ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import msgspec
 
 from .errors import ConfigurationError, RunNotFound
 from .model.records import StepRecord
-from .model.rows import RunRow
+from .model.rows import DagStepRow, RunRow
 from .store import Store
 
 MARK = "stepfast_export"
@@ -27,6 +27,10 @@ class Exported(msgspec.Struct):
     run: RunRow
     steps: list[StepRecord]
     seed: str | None = None
+    graph: str | None = None
+    """Of a dag run: the graph it goes by."""
+    dag_steps: list[DagStepRow] = []
+    """Of a dag run: its steps, and how they have ended."""
     stepfast_export: int = VERSION
 
 
@@ -35,17 +39,18 @@ async def export_run(store: Store, run_id: str) -> dict[str, Any]:
     row = await store.run(run_id)
     if row is None:
         raise RunNotFound(run_id)
-    if row.graph is not None:
-        raise ConfigurationError(
-            f"run {run_id} is a dag run, or a step of one: it goes by the graph it was started with, and is not "
-            "replayed from an export"
-        )
+    if row.dag_id is not None:
+        raise ConfigurationError(f"run {run_id} is a step of dag run {row.dag_id}: export that")
     steps: list[StepRecord] = []
     after = ("", -1)
     while page := await store.steps(run_id, after, _PAGE):
         steps += page
         after = (page[-1].branch, page[-1].position)
-    made: dict[str, Any] = msgspec.to_builtins(Exported(row, steps, await store.seed(run_id)))
+    exported = Exported(row, steps, await store.seed(run_id))
+    if row.graph is not None:
+        exported.graph = await store.graph(row.workflow, row.graph, run_id)
+        exported.dag_steps = await store.dag_steps(run_id)
+    made: dict[str, Any] = msgspec.to_builtins(exported)
     return made
 
 

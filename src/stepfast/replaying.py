@@ -10,12 +10,13 @@ from .engine.execution import Execution
 from .engine.kinds import kind_of
 from .engine.options import Seconds
 from .engine.replay_only import replay
-from .engine.workflow import TASK, Workflow
+from .engine.workflow import DAG, TASK, Workflow
 from .exporting import Exported, read_export
 from .model import status
 from .model.backoff import seconds
 from .model.payload import Payloads
 from .model.records import Claimed
+from .replaying_dags import DagRehearsal
 from .settings import Settings
 
 
@@ -30,14 +31,18 @@ class ReplayVerbs:
     async def replay(self, exported: Any, *, timeout: Seconds = 10.0) -> CheckedRun:
         """Replay a run that ``run.export()`` or ``stepfast export`` has written, as values or as JSON, against this
         code: its records answer in place of steps, and nothing is done. The verdict is ``fits`` or ``diverges``, as
-        that of ``app.check``; a run that had completed must also come to the same result."""
+        that of ``app.check``; a run that had completed must also come to the same result. Of a dag run the graph and
+        the conditions are asked which steps would be done."""
         export = read_export(exported)
         row, longest = export.run, seconds(timeout, "the timeout of replay()")
         workflow = self.workflows.get(row.workflow)
         if workflow is None:
             detail = f"the application has no workflow {row.workflow!r}"
             return CheckedRun(row.id, row.workflow, row.status, UNKNOWN, detail)
-        stage = Rehearsal(self.settings, self._payloads, self.logger, export)
+        if refused := _unlike(export, workflow):
+            return CheckedRun(row.id, row.workflow, row.status, *refused)
+        kind = Rehearsal if row.graph is None else DagRehearsal
+        stage = kind(self.settings, self._payloads, self.logger, export)
         try:
             verdict = await stage.play(as_claimed(row, export.steps, export.seed), workflow, longest)
         finally:
@@ -79,6 +84,17 @@ class Rehearsal(Stage):
         if now != before:
             return DIVERGES, f"the run had returned {_brief(before)}, but now it would return {_brief(now)}"
         return FITS, "it would return the same result"
+
+
+def _unlike(export: Exported, workflow: Workflow[Any, Any]) -> Verdict | None:
+    """Why a run cannot be played by the code that has its name, if it is of another kind."""
+    name, was_dag = export.run.workflow, export.run.graph is not None
+    if was_dag != (workflow.kind == DAG):
+        was = DAG if was_dag else "workflow or a task"
+        return DIVERGES, f"{name!r} was a {was}, and is a {workflow.kind} in this code"
+    if was_dag and export.graph is None:
+        return UNKNOWN, "the graph it was started with was not stored any more"
+    return None
 
 
 def _brief(value: object) -> str:
