@@ -1,7 +1,8 @@
 """A worker inside a web application: it lives as long as the application does.
 
 The two request handlers and the lifespan are what you would write for FastAPI, Starlette or Litestar. FastAPI itself is
-not needed here: without it, the script plays three requests by calling the handlers. With it:
+not needed here: without it, the script plays three requests by calling the handlers. With it, the console is at
+/stepfast, for whoever has signed in:
 
     uvicorn --app-dir examples fastapi_app:api
     python examples/fastapi_app.py
@@ -18,6 +19,8 @@ from typing import Any
 from stepfast import Context, RunNotFound, Stepfast
 
 app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"))
+OPERATORS = {"ada", "grace"}
+"""Who may act in the console; everybody else who signs in may look."""
 
 
 async def resize(picture: str, width: int) -> str:
@@ -57,12 +60,22 @@ async def look(run_id: str) -> dict[str, Any]:
     return {"status": info.status, "result": info.output}
 
 
+def who(request: Any) -> tuple[str, str] | None:
+    """Whom the console lets in: here by a header that a proxy sets; in your application by its own sessions. It
+    gives a name and a role, "view" or "operate"."""
+    name = request.headers.get("x-forwarded-user")
+    return None if name is None else (name, "operate" if name in OPERATORS else "view")
+
+
 try:
     from fastapi import FastAPI  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     pass
 else:
+    from stepfast.console import console
+
     api = FastAPI(lifespan=lifespan)
+    api.mount("/stepfast", console(app, auth=who, redact=["picture.secret"]))
     api.post("/pictures/{picture}")(upload)
     api.get("/runs/{run_id}")(look)
 

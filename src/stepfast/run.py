@@ -137,13 +137,19 @@ class Run(Generic[O]):
         while page := await store.steps(self.id, after):
             records += page
             after = (page[-1].branch, page[-1].position)
+        return await self._told(row, records)
+
+    async def _told(self, row: RunRow, records: list[StepRecord], *, first: bool = True) -> list[StepInfo]:
+        """Steps from their records, in the order they were recorded. With the ``first`` of them comes what has no
+        record: the steps of a dag, and what is under way."""
+        store = (await self._connect()).store
         records.sort(key=lambda record: record.seq)
-        found = await self._dag_steps(row)
+        found = await self._dag_steps(row) if first else []
         winners = winners_of(records)
         found += [step_info(record, row, self._payloads, winners) for record in records if record.kind != PATCH]
         if may_be_remote(records):
             found = with_remote(found, await store.remote_steps([self.id]))
-        if row.status in status.TERMINAL:
+        if row.status in status.TERMINAL or not first:
             return found
         under_way = [progress_info(progress, self._payloads) for progress in await store.progress(self.id)]
         found = told_once(found, under_way, executed=row.worker is not None)

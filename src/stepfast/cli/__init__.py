@@ -22,6 +22,7 @@ from .pruning import delete, prune
 from .reading import runs, show
 from .remote_working import remote_worker
 from .retrying import retry
+from .serving import console
 from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
 from .starting import result, start
 from .statistics import stats
@@ -63,6 +64,7 @@ add_verb(cli, of_queues.queues)
 add_verb(cli, stats)
 add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
+add_verb(cli, console, without={"app", "json"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")
 add_verb(queue, of_queues.pause)

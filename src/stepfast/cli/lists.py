@@ -10,10 +10,10 @@ from rich.cells import cell_len
 
 from ..model import status
 from ..reports import RunInfo
+from ..telling.sealed import is_sealed
 from ..telling.states import status_of
 from ..telling.words import ago, brief, lasting, printable
 from .output import write_table
-from .session import is_sealed
 
 _COLUMNS = ("id", "workflow", "queue", "status", "attempt", "created", "took", "key", "tags", "input", "error")
 _INPUT = 9

@@ -15,6 +15,7 @@ from ..app import Stepfast
 from ..errors import PayloadError, SchemaError
 from ..model.url import parse_url
 from ..store import Store, open_store
+from ..telling.sealed import Sealed
 from .loading import load_app
 from .options import option
 from .output import say
@@ -35,23 +36,6 @@ AppOption = Annotated[
     str | None, option("--app", metavar="MODULE:APP", help="The code: its database, workflows and codec.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for scripts.")]
-
-
-class Sealed:
-    """Stands in for a codec that only the application's code has: what passed through it is shown as not readable."""
-
-    def encode(self, data: bytes, /) -> bytes:
-        """Never called: whoever writes goes without a codec, or with the real one."""
-        raise PayloadError("payloads can be written through a codec only with the code: give --app module:app")
-
-    def decode(self, data: bytes, /) -> bytes:
-        """A value that says so, in the shape of an error, so that it can stand for one too."""
-        return b'{"type":"Sealed","message":"stored through a codec; --app module:app shows it"}'
-
-
-def is_sealed(value: object) -> bool:
-    """Whether this stands for a value that cannot be read without the code."""
-    return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +87,19 @@ class Session:
         """An application that only looks: it makes neither tables nor files."""
         app = self.application(codec=Sealed())
         app.redirect(auto_migrate=False)
+        _refuse_absent_file(app)
+        _warn_if_unnamed(app)
+        async with _closing(app):
+            yield app
+
+    @contextlib.asynccontextmanager
+    async def operating(self) -> AsyncIterator[Stepfast]:
+        """An application that looks and acts, and makes neither tables nor files. Without the code, what passed through
+        a codec is shown as not readable."""
+        app = self.application()
+        app.redirect(auto_migrate=False)
+        if self.code is None:
+            app._payloads.stand_in = Sealed()
         _refuse_absent_file(app)
         _warn_if_unnamed(app)
         async with _closing(app):

@@ -1,0 +1,18 @@
+"""The web console: pages over the database of an application, and actions on its runs.
+
+``console(app, …)`` gives an ASGI application, to be mounted in one's own or served by ``stepfast console``. Whatever
+comes in passes one gate (``gate.py``), and everything that can be asked for stands in one table (``routes.py``).
+"""
+
+from __future__ import annotations
+
+try:
+    import jinja2  # noqa: F401
+    import starlette  # noqa: F401
+except ImportError as missing:  # pragma: no cover - tried by the tests of packaging, in a process of its own
+    raise ImportError("the console needs packages that are not installed: pip install 'stepfast[console]'") from missing
+
+from .access import OPERATE, VIEW, Auth, Who
+from .application import Console, console
+
+__all__ = ["OPERATE", "VIEW", "Auth", "Console", "Who", "console"]

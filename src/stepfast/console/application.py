@@ -1,0 +1,112 @@
+"""``console(app, …)``: the ASGI application. It lets requests through the gate, finds who answers, and says what went
+wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..app import Stepfast
+from ..errors import ConfigurationError
+from . import refusing, routes
+from .access import Auth, Door, OwnDoor, TokenDoor
+from .answers import respond
+from .desk import Desk
+from .forms import read_form
+from .gate import SAFE, Gate
+from .headers import ALWAYS, NOT_KEPT
+from .origin import Hosts
+from .paths import parts_of
+from .redacting import Redact, rule_of
+from .refusals import Refused, refusal_of
+from .static_files import static_response
+from .visit import Visit
+
+TOKEN = "STEPFAST_CONSOLE_TOKEN"
+
+
+def console(
+    app: Stepfast,
+    *,
+    auth: Auth | None = None,
+    read_only: bool = False,
+    redact: Redact | None = None,
+    hosts: Collection[str] | None = None,
+    token: str | None = None,
+) -> Console:
+    """The console of an application, to be mounted in one's own: ``api.mount("/stepfast", console(app, auth=…))``.
+
+    ``auth`` is a function of the request that gives a name and a role (``"view"`` or ``"operate"``), or None for
+    strangers. Without it, the console opens to whoever has the ``token``, else that of ``STEPFAST_CONSOLE_TOKEN``; and
+    to nobody, if there is none. ``read_only`` refuses every action, ``redact`` hides parts of payloads, ``hosts`` are
+    the names that it answers to (None: those that the application around it lets through).
+    """
+    if not isinstance(app, Stepfast):
+        raise ConfigurationError(f"console() takes a Stepfast application, not {type(app).__name__}")
+    if auth is not None and not callable(auth):
+        raise ConfigurationError("auth= takes a function of the request that gives a name and a role, or None")
+    if isinstance(hosts, str):
+        raise ConfigurationError(f"hosts= takes a list of names, not the string {hosts!r}")
+    door: Door = TokenDoor(os.environ.get(TOKEN) if token is None else token) if auth is None else OwnDoor(auth)
+    return Console(Desk(app, rule_of(redact), read_only), Gate(door, Hosts(hosts), read_only))
+
+
+class Console:
+    """The console as an ASGI application."""
+
+    def __init__(self, desk: Desk, gate: Gate) -> None:
+        self._desk = desk
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. There are no websockets, and a lifespan has nothing to do."""
+        if scope["type"] == "http":
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Where a server runs the console by itself: it begins at once, and disconnects at the end."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._desk.app.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, request: Request) -> Response:
+        """Every answer has the same headers, whatever became of the request."""
+        try:
+            response = await self._admitted(request)
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused is None:
+                self._desk.app.logger.exception("the console could not answer a request")
+                refused = Refused(500, "something went wrong in the console; its log says what")
+            response = refusing.response(request, refused)
+        for name, value in (ALWAYS | NOT_KEPT).items():
+            response.headers.setdefault(name, value)
+        if request.method == "HEAD":
+            response.body = b""
+        return response
+
+    async def _admitted(self, request: Request) -> Response:
+        who = await self._gate.admit(request)
+        if isinstance(who, Response):
+            return who
+        parts = parts_of(request.scope)
+        if parts[:1] == ["static"] and request.method in SAFE and (file := static_response("/".join(parts[1:]))):
+            return file
+        route, params = routes.find(request.method, parts)
+        if not who.may(route.role):
+            raise Refused(403, f"this page takes the role {route.role}")
+        form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
+        visit = Visit(request, self._desk, who, params, **form)
+        return respond(visit, await route.answer(visit))

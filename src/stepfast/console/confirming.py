@@ -1,0 +1,76 @@
+"""What an action will do, said before it is done; and which actions a run is open to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..engine.matching import UNDO
+from ..model import status
+from ..reports import RunInfo, StepInfo
+from ..telling.words import count, listed
+
+_FEW = 5
+
+
+class Wish(NamedTuple):
+    """An action, as pages offer it."""
+
+    action: str
+    label: str
+    path: str
+    """Where its form is sent: the last part of the address."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """What its form sends along unseen."""
+    danger: bool = False
+
+
+CANCEL = Wish("cancel", "Cancel", "cancel", danger=True)
+PAUSE = Wish("pause", "Pause", "pause")
+RESUME = Wish("resume", "Resume", "resume")
+RETRY = Wish("retry", "Retry", "retry")
+ANEW = Wish("restart", "Retry from the start", "retry", (("from_start", "1"),))
+SIGNAL = Wish("signal", "Send a signal", "signal")
+WISHES = {wish.action: wish for wish in (CANCEL, PAUSE, RESUME, RETRY, ANEW, SIGNAL)}
+
+_REVIVED_BY_CANCEL = (status.REASON_NON_DETERMINISM, status.REASON_LOST)
+
+
+def offered(run: RunInfo) -> list[Wish]:
+    """What can be asked of a run as it stands."""
+    if run.completed_at is None:
+        undoing = run.status == status.COMPENSATING
+        held = run.status == status.PAUSED or run.asked == status.ASK_PAUSE
+        hold = [] if undoing else [RESUME if held else PAUSE]
+        return [SIGNAL, *hold, *([] if undoing else [CANCEL])]
+    again = [RETRY] if run.status in (status.FAILED, status.CANCELLED) else []
+    return [*again, ANEW, *([CANCEL] if run.reason in _REVIVED_BY_CANCEL else [])]
+
+
+def what_happens(wish: Wish, run: RunInfo, steps: Sequence[StepInfo]) -> str:
+    """What will happen if the wish is sent, in a sentence or two."""
+    if wish == CANCEL:
+        return f"{_how_it_ends(run)} Children that have not ended are cancelled too.{_undone(steps)}"
+    if wish == PAUSE:
+        return "It is held from its next step on, until somebody resumes it. Signals are kept; a deadline counts on."
+    if wish == RESUME:
+        return "It goes on where it was held. A sleep that has not ended is not made shorter."
+    if wish == RETRY:
+        kept = sum(step.status == status.COMPLETED for step in steps)
+        return f"It is queued again. {count(kept, 'recorded step').capitalize()} kept; what failed is made anew."
+    if wish == ANEW:
+        return "A new run is started with the same input, and linked to this one. This one stays as it is."
+    return "The signal is kept for the run until it takes it."
+
+
+def _how_it_ends(run: RunInfo) -> str:
+    return "It ends after the step that is being executed." if run.worker is not None else "It ends at once."
+
+
+def _undone(steps: Sequence[StepInfo]) -> str:
+    """The completed steps that say how they are undone; the last is undone first."""
+    names = [repr(step.name) for step in steps if step.undo and step.status == status.COMPLETED and step.kind != UNDO]
+    if not names:
+        return " No completed step says how it is undone."
+    told = [*names[::-1][:_FEW], *([f"{len(names) - _FEW} more"] if len(names) > _FEW else [])]
+    return f" {count(len(names), 'completed step').capitalize()} will be undone: {listed(told)}."

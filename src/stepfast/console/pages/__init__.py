@@ -1,0 +1,1 @@
+"""One file per page: what it reads, and what it shows of it."""

@@ -1,0 +1,34 @@
+"""``/runs/{id}/confirm/{action}``: names what will happen, and has the form that makes it so."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...model import status
+from ...reports import RunInfo
+from ..answers import Page
+from ..confirming import WISHES, what_happens
+from ..history import read_history
+from ..refusals import Refused
+from ..veiling import veiled_run, veiled_steps
+from ..visit import Visit
+
+
+async def confirm(visit: Visit) -> Page:
+    """The page before an action."""
+    wish = WISHES.get(visit.params["action"])
+    if wish is None:
+        raise Refused(404, "there is no such action")
+    history = await read_history(visit.app, visit.params["id"])
+    veil = visit.veil()
+    run, steps = veiled_run(history.info, veil), veiled_steps(history.steps, veil)
+    sentence = what_happens(wish, run, steps)
+    shown = {"run": run, "wish": wish, "sentence": sentence, "names": _awaited(run)}
+    shape = {"run": run.id, "action": wish.action, "what_happens": sentence}
+    return Page("confirm.html", shown, msgspec.to_builtins(shape))
+
+
+def _awaited(run: RunInfo) -> list[str]:
+    """The signals that the run waits for."""
+    begin = f"{status.WAITING_SIGNAL}:"
+    return [part.removeprefix(begin) for part in (run.waiting_for or "").split(", ") if part.startswith(begin)]

@@ -1,0 +1,86 @@
+"""Everything that can be asked of the console, in one table.
+
+To add a page: write ``async def things(visit: Visit) -> Page`` in ``pages/things.py`` and a template that extends
+``base.html``, and add ``Route("GET", "/things", things)``. A ``Page`` carries what the template is given and its JSON
+twin, in the shape that the command line writes with ``--json``; whichever was asked for is sent. Payloads go through
+``visit.veil()`` before they get into either. ``again=`` says after how many seconds an open tab should ask again.
+
+To add an action: write ``async def do(visit: Visit) -> Done`` in ``actions/``, which takes its fields from
+``visit.form``, acts, and says where to go on; and add ``Route("POST", "/things/do", do)``. The gate has already
+seen to it that the sender may (``gate.py``), for every method that is not safe: an action does not ask again. GET of it
+answers 405 by itself. Before it goes a page that names what will happen, with a form (``confirm.html``). Names
+that people choose, of queues or schedules, may hold anything: they go into the form, or are made a part of an address
+by ``visit.url``.
+
+What a visitor did wrong is raised as ``Refused(status, sentence)``, or as one of the errors of ``stepfast.errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from .access import VIEW
+from .actions import runs as run_actions
+from .answers import Answer
+from .pages.confirm import confirm
+from .pages.home import home
+from .pages.payload import payload
+from .pages.run import run
+from .pages.runs import runs
+from .refusals import Refused
+from .visit import Visit
+
+Handler = Callable[[Visit], Awaitable[Answer]]
+
+
+class Route(NamedTuple):
+    """One line of the table."""
+
+    method: str
+    """GET, which changes nothing, or POST."""
+    path: str
+    """As in ``/runs/{id}``: a part in braces stands for anything, and is found by that name in ``visit.params``."""
+    answer: Handler
+    role: str = VIEW
+    """Who may ask. What is no GET needs the role ``operate`` whatever stands here."""
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", home),
+    Route("GET", "/runs", runs),
+    Route("GET", "/runs/{id}", run),
+    Route("GET", "/runs/{id}/payload", payload),
+    Route("GET", "/runs/{id}/confirm/{action}", confirm),
+    Route("POST", "/runs/{id}/cancel", run_actions.cancel),
+    Route("POST", "/runs/{id}/pause", run_actions.pause),
+    Route("POST", "/runs/{id}/resume", run_actions.resume),
+    Route("POST", "/runs/{id}/retry", run_actions.retry),
+    Route("POST", "/runs/{id}/signal", run_actions.signal),
+)
+
+
+def find(method: str, parts: Sequence[str], routes: Sequence[Route] = ROUTES) -> tuple[Route, dict[str, str]]:
+    """The route for a request, and the named parts of its address."""
+    there = [(route, params) for route in routes if (params := _matched(route.path, parts)) is not None]
+    if not there:
+        raise Refused(404, "there is no such page")
+    wanted = "GET" if method == "HEAD" else method
+    for route, params in there:
+        if route.method == wanted:
+            return route, params
+    allowed = ", ".join(sorted({route.method for route, _ in there}))
+    raise Refused(405, f"this address only takes {allowed}", {"Allow": allowed})
+
+
+def _matched(path: str, parts: Sequence[str]) -> dict[str, str] | None:
+    wanted = path.strip("/").split("/") if path != "/" else []
+    if len(wanted) != len(parts):
+        return None
+    params = {}
+    for name, part in zip(wanted, parts, strict=True):
+        if name.startswith("{"):
+            params[name[1:-1]] = part
+        elif name != part:
+            return None
+    return params
