@@ -13,7 +13,7 @@ from stepfast.store.base import Filters
 from stepfast.store.glance import BaseGlance, Found, TookTooLong
 from tests.store.conftest import only_on
 from tests.store.graph_scene import CHAIN, Dag, graph_of
-from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, joint, signal, step, waiting
+from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, failed, failed_try, joint, signal, step, waiting
 
 NOTHING = Filters(None, None, None, None, None, None, 50, None, None, None)
 
@@ -150,6 +150,17 @@ async def test_families_letters_and_records(scene: Scene, glance: BaseGlance) ->
     payloads = await glance.step_payloads(parent.id, "", 1)
     assert payloads is not None and len(payloads[0] or "") == 2002 and payloads[1:] == ("[1]", None, 1)
     assert await glance.step_payloads(parent.id, "", 7) is None
+
+
+async def test_failed_tries_without_what_is_large(scene: Scene, glance: BaseGlance) -> None:
+    run = await scene.running()
+    large = '{"type":"E","message":"' + "x" * 5000 + '","traceback":null}'
+    await scene.flush(failed_try(run, 0, 1), failed_try(run, 0, 2, error=large), failed_try(run, 3, 1))
+    assert [(t.position, t.number, t.error is None) for t in await glance.failed_tries(run.id)] == [
+        (0, 1, False), (0, 2, True), (3, 1, False),
+    ]  # fmt: skip
+    assert [t.position for t in await glance.failed_tries(run.id, ("", 0))] == [3]
+    assert len(await glance.failed_tries(run.id, limit=1)) == 1
 
 
 async def test_depths_and_sizes(scene: Scene, glance: BaseGlance) -> None:

@@ -549,6 +549,7 @@ async def test_what_is_shown_of_one_run_is_found_by_its_id(two_million: Any, sta
         "look_parents": (child, 10),
         "look_mailbox": (child, 10, 1000),
         "look_steps": (child, "", -1, 100, 1000),
+        "look_tries": (child, "", -2, 100, 1000),
         "look_step": (child, "", 0),
         "look_inputs": ([parent, child], "a", "b", 1000),
         "runs_named": ([parent, child],),

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import StepfastError
-from ..model.records import StepRecord
-from ..model.rows import RunRow
-from ..model.status import AT_REST, QUEUED, RUNNING, WAITING
+from ..model.records import RUN_ITSELF, StepRecord
+from ..model.rows import ActivityRow, RunRow
+from ..model.status import AT_REST, FAILED, QUEUED, RUNNING, WAITING
 from .base import BaseStore, Filters, _Lists
 from .flows.requests import Flow, T
 from .shown import fits, show
@@ -183,6 +183,17 @@ class BaseGlance(BaseStore):
         """A page of records, without the payloads that have more bytes than ``largest``."""
         rows = await self._fetch("look_steps", run_id, *after, limit, largest)
         return [LeanStep(StepRecord(*tuple(row)[:-2]), row[-2], row[-1]) for row in rows]
+
+    async def failed_tries(
+        self, run_id: str, after: tuple[str, int] = ("", RUN_ITSELF - 1), limit: int = 500, largest: int = 4096
+    ) -> list[ActivityRow]:
+        """Failed tries of the steps behind an address, and from the beginning also those of the run itself; without the
+        errors that have more bytes than ``largest``, and without arguments."""
+        rows = await self._fetch("look_tries", run_id, *after, limit, largest)
+        return [
+            ActivityRow(branch, position, name, attempt, number, FAILED, None, None, error, started, ended, format_)
+            for branch, position, name, attempt, number, error, started, ended, format_ in rows
+        ]
 
     async def step_payloads(
         self, run_id: str, branch: str, position: int

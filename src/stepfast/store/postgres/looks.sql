@@ -193,6 +193,14 @@ SELECT branch, position, seq, name, kind, status, CASE WHEN octet_length(output)
        line, format, undo, octet_length(output) AS output_size, octet_length(arguments) AS arguments_size
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
 
+-- name: look_tries
+-- Failed tries of the steps of a run ($1), and of the run itself, from a step ($2, $3) on, up to $4; errors of more than $5
+-- bytes are left out.
+SELECT branch, position, name, attempt, number, CASE WHEN octet_length(error) <= $5::bigint THEN error END AS error,
+       started_at, completed_at, format
+FROM {schema}.tries WHERE run_id = $1 AND (branch, position) > ($2, $3)
+ORDER BY branch, position, attempt, number LIMIT $4;
+
 -- name: look_step
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {schema}.steps WHERE run_id = $1 AND branch = $2 AND position = $3 LIMIT 1;

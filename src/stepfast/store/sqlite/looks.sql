@@ -212,6 +212,14 @@ SELECT branch, position, seq, name, kind, status, CASE WHEN {size}(output) <= ?5
        line, format, undo, {size}(output) AS output_size, {size}(arguments) AS arguments_size
 FROM {prefix}steps WHERE run_id = ?1 AND (branch, position) > (?2, ?3) ORDER BY branch, position LIMIT ?4;
 
+-- name: look_tries
+-- Failed tries of the steps of a run (?1), and of the run itself, from a step (?2, ?3) on, up to ?4; errors of more than ?5
+-- bytes are left out.
+SELECT branch, position, name, attempt, number, CASE WHEN {size}(error) <= ?5 THEN error END AS error,
+       started_at, completed_at, format
+FROM {prefix}tries WHERE run_id = ?1 AND (branch, position) > (?2, ?3)
+ORDER BY branch, position, attempt, number LIMIT ?4;
+
 -- name: look_step
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {prefix}steps WHERE run_id = ?1 AND branch = ?2 AND position = ?3 LIMIT 1;
