@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +273,39 @@ async def test_processes_share_a_file_and_none_starves(scene: Scene, store: Sqli
     assert await scene.rows.fetch("SELECT count(*) FROM [steps]") == [(1800,)]
 
 
+async def test_what_others_commit_before_the_writer_looks_around_is_heard(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener's first word must not come before the writer knows what it compares with later."""
+    go, after = threading.Event(), Writer._after
+
+    def held(writer: Writer, served: bool) -> None:
+        assert go.wait(30)
+        after(writer, served)
+
+    listener, other, heard = sqlite_store(sqlite_url), sqlite_store(sqlite_url), asyncio.Queue[Any]()
+    async with closing_both(listener, other):
+        monkeypatch.setattr(writer_of(listener), "_after", lambda served: held(writer_of(listener), served))
+        listening = asyncio.create_task(listener.listen(heard.put_nowait))
+        async with asyncio.timeout(30):
+            await heard.get()
+            await other.start([new_run()])
+            go.set()
+            assert (await heard.get()).anything
+        listening.cancel()
+
+
+@asynccontextmanager
+async def closing_both(*stores: SqliteStore) -> AsyncIterator[None]:
+    for store in stores:
+        await store.open()
+    try:
+        yield
+    finally:
+        for store in stores:
+            await store.close()
+
+
 # -- errors in one sentence --------------------------------------------------------------------------------
 
 
@@ -299,6 +332,7 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
     assert path.read_text().startswith("Dear reader")
 
 
+@pytest.mark.empty
 async def test_missing_tables_are_told_with_the_remedy(sqlite_url: str) -> None:
     store = sqlite_store(sqlite_url)
     await store.open()

@@ -58,6 +58,8 @@ class Writer(ConnectionThread):
 
     def _serve(self) -> None:
         """The lock first, then the jobs: what comes in while another process holds it joins the group."""
+        if self._data_version is None:
+            self._look_for_others()  # what is committed from now on is news, also before this group is handed back
         try:
             self._begin()
         except Exception as error:
