@@ -2,8 +2,8 @@
 
 `url` runs a test on every database; `postgres_url`, `postgres12_url` (the oldest release we support) and
 `sqlite_url` on one. Where a test says `@pytest.mark.enough_on("sqlite")`, or its file `pytestmark = …`, `make test`
-runs it there, and `make test-all` on every database. On Postgres the tables are there already, unless the test is
-marked `empty`; a SQLite file is not.
+runs it there, and `make test-all` on every database. The tables are there already, unless the test is marked `empty`:
+then a database on Postgres is an empty one, and a SQLite file is not there yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from tests.support import bounds, needs
-from tests.support.databases import DatabasePool
+from tests.support.databases import DatabasePool, file_with_tables
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
 
@@ -135,14 +135,15 @@ def postgres12_url(
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> Iterator[str]:
-    """A SQLite file of this test's own, not yet created. It lies in memory where the system has a folder there: every
-    commit waits for the disk, and no test here pulls the plug."""
-    if not os.access(MEMORY, os.W_OK):
-        yield f"sqlite:///{tmp_path / 'stepfast.db'}"
-        return
-    with tempfile.TemporaryDirectory(prefix="stepfast-", dir=MEMORY) as folder:
-        yield f"sqlite:///{folder}/stepfast.db"
+def sqlite_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A SQLite file of this test's own. It lies in memory where the system has a folder there: every commit waits for
+    the disk, and no test here pulls the plug."""
+    parent = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(prefix="stepfast-", dir=parent) as folder:
+        file = Path(folder, "stepfast.db")
+        if _with_tables(request):
+            file.write_bytes(file_with_tables())
+        yield f"sqlite:///{file}"
 
 
 @pytest.fixture(params=["postgres", "sqlite"])

@@ -4,15 +4,21 @@ CREATE DATABASE copies three hundred files, a quarter of a second on a slow disk
 four times as much as an average test. So a used database is emptied and given a new name instead. The name
 matters: a worker that a test left running by mistake loses its database, rather than serving the next test. The
 tables stay if nobody has changed them, or written more into them than is quickly deleted.
+
+A SQLite file with tables is a copy of one that was made before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 import re
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from stepfast.model.url import parse_url
@@ -177,3 +183,20 @@ def _deletions() -> str:
     names = re.findall(rf'^CREATE TABLE "?{NAMESPACE}"?\.(\w+)', _script(), re.MULTILINE)
     assert len(names) > 5, "the script of the tables is not read aright"
     return ";".join(f"DELETE FROM {NAMESPACE}.{name}" for name in names if name != "meta")
+
+
+@functools.cache
+def file_with_tables() -> bytes:
+    """What a SQLite file holds when Stepfast has made its tables and nothing else."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+        file = Path(folder, "stepfast.db")
+        thread.submit(asyncio.run, _make_file(file)).result()  # the caller may be inside an event loop
+        assert os.listdir(folder) == [file.name], "what is written is not all in the file"
+        return file.read_bytes()
+
+
+async def _make_file(file: Path) -> None:
+    store = open_store(parse_url(f"sqlite:///{file}"), NAMESPACE, Settings())
+    await store.open()
+    await store.migrate()
+    await store.close()
