@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.support.nursery import nursery
 
 PATIENCE = 60.0
 
@@ -19,15 +20,12 @@ class Spoken:
     """A process whose stderr is collected."""
 
     def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "stepfast", *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        said, out = os.pipe()
+        told, err = os.pipe()
+        self._stdout, self._stderr = open(said), open(told)  # noqa: SIM115 - closed by kill
+        with open(os.devnull, "rb") as nothing, open(out, "wb"), open(err, "wb"):
+            command = ["-m", "stepfast", *arguments]
+            self._process = nursery().start(command, [nothing.fileno(), out, err], folder=folder, new_session=True)
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -38,8 +36,7 @@ class Spoken:
         return self._process.pid
 
     def _read(self) -> None:
-        assert self._process.stderr
-        for line in self._process.stderr:
+        for line in self._stderr:
             with self._news:
                 self.lines.append(line.rstrip("\n"))
                 self._news.notify_all()
@@ -76,8 +73,7 @@ class Spoken:
 
     @property
     def stdout(self) -> str:
-        assert self._process.stdout
-        return self._process.stdout.read()
+        return self._stdout.read()
 
     def kill(self) -> None:
         if self._process.poll() is None:
@@ -88,9 +84,8 @@ class Spoken:
                 self._process.kill()
                 self._process.wait()
         self._reader.join(5)
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream:
-                stream.close()
+        self._stdout.close()
+        self._stderr.close()
 
 
 class Processes:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.support import nursery
 
 pytestmark = pytest.mark.empty
 
@@ -144,10 +143,8 @@ def test_the_example_runs_on_postgres(name: str, tmp_path: Path, postgres_url: s
 def run(name: str, folder: Path, **more: str) -> str:
     """Run it, and see that it tells what it promises."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPFAST_")}
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / name],
-        cwd=folder, env={**environment, "PYTHONWARNINGS": "error", **more}, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
+    environment |= {"PYTHONWARNINGS": "error", **more}
+    done = nursery.run([ROOT / "examples" / name], folder=folder, environment=environment, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in PROMISED[name]:
         assert re.search(words, done.stdout), f"{words!r} is not in:\n{done.stdout}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import fnmatch
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import ROOT, Block, Program, all_blocks, file_blocks, programs
+from tests.support import nursery
 
 pytestmark = pytest.mark.empty
 
@@ -41,10 +40,7 @@ def test_the_example_runs(program: Program, tmp_path: Path, request: pytest.Fixt
     tests = [name for name in files if name.startswith("test_")]
     pytest_options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
     command = ["-m", "pytest", *pytest_options, *tests] if program.is_test else [RUNNER, script]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = nursery.run(command, folder=tmp_path, environment=environment(tmp_path), timeout=60)
     assert done.returncode == 0, f"{program.where}\n{done.stdout}\n{done.stderr}"
     printed = done.stdout.splitlines()
     for line in program.output:

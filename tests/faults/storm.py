@@ -27,6 +27,7 @@ from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault, Seen
 from tests.faults.ledger import Ledger, now
 from tests.faults.story import tell
 from tests.faults.workload import MAY_FAIL, MOMENT, make_app, start_one
+from tests.support.nursery import Child, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 ENOUGH = 60
@@ -47,15 +48,19 @@ class Process:
         self, command: list[str], log: Path, folder: Path = ROOT, environment: dict[str, str] | None = None
     ) -> None:
         self._log = log
-        with log.open("wb") as stream:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=folder,
-                env={**os.environ, **(environment or {})},
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=stream,
-            )
+        program, *arguments = command
+        theirs, ours = os.pipe()
+        self._stdin = open(ours, "wb")  # noqa: SIM115 - its end tells the process that the storm is over
+        with log.open("wb") as stream, open(theirs, "rb") as stdin:
+            self._popen: Child | subprocess.Popen[bytes]
+            if program == sys.executable and environment is None:
+                files = [stdin.fileno(), stream.fileno(), stream.fileno()]
+                self._popen = nursery().start(arguments, files, folder=folder)
+            else:
+                surroundings = {**os.environ, **(environment or {})}
+                self._popen = subprocess.Popen(
+                    command, cwd=folder, env=surroundings, stdin=stdin, stdout=stream, stderr=stream
+                )
         self.pid = self._popen.pid
         self.frozen = False
 
@@ -74,8 +79,7 @@ class Process:
         """SIGKILL, and wait for the end. Harmless if it has ended."""
         self._popen.kill()
         self._popen.wait()
-        assert self._popen.stdin is not None
-        self._popen.stdin.close()
+        self._stdin.close()
 
 
 class Storm:

@@ -11,15 +11,12 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from tests.support.engine import PATIENCE, eventually
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.nursery import Child, nursery
 
 
 class Ledger:
@@ -73,22 +70,17 @@ class WorkerProcess:
     def __init__(self, url: str, ledger: Ledger, *, settings: dict[str, Any] | None = None, **work: Any) -> None:
         self._arguments = {"url": url, "ledger": str(ledger.folder), "settings": settings or {}, "work": work}
         self._log = ledger.folder / f"log-{time.monotonic_ns()}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     def launch(self) -> Self:
         """Start the process; ``ready`` waits for it."""
         readable, writable = os.pipe()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.worker_program", str(writable), json.dumps(self._arguments)],
-                cwd=ROOT,
-                pass_fds=(writable,),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        command = ["-m", "tests.support.worker_program", "3", json.dumps(self._arguments)]
+        with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
+            files = [nothing.fileno(), log.fileno(), log.fileno(), writable]
+            self._process = nursery().start(command, files)
         os.close(writable)
         self._ready = open(readable, "rb", buffering=0)  # noqa: SIM115 - closed when it is ready, or with this object
         return self
@@ -142,7 +134,7 @@ class WorkerProcess:
         assert process is not None
         await eventually(lambda: process.poll() is not None, timeout)
         self._ready.close()
-        return int(process.returncode)
+        return process.wait()
 
     @property
     def running(self) -> bool:

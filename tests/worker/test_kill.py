@@ -17,7 +17,8 @@ import pytest
 from stepfast import Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
-from tests.support.processes import ROOT, Ledger, WorkerProcess
+from tests.support.nursery import ROOT
+from tests.support.processes import Ledger, WorkerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_program import make_app as make_program
 from tests.worker.conftest import MakeProcess
