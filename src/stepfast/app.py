@@ -19,6 +19,7 @@ from .engine.dag import Dag, dag_from_spec, dag_options
 from .engine.observing import Observer, check_observer, observers_of
 from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
 from .engine.scope import refuse_in_workflow
+from .engine.sending import UNTOLD, starting
 from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow
 from .listing import ListKeywords, store_filters
@@ -177,16 +178,17 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         if waits is not None:
             plan = debounced(plan, waits)
         runs = plan.runs(connected.new_id(), input, key)
-        if waits is not None:
-            run_id = await connected.starter.start_debounced(runs[0], waits)
-        elif (bound := self._bound(connected, runs)) is not None:
-            run_id = (await self._start_bounded(connected, runs, bound, connection))[0]
-        elif connection is not None:
-            run_id = (await connected.start_within(connection, runs))[0]
-        elif len(runs) == 1:
-            run_id = await connected.starter.start(runs[0])
-        else:
-            run_id = (await connected.starter.start_many(runs))[0]
+        with UNTOLD if connected.observers is None else starting(connected.observers, runs):
+            if waits is not None:
+                run_id = await connected.starter.start_debounced(runs[0], waits)
+            elif (bound := self._bound(connected, runs)) is not None:
+                run_id = (await self._start_bounded(connected, runs, bound, connection))[0]
+            elif connection is not None:
+                run_id = (await connected.start_within(connection, runs))[0]
+            elif len(runs) == 1:
+                run_id = await connected.starter.start(runs[0])
+            else:
+                run_id = (await connected.starter.start_many(runs))[0]
         if runs[0].earlier is not None:
             self._tell_of_used_keys(runs, plan, run_id)
         return Run(run_id, self._connect, self._payloads, plan.output_type, known=connection is None)
@@ -221,12 +223,13 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         runs = [run for value, key in zip(values, names, strict=True) for run in plan.runs(new_id(), value, key)]
         if not runs:
             return []
-        if (bound := self._bound(connected, runs)) is not None:
-            ids = await self._start_bounded(connected, runs, bound, connection)
-        elif connection is None:
-            ids = await connected.starter.start_many(runs)
-        else:
-            ids = await connected.start_within(connection, runs)
+        with UNTOLD if connected.observers is None else starting(connected.observers, runs):
+            if (bound := self._bound(connected, runs)) is not None:
+                ids = await self._start_bounded(connected, runs, bound, connection)
+            elif connection is None:
+                ids = await connected.starter.start_many(runs)
+            else:
+                ids = await connected.start_within(connection, runs)
         if keys is not None:
             self._tell_of_used_keys(runs, plan)
         own = [run_id for run_id, run in zip(ids, runs, strict=True) if run.dag_step is None]

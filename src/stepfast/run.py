@@ -15,6 +15,7 @@ from .engine.failure import decode_error
 from .engine.matching import PATCH
 from .engine.races import winners_of
 from .engine.scope import refuse_in_workflow
+from .engine.sending import UNTOLD, signalling
 from .engine.signals import misfit
 from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound
 from .exporting import export_run
@@ -219,9 +220,11 @@ class Run(Generic[O]):
         check_signal(name, self._payloads.settings.max_name)
         text = self._payloads.encode(value, f"the value of signal {name!r}")
         mail = Mail(self.id, new_id(), status.MAIL_SIGNAL, name, text, format=self._payloads.format)
-        if connection is None:
-            await self._refuse_misfit(mail)
-        await self._send(mail, connection, itertools.count())
+        connected = await self._connect()
+        with UNTOLD if connected.observers is None else signalling(connected.observers, mail):
+            if connection is None:
+                await self._refuse_misfit(mail)
+            await self._send(mail, connection, itertools.count())
 
     async def _refuse_misfit(self, mail: Mail) -> None:
         """A value that is not of the type which the run waits for is refused here, where somebody can mend it. What a

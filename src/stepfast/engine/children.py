@@ -15,6 +15,7 @@ from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall, call_line
 from .scope import current_cursor
+from .sending import child_starts
 from .workflow import Workflow
 
 if TYPE_CHECKING:
@@ -230,6 +231,8 @@ async def new_child(
     execution = call._execution
     parent = Parent(execution.run_id, call.branch, call.position, child.run_id)
     runs, child.output_type = await execution.recorder.errands.new_child(workflow, input, options, parent)
+    if execution.recorder.observers is not None:
+        child_starts(execution.recorder.observers, execution, runs)
     return runs
 
 

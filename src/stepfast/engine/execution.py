@@ -402,9 +402,12 @@ class Execution:
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
         endings.settle(self, transition, self.graph)
+        observers = self.recorder.observers
+        if observers is not None:
+            observers.parts(self, transition)
         self.parting = parting = self.recorder.record(transition)
-        if self.recorder.observers is not None:
-            self.recorder.observers.leaves(self, transition)
+        if observers is not None:
+            observers.leaves(self, transition)
         return parting
 
     def lose(self) -> None:

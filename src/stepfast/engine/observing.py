@@ -1,7 +1,7 @@
 """Observers: whoever wants to know what happens to runs is told here, and cannot hurt them.
 
 The engine and the worker hold one ``Observers``, or None if nobody wants to know: then nothing is made and nothing
-called. Metrics hang on this seam.
+called. Metrics and traces hang on this seam.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..errors import ConfigurationError, LeaseLost
 from ..model import status
 from ..model.events import (
     ABANDONED,
+    AttemptFailed,
     ClaimAnswered,
     JournalFlushed,
     RemoteEnded,
@@ -24,17 +25,24 @@ from ..model.events import (
     RunEnded,
     RunLost,
     RunReleased,
+    RunReleasing,
     RunsSwept,
     RunStarted,
+    Sending,
+    SendingEnded,
     SignalSent,
+    SignalTaken,
     StepCalled,
     StepEnded,
     StepRefused,
+    TryFailed,
 )
 from ..model.ids import made_at
-from ..model.records import Claimed, NewRun, StepDone, Transition
+from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
 from .clock import Clock
 from .failure import decode_error, type_name
+from .run_logging import step_of
+from .sending import decoded, encoded, goes_on_as
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -57,6 +65,12 @@ class Observer:
     def started(self, event: RunStarted) -> None:
         """A run was started in this process: by ``app.start``, or as a child."""
 
+    def sending(self, event: Sending) -> None:
+        """A run, a signal or a remote step is about to be sent. What is put into ``event.trace`` goes with it."""
+
+    def sending_ended(self, event: SendingEnded) -> None:
+        """A start or a signal was sent, or could not be."""
+
     def claimed(self, event: RunClaimed) -> None:
         """A worker of this process took a run. ``suspended``, ``ended`` or ``lost`` follows, once."""
 
@@ -69,11 +83,20 @@ class Observer:
     def step_refused(self, event: StepRefused) -> None:
         """A result could not be recorded: the try has failed after all."""
 
+    def try_failed(self, event: TryFailed) -> None:
+        """A try of a step has failed. The event has the error itself."""
+
+    def attempt_failed(self, event: AttemptFailed) -> None:
+        """An attempt of a run has failed. The event has the error itself."""
+
     def remote_sent(self, event: RemoteSent) -> None:
         """A remote step was sent."""
 
     def remote_ended(self, event: RemoteEnded) -> None:
         """The outcome of a remote step came, or none in time."""
+
+    def releasing(self, event: RunReleasing) -> None:
+        """A run is about to give its slot back. What is put into ``event.trace`` is told at the next claim."""
 
     def suspended(self, event: RunReleased) -> None:
         """A run gave its slot back, and will come again."""
@@ -86,6 +109,9 @@ class Observer:
 
     def signalled(self, event: SignalSent) -> None:
         """A signal was sent."""
+
+    def signal_taken(self, event: SignalTaken) -> None:
+        """A run has taken a signal."""
 
     def claim_answered(self, event: ClaimAnswered) -> None:
         """A worker asked for runs, and was answered."""
@@ -129,16 +155,22 @@ class Observers:
         self._failed: dict[str, tuple[float, int]] = {}
         """Of observers that raised: until when nothing is said of them, and how often they did meanwhile."""
         self.started: Listeners[RunStarted] = _listeners(given, "started")
+        self.sending: Listeners[Sending] = _listeners(given, "sending")
+        self.sending_ended: Listeners[SendingEnded] = _listeners(given, "sending_ended")
         self.claimed: Listeners[RunClaimed] = _listeners(given, "claimed")
         self.step_called: Listeners[StepCalled] = _listeners(given, "step_called")
         self.step_ended: Listeners[StepEnded] = _listeners(given, "step_ended")
         self.step_refused: Listeners[StepRefused] = _listeners(given, "step_refused")
+        self.try_failed: Listeners[TryFailed] = _listeners(given, "try_failed")
+        self.attempt_failed: Listeners[AttemptFailed] = _listeners(given, "attempt_failed")
         self.remote_sent: Listeners[RemoteSent] = _listeners(given, "remote_sent")
         self.remote_ended: Listeners[RemoteEnded] = _listeners(given, "remote_ended")
+        self.releasing: Listeners[RunReleasing] = _listeners(given, "releasing")
         self.suspended: Listeners[RunReleased] = _listeners(given, "suspended")
         self.ended: Listeners[RunEnded] = _listeners(given, "ended")
         self.lost: Listeners[RunLost] = _listeners(given, "lost")
         self.signalled: Listeners[SignalSent] = _listeners(given, "signalled")
+        self.signal_taken: Listeners[SignalTaken] = _listeners(given, "signal_taken")
         self.claim_answered: Listeners[ClaimAnswered] = _listeners(given, "claim_answered")
         self.flushed: Listeners[JournalFlushed] = _listeners(given, "flushed")
         self.swept: Listeners[RunsSwept] = _listeners(given, "swept")
@@ -199,6 +231,16 @@ class Observers:
             event = StepRefused(execution.run_id, execution.claim, workflow, step.name, number, type_name(error))
             self.tell(self.step_refused, event)
 
+    def try_fails(self, step: StepCall[Any], number: int, error: BaseException, delay: float | None) -> None:
+        """A try of a step has failed; the next one comes after so many seconds, if there is one."""
+        if self.try_failed:
+            execution = step.execution
+            event = TryFailed(
+                execution.run_id, execution.claim, _workflow(execution), step.name, step.kind, number,
+                execution.claimed.attempt, error, delay,
+            )  # fmt: skip
+            self.tell(self.try_failed, event)
+
     def remote_goes(self, execution: Execution, group: str, name: str) -> None:
         """A remote step was sent, and that is committed."""
         if self.remote_sent:
@@ -241,9 +283,38 @@ class Observers:
             claimed = execution.claimed
             event = RunClaimed(
                 *_of_run(execution), _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
-                claimed.undoing,
+                claimed.undoing, decoded(claimed.trace),
             )  # fmt: skip
             self.tell(self.claimed, event)
+
+    def attempt_fails(
+        self, execution: Execution, error: BaseException, delay: float | None, reason: str | None = None
+    ) -> None:
+        """An attempt of a run has failed; the next one comes after so many seconds, if there is one."""
+        if self.attempt_failed:
+            run_id, claim, workflow, queue, kind, attempt = _of_run(execution)
+            event = AttemptFailed(
+                run_id, claim, workflow, queue, kind, attempt, error, delay, reason, step_of(error),
+                execution.claimed.dag_step,
+            )  # fmt: skip
+            self.tell(self.attempt_failed, event)
+
+    def parts(self, execution: Execution, move: Transition) -> None:
+        """A run is about to leave its worker, and the entry that says so about to be written."""
+        if move.successor is not None:
+            goes_on_as(self, execution, move.successor)
+        if self.releasing and move.status not in status.TERMINAL:
+            before = execution.claimed.trace
+            event = RunReleasing(execution.run_id, execution.claim, decoded(before))
+            self.tell(self.releasing, event)
+            after = encoded(event.trace)
+            move.trace = None if after == before else after
+
+    def takes_signal(self, execution: Execution, mail: Mail) -> None:
+        """A run has taken a signal, and that is committed."""
+        if self.signal_taken:
+            event = SignalTaken(execution.run_id, execution.claim, _workflow(execution), mail.name, decoded(mail.trace))
+            self.tell(self.signal_taken, event)
 
     def leaves(self, execution: Execution, move: Transition) -> None:
         """A run is about to leave its worker: tell of it when that is committed."""

@@ -22,6 +22,7 @@ from ..model.remote_steps import Dispatch, backoff_text, error_text, read_label
 from ..settings import FORMAT
 from .cursor import Cursor
 from .durable_call import DurableCall, as_record, time_given
+from .sending import remote_trace
 from .signature import name_of
 from .step import Undoable
 from .step_call import default_backoff
@@ -130,6 +131,8 @@ class RemoteCall(DurableCall[T]):
             id_, order.name, order.group, text, way.carrier, way.joined, order.retries, backoff,
             execution.claimed.attempt, int(settings.sweep * 1000), self.kind != REMOTE,
         )  # fmt: skip
+        if execution.recorder.observers is not None and not way.joined:
+            send.trace = remote_trace(execution.recorder.observers, execution, order.name, order.group)
         now = await execution.record(StepWith(entry, sends=[send]))
         if execution.recorder.observers is not None:
             execution.recorder.observers.remote_goes(execution, order.group, self.name)

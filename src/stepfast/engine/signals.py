@@ -71,7 +71,10 @@ class SignalCall(DurableCall[T]):
             text = encode_error(late, self._execution.recorder.payloads)
             return await self._record_outcome(self._waited_in_vain(text))
         entry = self._entry(status.COMPLETED, mail.value, format_=mail.format)
-        return await self._record_outcome(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
+        value = await self._record_outcome(StepWith(entry, takes=[mail.id]))  # taken and recorded in one transaction
+        if self._execution.recorder.observers is not None:
+            self._execution.recorder.observers.takes_signal(self._execution, mail)
+        return value
 
     async def _arrival(self, refused: set[str]) -> Mail | None:
         due_at = None

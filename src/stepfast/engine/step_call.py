@@ -188,6 +188,8 @@ class StepCall(DurableCall[T]):
         backoff = options.backoff or default_backoff(settings)
         delay = retry_delay(error, failures - self._forgiven, allowed, backoff, execution.clock.random)
         tell_try(self, error, failures, delay)
+        if execution.recorder.observers is not None:
+            execution.recorder.observers.try_fails(self, failures, error, delay)
         if delay is None:
             await self._record_failed(error, failures)
         return await self._record_try(error, failures, int(delay * 1000))

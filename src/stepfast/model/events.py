@@ -1,4 +1,5 @@
-"""What observers are told: small values with names, ids and durations. Never a payload, a key, a tag or a message.
+"""What observers are told: small values with names, ids and durations. Never a payload, a key, a tag or a message; but
+``TryFailed`` and ``AttemptFailed`` bring the error itself, for whoever reports errors.
 
 Times are seconds. ``workflow`` is the name of the workflow; of a dag's step it is the name of the dag, and ``dag_step``
 that of the step. Fields may be added; an observer reads those that it knows.
@@ -11,6 +12,67 @@ from msgspec import Struct
 # How a try of a step can end, beside the words for where a step stands.
 ABANDONED = "abandoned"
 """Of a try: its run left the worker meanwhile. It was lost, cancelled, or its time was up."""
+
+# What is sent, and can have something sent along with it.
+SENT_START = "start"
+SENT_SIGNAL = "signal"
+SENT_CHILD = "child"
+SENT_NEXT = "next"
+"""The run that a run goes on as."""
+SENT_REMOTE = "remote"
+
+
+class Sending(Struct, frozen=True):
+    """Something is about to be sent to a run, in the task of whoever sends it. ``SendingEnded`` follows on a start by
+    ``app.start`` and on a signal; what a run itself sends is committed with its records.
+
+    What an observer puts into ``trace`` is stored with it, and told to whoever takes it: ``RunClaimed.trace``,
+    ``SignalTaken.trace``. Short texts, as HTTP headers have them; more than 2,000 characters are not sent.
+    """
+
+    kind: str
+    """``start``, ``signal``; of what a run sends: ``child``, ``next`` (it goes on as another run), ``remote``."""
+    name: str
+    """The workflow, the signal or the remote step."""
+    queue: str | None
+    """The queue of a run, the group of a remote step."""
+    run_id: str | None = None
+    """The run that is started or signalled; None: many are started, or a remote step is sent."""
+    number: int = 1
+    """How many runs are started by one call."""
+    sender_id: str | None = None
+    """The run that sends it, if it is one, and under which claim."""
+    claim: int = 0
+    trace: dict[str, str] = {}
+    """To be filled in."""
+
+
+class SendingEnded(Struct, frozen=True):
+    """It was sent, or could not be."""
+
+    sending: Sending
+    """The very object that was told before."""
+    error_type: str | None = None
+
+
+class SignalTaken(Struct, frozen=True, gc=False):
+    """A run has taken a signal, and that is committed. A replay takes nothing."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    name: str
+    trace: dict[str, str] = {}
+    """What observers sent along with it."""
+
+
+class RunReleasing(Struct, frozen=True):
+    """A run is about to give its slot back; ``RunReleased`` follows when that is committed."""
+
+    run_id: str
+    claim: int
+    trace: dict[str, str] = {}
+    """What the run was claimed with. What is changed in it is told to whoever takes the run next."""
 
 
 class RunStarted(Struct, frozen=True, gc=False):
@@ -44,6 +106,8 @@ class RunClaimed(Struct, frozen=True, gc=False):
     dag_step: str | None = None
     undoing: bool = False
     """Whether it was claimed to undo what it did."""
+    trace: dict[str, str] = {}
+    """What observers sent along with its start, and left with it when it was released."""
 
 
 class StepCalled(Struct, frozen=True, gc=False):
@@ -95,6 +159,44 @@ class StepRefused(Struct, frozen=True, gc=False):
     step: str
     number: int
     error_type: str
+
+
+class TryFailed(Struct, frozen=True):
+    """A try of a step has failed, and it is decided whether there is another. Told in the task of the run."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    step: str
+    kind: str
+    number: int
+    """Which try it was, from 1."""
+    attempt: int
+    error: BaseException
+    """What was raised. Its message and its traceback are the user's own, and may hold anything."""
+    retry_in: float | None = None
+    """Seconds until the next try; None: the step has failed."""
+
+
+class AttemptFailed(Struct, frozen=True):
+    """An attempt of a run has failed, and it is decided whether there is another. Told in the task of the run, before
+    that is committed."""
+
+    run_id: str
+    claim: int
+    workflow: str
+    queue: str
+    kind: str
+    attempt: int
+    error: BaseException
+    """What ended it. If a step did: what the workflow was told of that."""
+    retry_in: float | None = None
+    """Seconds until the next attempt; None: the run has failed."""
+    reason: str | None = None
+    """Of a run that has failed: why. ``caught:…``, if a dag goes on elsewhere."""
+    step: str | None = None
+    """The step whose failure ended it, if one did."""
+    dag_step: str | None = None
 
 
 class RemoteSent(Struct, frozen=True, gc=False):

@@ -2,6 +2,7 @@
 
 from ..engine.observing import Observer
 from ..model.events import (
+    AttemptFailed,
     ClaimAnswered,
     JournalFlushed,
     RemoteEnded,
@@ -10,18 +11,24 @@ from ..model.events import (
     RunEnded,
     RunLost,
     RunReleased,
+    RunReleasing,
     RunsSwept,
     RunStarted,
+    Sending,
+    SendingEnded,
     SignalSent,
+    SignalTaken,
     StepCalled,
     StepEnded,
     StepRefused,
+    TryFailed,
 )
 from .health_port import HealthPort
 from .metrics import Metrics
 from .text import metrics_text
 
 __all__ = [
+    "AttemptFailed",
     "ClaimAnswered",
     "HealthPort",
     "JournalFlushed",
@@ -33,11 +40,16 @@ __all__ = [
     "RunEnded",
     "RunLost",
     "RunReleased",
+    "RunReleasing",
     "RunStarted",
     "RunsSwept",
+    "Sending",
+    "SendingEnded",
     "SignalSent",
+    "SignalTaken",
     "StepCalled",
     "StepEnded",
     "StepRefused",
+    "TryFailed",
     "metrics_text",
 ]

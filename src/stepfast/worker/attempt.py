@@ -184,6 +184,8 @@ class Attempts:
         text = encode_error(error, self._payloads)
         self._leaving.note_attempt(execution, text)
         tell_attempt(execution, error, verdict.delay)
+        if self._observers is not None:
+            self._observers.attempt_fails(execution, error, verdict.delay)
         cause, format_ = ending_record(error), self._payloads.format
         await self._leaving.leave(execution, endings.next_attempt(execution, text, verdict.delay, cause, format_))
 
@@ -196,6 +198,8 @@ class Attempts:
         move = endings.failed(execution, text, reason, ending_record(error), self._payloads.format)
         if reason != status.REASON_NON_DETERMINISM and execution.claimed.dag_step is not None:
             await self._catch(execution, error, move)
+        if self._observers is not None:
+            self._observers.attempt_fails(execution, error, None, move.reason)
         await self._leaving.leave(execution, move)
 
     async def _catch(self, execution: Execution, error: Exception, move: Transition) -> None:

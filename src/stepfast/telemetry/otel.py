@@ -1,0 +1,342 @@
+"""Traces by OpenTelemetry: an observer that makes a span of every claim of a run and of every call of a step.
+
+No span stays open while a run waits: a run that sleeps for a month leaves its worker, and its span ends with that. The
+next claim has a span of its own, with a link to the one before. A step that is answered from its record has none. Only
+the API of OpenTelemetry is needed here: which SDK, which exporter and which sampler is the program's own affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine.observing import Observer
+from ..errors import ConfigurationError
+from ..model.events import (
+    ABANDONED,
+    SENT_SIGNAL,
+    SENT_START,
+    RemoteEnded,
+    RunClaimed,
+    RunEnded,
+    RunLost,
+    RunReleased,
+    RunReleasing,
+    Sending,
+    SendingEnded,
+    SignalTaken,
+    StepCalled,
+    StepEnded,
+    StepRefused,
+)
+from ..model.status import FAILED, QUEUED
+from .span_names import SpanNames
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import trace
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"stepfast.telemetry.otel needs the package {error.name!r}: pip install 'stepfast[otel]'", name=error.name
+    ) from None
+
+_PARENTS = ("auto", "child", "link")
+_FIRST, _LAST = "first-", "last-"
+"""Before the names of headers: those of the first claim of a run, and of its last one."""
+
+Place = tuple[str, int, str, int, int]
+
+
+class Tracing(Observer):
+    """Makes spans of what happens: ``Stepfast(observers=[Tracing()])``.
+
+    ``parent`` says how the spans of a run belong to whoever started it. With ``"child"`` they are in the same trace,
+    below the span of the start. With ``"link"`` a run has a trace of its own, whose first span has a link to it.
+    ``"auto"``, the default, is ``"link"`` for workflows, which may take days, and ``"child"`` for tasks and dags.
+
+    What is written to spans are names, ids, numbers and classes of errors; never a payload, a key, a tag or a message.
+    """
+
+    def __init__(
+        self,
+        *,
+        parent: str = "auto",
+        tracer_provider: trace.TracerProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
+        if parent not in _PARENTS:
+            raise ConfigurationError(f"parent must be one of {', '.join(map(repr, _PARENTS))}, not {parent!r}")
+        self._parent = parent
+        self._tracer = trace.get_tracer("stepfast", tracer_provider=tracer_provider)
+        self._headers = Headers(propagator or TraceContextTextMapPropagator())
+        self._names = SpanNames()
+        self._sendings: dict[int, Span] = {}
+        self._claims: dict[tuple[str, int], _Claim] = {}
+        self._tries: dict[Place, tuple[Span, Any]] = {}
+
+    # -- what is sent ------------------------------------------------------------------------------------------------
+
+    def sending(self, event: Sending) -> None:
+        """A start or a signal is a span of its own, whose context goes along. What a run sends belongs to its span."""
+        if event.kind not in (SENT_START, SENT_SIGNAL):
+            self._headers.put(self._where(event.sender_id, event.claim), event.trace)
+            return
+        attributes = _sending_attributes(event)
+        span = self._tracer.start_span(
+            self._names.of(event.kind, event.name), kind=SpanKind.PRODUCER, attributes=attributes
+        )
+        self._sendings[id(event)] = span
+        self._headers.put(trace.set_span_in_context(span), event.trace)
+
+    def sending_ended(self, event: SendingEnded) -> None:
+        """End the span of a start or a signal."""
+        span = self._sendings.pop(id(event.sending), None)
+        if span is not None:
+            _end(span, event.error_type)
+
+    def signal_taken(self, event: SignalTaken) -> None:
+        """A span without length, with a link to whoever sent the signal."""
+        span = self._tracer.start_span(
+            self._names.of("receive", event.name),
+            self._where(event.run_id, event.claim),
+            SpanKind.CONSUMER,
+            {
+                "messaging.system": "stepfast",
+                "messaging.operation.name": "receive",
+                "messaging.operation.type": "receive",
+                "stepfast.run.id": event.run_id,
+                "stepfast.workflow": event.workflow,
+                "stepfast.signal.name": event.name,
+            },
+            self._headers.links(("signal", event.trace)),
+        )
+        span.end()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def claimed(self, event: RunClaimed) -> None:
+        """Begin the span of a claim, and make it the current one of the run's code."""
+        sent, first, last = self._headers.parted(event.trace)
+        own = self._has_trace_of_its_own(event.kind)
+        above = self._headers.context(first if own else sent)
+        links = self._headers.links(("start", sent if own and not first else {}), ("claim", last))
+        name = event.workflow if event.dag_step is None else f"{event.workflow}/{event.dag_step}"
+        span = self._tracer.start_span(
+            self._names.of("run", name), above, SpanKind.CONSUMER, _claim_attributes(event), links
+        )
+        context = trace.set_span_in_context(span, above)
+        self._claims[event.run_id, event.claim] = _Claim(span, context, own and not first)
+        otel_context.attach(context)  # in the task of the run, which ends with it
+
+    def _has_trace_of_its_own(self, kind: str) -> bool:
+        return self._parent == "link" or (self._parent == "auto" and kind == "workflow")
+
+    def releasing(self, event: RunReleasing) -> None:
+        """Leave word for the next claim: which span was the last one, and which the first."""
+        claim = self._claims.get((event.run_id, event.claim))
+        if claim is not None:
+            self._headers.put(claim.context, event.trace, _LAST)
+            if claim.is_first:
+                self._headers.put(claim.context, event.trace, _FIRST)
+
+    def suspended(self, event: RunReleased) -> None:
+        """End the span of a claim. A failed attempt is an error of this claim, not of the run."""
+        span = self._left(event)
+        if span is not None:
+            if event.waiting_for is not None:
+                span.set_attribute("stepfast.waiting_for", event.waiting_for)
+            outcome = "suspended" if event.error_type is None else "retried" if event.status == QUEUED else event.status
+            _end(span, event.error_type, outcome, event.replayed)
+
+    def ended(self, event: RunEnded) -> None:
+        """End the span of the last claim."""
+        span = self._left(event)
+        if span is not None:
+            if event.reason is not None:
+                span.set_attribute("stepfast.reason", event.reason)
+            _end(span, (event.error_type or "") if event.status == FAILED else None, event.status, event.replayed)
+
+    def lost(self, event: RunLost) -> None:
+        """End the span of a claim that was lost."""
+        span = self._left(event)
+        if span is not None:
+            _end(span, "LeaseLost", "lost")
+
+    def _left(self, event: RunReleased | RunEnded | RunLost) -> Span | None:
+        claim = self._claims.pop((event.run_id, event.claim), None)
+        return None if claim is None else claim.span
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step_called(self, event: StepCalled) -> None:
+        """Begin the span of a try, and make it the current one of the step's function."""
+        above = self._where(event.run_id, event.claim)
+        span = self._tracer.start_span(
+            self._names.of(event.kind, event.step), above, SpanKind.INTERNAL, _step_attributes(event)
+        )
+        token = otel_context.attach(trace.set_span_in_context(span, above))
+        self._tries[_place(event)] = span, token
+
+    def step_ended(self, event: StepEnded) -> None:
+        """End it. That of a try whose run has left is the last thing that its task sees."""
+        known = self._tries.pop(_place(event), None)
+        if known is None:
+            return
+        span, token = known
+        if event.outcome != ABANDONED:
+            otel_context.detach(token)
+        _end(span, (event.error_type or "") if event.outcome == FAILED else None, event.outcome)
+
+    def step_refused(self, event: StepRefused) -> None:
+        """The call has ended well, and its span with it; that its result was refused is said by the span of the run."""
+        claim = self._claims.get((event.run_id, event.claim))
+        if claim is not None:
+            said: dict[str, Any] = {"stepfast.step.name": event.step, "stepfast.step.try": event.number}
+            claim.span.add_event("step refused", said | {"error.type": event.error_type})
+
+    def remote_ended(self, event: RemoteEnded) -> None:
+        """A remote step, made and ended at once, and dated back: its run had left meanwhile."""
+        now = time.time_ns()  # as the SDK does it: no decision hangs on it
+        span = self._tracer.start_span(
+            self._names.of("remote", event.step),
+            self._where(event.run_id, event.claim),
+            SpanKind.CLIENT,
+            {
+                "stepfast.run.id": event.run_id,
+                "stepfast.workflow": event.workflow,
+                "stepfast.step.name": event.step,
+                "stepfast.step.kind": "remote",
+                "stepfast.step.group": event.group,
+                "stepfast.step.try": event.tries,
+                "stepfast.attempt": event.attempt,
+            },
+            start_time=now - int(event.seconds * 1e9),
+        )
+        _end(span, (event.error_type or "") if event.outcome == FAILED else None, event.outcome, end_time=now)
+
+    def _where(self, run_id: str | None, claim: int) -> otel_context.Context | None:
+        """Below what: the span that is current in the run's own code, which may be one of the user's; else the claim's.
+        None stands for what is current."""
+        known = self._claims.get((run_id or "", claim))
+        if known is None or trace.get_current_span().get_span_context().trace_id == known.trace_id:
+            return None
+        return known.context
+
+
+class _Claim:
+    """A claim that is under way."""
+
+    __slots__ = ("context", "is_first", "span", "trace_id")
+
+    def __init__(self, span: Span, context: otel_context.Context, is_first: bool) -> None:
+        self.span = span
+        self.context = context
+        self.is_first = is_first
+        """Whether it is the first span of a trace that is the run's own."""
+        self.trace_id = span.get_span_context().trace_id
+
+
+class Headers:
+    """Contexts as the short texts that are sent along, by the propagator."""
+
+    def __init__(self, propagator: TextMapPropagator) -> None:
+        self._propagator = propagator
+
+    def put(self, context: otel_context.Context | None, into: dict[str, str], prefix: str = "") -> None:
+        """Write the context, or the current one, in place of what was there of it."""
+        headers: dict[str, str] = {}
+        self._propagator.inject(headers, context)
+        for name in [name for name in into if name.startswith(prefix) and prefix]:
+            del into[name]
+        into.update({f"{prefix}{name}": value for name, value in headers.items()})
+
+    def parted(self, sent: dict[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """The headers of whoever started a run, of its first claim and of its last one."""
+        first = {name.removeprefix(_FIRST): value for name, value in sent.items() if name.startswith(_FIRST)}
+        last = {name.removeprefix(_LAST): value for name, value in sent.items() if name.startswith(_LAST)}
+        rest = {name: value for name, value in sent.items() if not name.startswith((_FIRST, _LAST))}
+        return rest, first, last
+
+    def context(self, headers: dict[str, str]) -> otel_context.Context:
+        """What they say; an empty context, never the current one, if they say nothing."""
+        return self._propagator.extract(headers, otel_context.Context())
+
+    def links(self, *named: tuple[str, dict[str, str]]) -> Sequence[Link]:
+        """A link to each that says something."""
+        found = [(what, trace.get_current_span(self.context(headers)).get_span_context()) for what, headers in named]
+        return [Link(context, {"stepfast.link": what}) for what, context in found if context.is_valid]
+
+
+def _end(
+    span: Span, error_type: str | None, outcome: str | None = None, replayed: int = 0, end_time: int | None = None
+) -> None:
+    """End a span. A status is set for errors only."""
+    if span.is_recording():
+        if outcome is not None:
+            span.set_attribute("stepfast.outcome", outcome)
+        if replayed:
+            span.set_attribute("stepfast.replayed", replayed)
+        if error_type is not None:
+            span.set_attribute("error.type", error_type or "_OTHER")
+            span.set_status(Status(StatusCode.ERROR))
+    span.end(end_time)
+
+
+def _sending_attributes(event: Sending) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "messaging.system": "stepfast",
+        "messaging.operation.name": event.kind,
+        "messaging.operation.type": "send",
+    }
+    if event.queue is not None:
+        said["messaging.destination.name"] = event.queue
+    if event.run_id is not None:
+        said |= {"messaging.message.id": event.run_id, "stepfast.run.id": event.run_id}
+    if event.number != 1:
+        said["messaging.batch.message_count"] = event.number
+    said["stepfast.workflow" if event.kind == SENT_START else "stepfast.signal.name"] = event.name
+    return said
+
+
+def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "messaging.system": "stepfast",
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": event.queue,
+        "messaging.message.id": event.run_id,
+        "stepfast.run.id": event.run_id,
+        "stepfast.workflow": event.workflow,
+        "stepfast.kind": event.kind,
+        "stepfast.attempt": event.attempt,
+        "stepfast.claim": event.claim,
+        "stepfast.ready_seconds": event.ready_for,
+    }
+    maybe = {
+        "stepfast.parent.run.id": event.parent_id,
+        "stepfast.dag.run.id": event.dag_id,
+        "stepfast.step.name": event.dag_step,
+        "stepfast.undoing": event.undoing or None,
+    }
+    return said | {name: value for name, value in maybe.items() if value is not None}
+
+
+def _step_attributes(event: StepCalled) -> dict[str, Any]:
+    return {
+        "stepfast.run.id": event.run_id,
+        "stepfast.workflow": event.workflow,
+        "stepfast.step.name": event.step,
+        "stepfast.step.kind": event.kind,
+        "stepfast.step.branch": event.branch,
+        "stepfast.step.position": event.position,
+        "stepfast.step.try": event.number,
+        "stepfast.attempt": event.attempt,
+    }
+
+
+def _place(event: StepCalled | StepEnded) -> Place:
+    return event.run_id, event.claim, event.branch, event.position, event.number
