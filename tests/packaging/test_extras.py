@@ -15,7 +15,10 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"asyncmy", "asyncpg", "click", "pydantic", "rich", "sqlalchemy", "typer"}:
+        if name.partition(".")[0] in {
+            "asyncmy", "asyncpg", "click", "opentelemetry", "pydantic", "rich", "sentry_sdk", "sqlalchemy", "structlog",
+            "typer"
+        }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
@@ -52,6 +55,16 @@ import asyncio
 asyncio.run(Stepfast("postgresql://localhost/shop").migrate())
 """
 
+OBSERVERS = """
+import importlib
+
+for name in ("otel", "sentry"):
+    try:
+        importlib.import_module(f"stepfast.telemetry.{name}")
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
 
 def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run code as in an environment that has the library and what it always brings."""
@@ -76,6 +89,12 @@ def test_postgres_without_its_driver_says_what_to_install(tmp_path: Path) -> Non
     assert "pip install 'stepfast[postgres]'" in done.stderr
 
 
+def test_observers_without_their_packages_say_what_to_install(tmp_path: Path) -> None:
+    done = without_extras(OBSERVERS, tmp_path)
+    for extra in ("otel", "sentry"):
+        assert f"pip install 'stepfast[{extra}]'" in done.stdout, done.stderr
+
+
 def test_all_brings_every_other_extra_and_the_library_itself_little() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -88,6 +107,7 @@ def test_every_dependency_is_imported_by_the_code_that_it_came_with() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [named for name, needs in project["optional-dependencies"].items() if name != "all" for named in needs]
     wanted = {re.match(r"[\w-]+", needed)[0] for needed in (*project["dependencies"], *extras)}  # type: ignore[index]
+    wanted = {name.removesuffix("-api").replace("-", "_") for name in wanted}
     source = "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:import|from) (\w+)", source, re.MULTILINE))
     assert wanted - imported == set()
