@@ -158,7 +158,7 @@ IMPURE: dict[str, Callable[[Path], Any]] = {
     "a file": lambda path: _file(path / "state"),
     "an address in memory": lambda path: _address(),
 }
-WAYS = ("argument", "branch", "result")
+WAYS = ("argument", "branch", "result", "pause")
 """How something impure gets into a run."""
 
 
@@ -175,6 +175,8 @@ async def test_impure_code_is_found(kind: str, how: str, tmp_path: Path, monkeyp
             await ctx.step(pack, "o-2", drawn)
         elif how == "branch":
             await ctx.step(f"way {drawn}"[:100], pack, "o-2", "a box")
+        elif how == "pause":
+            await ctx.sleep(1 + hash(drawn) % 1000)
         return drawn if how == "result" else ""
 
     with pytest.raises(AssertionError) as caught:

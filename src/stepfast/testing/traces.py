@@ -7,6 +7,7 @@ from typing import Any
 
 from ..app import Stepfast
 from ..engine.failure import decode_error
+from ..engine.sleeping import SLEEP
 from ..model.payload import Payloads
 from ..model.records import StepRecord
 from ..model.status import COMPLETED, WAITING
@@ -86,12 +87,13 @@ async def _add_run(app: Stepfast, run_id: str, name: str, trace: Trace) -> None:
 
 
 def _mark(record: StepRecord, payloads: Payloads) -> Mark:
-    """What a call that still waits has noted names the claim that opened it: another one after a crash."""
+    """What a call that still waits has noted names the claim that opened it: another one after a crash. Of a sleep it
+    is how long it was to be."""
 
     def plain(text: str | None) -> str | None:
         return None if text is None else str(payloads.plain(text, record.format, record.name))
 
-    output = None if record.status == WAITING else plain(record.output)
+    output = None if record.status == WAITING and record.kind != SLEEP else plain(record.output)
     error = None if record.error is None else _said_in(payloads, record)
     return Mark(f"{record.kind} {record.name!r}", record.status, output, error, plain(record.arguments), record.line)
 
