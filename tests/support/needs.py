@@ -26,6 +26,9 @@ class Program(NamedTuple):
 PGBOUNCER = Program("pgbouncer", "Debian: apt-get install pgbouncer; macOS: brew install pgbouncer")
 NODE = Program("node", "Debian: apt-get install nodejs, version 20 or later; macOS: brew install node")
 NPM = Program("npm", "Debian: apt-get install npm; macOS: brew install node")
+CHROMIUM = Program(
+    "chromium", "Debian: apt-get install chromium; without it no page of the console is tried in a browser"
+)
 MARIADB = Program("mariadbd", "Debian: apt-get install mariadb-server-core; macOS: brew install mariadb")
 
 _MORE_FOLDERS = "/usr/sbin:/usr/local/sbin"

@@ -1,4 +1,4 @@
-"""The files that pages refer to: two of them, kept in memory, named with a mark of their content."""
+"""The files that pages refer to: a few, kept in memory, named with a mark of their content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-_KINDS = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_KINDS = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "drawing.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
 
 
 class StaticFile(NamedTuple):
@@ -21,7 +26,8 @@ class StaticFile(NamedTuple):
 
 
 def _load(name: str, kind: str) -> StaticFile:
-    content = files("stepfast.console").joinpath("static", name).read_bytes()
+    folder = files("stepfast.drawing") if name == "drawing.css" else files("stepfast.console").joinpath("static")
+    content = folder.joinpath(name).read_bytes()
     return StaticFile(content, kind, hashlib.sha256(content).hexdigest()[:12])
 
 

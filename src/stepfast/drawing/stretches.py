@@ -125,7 +125,7 @@ def _row(
     state = status.QUEUED if step.started_at is None and step.status == status.WAITING else step.status
     return Row(
         step.name, step.kind, state, path_of(step), tuple(stretches), _note(step, undo, stretches), tuple(told),
-        step.child, None if undo is None else undo.name,
+        step.child if step.started_at is not None else None, None if undo is None else undo.name,
     )  # fmt: skip
 
 

@@ -111,15 +111,17 @@ def lay_out(
     page: int = 0,
     collapse: bool = True,
     fold: bool = True,
+    part: bool = False,
 ) -> Timeline:
     """The timeline of a run: ``calls`` (``run.activity()``) bring its failed tries, a graph tells which steps are
-    approvals. Pages count from 0; one that does not exist is the last."""
+    approvals. Pages count from 0; one that does not exist is the last. ``part`` says that there are more steps than
+    these: then the axis covers these alone."""
     whole, *rows = rows_of(run, steps, calls, graph)
     rows = folded(rows) if fold else rows
     pages = max(1, -(-len(rows) // PAGE))
     page = min(max(page, 0), pages - 1)
     shown = rows[page * PAGE : (page + 1) * PAGE]
-    scale = _scale(run, whole, shown, collapse=collapse, alone=pages > 1)
+    scale = _scale(run, whole, shown, collapse=collapse, alone=part or pages > 1)
     lanes = [_lane(row, before, number, scale) for number, (row, before) in enumerate(_pairs([whole, *shown]))]
     gaps = [Gap(p.x, p.width, lasting(p.end - p.start)) for p in scale.parts if p.collapsed]
     return Timeline(

@@ -68,7 +68,7 @@ def _break(x: float, height: float) -> Markup:
 def _axis(timeline: Timeline) -> Iterator[Markup]:
     bottom = timeline.height - MARGIN
     for tick in timeline.beginnings:
-        yield element("text", tick.label, x=tick.x, y=16, class_="sf-clock")
+        yield element("text", tick.label, x=tick.x + 3, y=16, class_="sf-clock")
     for tick in timeline.ticks:
         yield element("path", d=f"M{number(tick.x)} {number(HEAD - 4)}V{number(bottom)}", class_="sf-grid")
         if tick.label:

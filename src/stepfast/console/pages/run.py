@@ -16,6 +16,7 @@ from ...telling.tracebacks import own_code_only
 from ...telling.why import unread, waits_for
 from ..answers import Page
 from ..confirming import offered
+from ..drawings import graph, graph_of_run, timeline, tries_of
 from ..history import History, address_of, read_history, written
 from ..redacting import Veil
 from ..veiling import veiled_calls, veiled_run, veiled_steps
@@ -44,9 +45,13 @@ async def run(visit: Visit) -> Page:
     steps = veiled_steps(history.steps, veil)
     mail = await store.unread(info.id) if info.completed_at is None else []
     told, why = veiled_run(info, veil), veil.text(reason)
+    declared = await graph_of_run(visit, history)
+    tries = veiled_calls(await tries_of(visit, history), veil)
     shown = {
         "run": told,
         "why": why,
+        "graph": graph(visit, told, steps, declared),
+        "timeline": timeline(visit, history, told, steps, tries, declared),
         "steps": step_rows(visit, info, steps),
         "children": children,
         "more_children": len(started) - len(children),
