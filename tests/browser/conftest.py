@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from stepfast import Stepfast
+from tests.browser.backstage import Backstage
 from tests.browser.looking import Complaints
-from tests.browser.serving import TOKEN, Served, serving
+from tests.browser.serving import TOKEN, listening
 from tests.browser.shop import World, make_shop
 from tests.support.needs import CHROMIUM, need
 
@@ -29,40 +31,66 @@ _PATIENCE = 15_000
 """Milliseconds that a click or an expectation waits, on a machine with much to do."""
 
 
+class Scene(NamedTuple):
+    """A shop with a worker, and its console."""
+
+    app: Stepfast
+    world: World
+    url: str
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def backstage() -> Iterator[Backstage]:
+    made = Backstage()
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def launched(path: str) -> AsyncIterator[Browser]:
+    """A browser without a window."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture(scope="session")
+def browser(backstage: Backstage) -> Iterator[Browser]:
     path = need(CHROMIUM)
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+    with backstage.holding(lambda: launched(path)) as found:
         yield found
-        found.close()
+
+
+@asynccontextmanager
+async def _opened() -> AsyncIterator[Scene]:
+    world = World()
+    async with make_shop(world) as app, app.worker(poll=0.2), listening(app) as url:
+        yield Scene(app, world, url)
 
 
 @pytest.fixture(scope="session")
-def world() -> World:
-    return World()
+def scene(backstage: Backstage) -> Iterator[Scene]:
+    with backstage.holding(_opened) as found:
+        yield found
 
 
-@pytest.fixture(scope="session")
-def shop(world: World) -> Iterator[Served]:
-    """A shop with a worker."""
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[Stepfast]:
-        async with make_shop(world) as app, app.worker(poll=0.2):
-            yield app
-
-    with serving(opened) as served:
-        yield served
+@asynccontextmanager
+async def window(
+    browser: Browser, url: str, width: int = 1280, height: int = 800, **options: str
+) -> AsyncIterator[Page]:
+    """A window that is let in, and must not complain until it is closed."""
+    context = await browser.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+    page = await context.new_page()
+    page.set_default_timeout(_PATIENCE)
+    complaints = Complaints(page)
+    await page.goto(f"{url}/runs?token={TOKEN}")
+    yield page
+    await context.close()
+    assert complaints.found == []
 
 
 @pytest.fixture
-def page(browser: Browser, shop: Served) -> Iterator[Page]:
-    """A window that is let in, and must not complain until the test is over."""
-    with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
-        found = context.new_page()
-        found.set_default_timeout(_PATIENCE)
-        complaints = Complaints(found)
-        found.goto(f"{shop.url}/runs?token={TOKEN}")
+def page(backstage: Backstage, browser: Browser, scene: Scene) -> Iterator[Page]:
+    with backstage.holding(lambda: window(browser, scene.url)) as found:
         yield found
-        assert complaints.found == []

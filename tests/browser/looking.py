@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from playwright.sync_api import Page
+from playwright.async_api import Page
 
 # Every piece of text that is seen, with the contrast of its colour to what lies behind it, by the formula of WCAG 2.
 _CONTRASTS = """
@@ -63,14 +63,14 @@ class Contrast(NamedTuple):
         return self.ratio >= (3.0 if self.large else 4.5)
 
 
-def contrasts(page: Page) -> list[Contrast]:
+async def contrasts(page: Page) -> list[Contrast]:
     """Every piece of text on the page."""
-    return [Contrast(*found) for found in page.evaluate(_CONTRASTS)]
+    return [Contrast(*found) for found in await page.evaluate(_CONTRASTS)]
 
 
-def overhang(page: Page) -> int:
+async def overhang(page: Page) -> int:
     """By how many pixels the page is wider than the window."""
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+    return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
 class Complaints:

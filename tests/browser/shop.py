@@ -161,10 +161,14 @@ def _fulfilment(app: Stepfast, world: World) -> None:
 
 
 def _import(app: Stepfast, world: World) -> None:
+    def download(number: int) -> int:
+        world.take(0.3)
+        return 40 + number
+
     async def page(ctx: Context, number: int) -> int:
-        rows = await ctx.step("download", lambda: world.take(0.3) or 40 + number)
+        rows = await ctx.step(download, number)
         await ctx.step("index", lambda: world.take(0.2))
-        return int(rows)
+        return rows
 
     @app.workflow(name="import-catalogue")
     async def import_catalogue(ctx: Context, pages: int) -> int:

@@ -1,0 +1,83 @@
+"""What people do with the console, in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from tests.browser.backstage import in_browser
+from tests.browser.conftest import Scene
+from tests.browser.shop import Order
+
+
+async def started(scene: Scene, name: str, input: Any, until: str) -> str:
+    """A run that has come so far."""
+    run = await scene.app.start(name, input)
+    while await run.status() != until:
+        await asyncio.sleep(0.02)
+    return run.id
+
+
+@in_browser
+async def test_a_failed_run_is_found_and_retried(page: Page, scene: Scene) -> None:
+    failed = await started(scene, "send-mail", "bounce@example.org", "failed")
+    await page.goto(f"{scene.url}/runs?status=failed")
+    await page.get_by_role("link", name=failed).click()
+    await expect(page.locator("#why")).to_contain_text("does not answer")
+    await page.get_by_role("link", name="Retry", exact=True).click()
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page).to_have_url(re.compile(f"/runs/{failed}"))
+    await expect(page.locator("[role=status]")).to_contain_text("Queued again")
+
+
+@in_browser
+async def test_a_waiting_run_is_approved(page: Page, scene: Scene) -> None:
+    waiting = await started(scene, "checkout", Order("o-1", 120_000), "waiting")
+    scene.world.courier.set()
+    await page.goto(f"{scene.url}/runs/{waiting}")
+    await expect(page.locator("#why")).to_contain_text("approved")
+    await page.get_by_role("link", name="Send a signal").click()
+    await page.get_by_label("value").fill("true")
+    await page.get_by_role("button", name="Send").click()
+    await expect(page.locator("[role=status]")).to_contain_text("signal was sent")
+    await expect(page.locator("#state")).to_contain_text("completed")
+    assert await scene.app.get(waiting).result() == "receipt o-1"
+
+
+@in_browser
+async def test_a_run_goes_on_before_ones_eyes(page: Page, scene: Scene) -> None:
+    scene.world.courier.clear()
+    run = await scene.app.start("checkout", Order("o-2", 100))
+    await page.goto(f"{scene.url}/runs/{run.id}")
+    await expect(page.locator("#timeline svg")).to_contain_text("charge_card")
+    await expect(page.locator("#live")).to_be_visible()
+    scene.world.courier.set()
+    await expect(page.locator("#state")).to_contain_text("completed")
+    await expect(page.locator("#timeline svg")).to_contain_text("send-mail")
+    await expect(page.locator("#live")).to_be_hidden()  # what has ended is not asked for again
+
+
+@in_browser
+async def test_keys(page: Page, scene: Scene) -> None:
+    for number in range(3):
+        await scene.app.start("nightly-report", f"day {number}")
+    await page.goto(f"{scene.url}/runs?workflow=nightly-report")
+    await page.keyboard.press("j")
+    await page.keyboard.press("j")
+    rows = page.locator("[data-row]")
+    await expect(rows.nth(1)).to_have_class(re.compile("marked"))
+    await page.keyboard.press("k")
+    await expect(rows.nth(0)).to_have_class(re.compile("marked"))
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog")).to_contain_text("find a run")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("/")
+    await expect(page.get_by_role("searchbox")).to_be_focused()
+    await page.keyboard.press("Escape")
+    run = (await scene.app.runs(workflow="nightly-report", limit=1))[0]
+    await page.get_by_role("searchbox").fill(run.id)
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(re.compile(f"/runs/{run.id}"))
