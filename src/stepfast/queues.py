@@ -145,7 +145,7 @@ class QueueVerbs:
         named = {definition.queue for definition in await store.definitions()}
         named.update(queue for worker in workers for queue in worker.queues or ())
         names = sorted({*gates, *depths, *named})
-        return [_info(gates.get(name) or gate.Gate(name), depths.get(name), workers) for name in names]
+        return [queue_info(gates.get(name) or gate.Gate(name), depths.get(name), workers) for name in names]
 
     async def pause_queue(self, name: str) -> None:
         """Hold a queue: no run of it is claimed from now on. What is being executed goes on to its end, or to its next
@@ -163,7 +163,8 @@ class QueueVerbs:
         connected.switchboard.tick_everywhere()
 
 
-def _info(said: gate.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
+def queue_info(said: gate.Gate, depth: QueueDepth | None, workers: Sequence[WorkerInfo]) -> QueueInfo:
+    """A queue as it stands, by what is said about it, what is in it, and who takes new runs."""
     found, limits = depth or QueueDepth(said.name), said.limits
     return QueueInfo(
         said.name, said.paused, found.ready, found.running, found.waiting, found.delayed, found.oldest,

@@ -91,6 +91,17 @@ class Settings:
     retention_audit: float | timedelta | None = 365 * _DAY
     """How long the audit keeps a line on what somebody did by the console: a year. None: for ever."""
 
+    # -- watching
+    watch_timeout: float = 3.0
+    """Seconds after which a question of somebody who watches (the console) is given up: it must not be felt by those
+    who work."""
+    watch_fresh: float = 1.0
+    """Seconds for which an answer to such a question holds for all tabs of a process; one that took long holds for
+    twenty times as long as it took."""
+    watch_rate: float = 4.0
+    """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
+    there are, the less often each does."""
+
     # -- schedules
     schedule_grace: float = 60.0
     """A tick that no worker came to within this time was missed: a schedule that skips missed ticks skips it."""

@@ -19,8 +19,11 @@ NOTHING = Filters(None, None, None, None, None, None, 50, None, None, None)
 
 
 @pytest.fixture
-def glance(scene: Scene) -> BaseGlance:
-    return scene.store.glance(5.0)
+async def glance(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> BaseGlance:
+    """One that remembers no answer: these tests change what they have asked for."""
+    made = scene.store.glance(5.0)
+    monkeypatch.setattr(made.remembered, "get", lambda key, ask: ask())
+    return made
 
 
 async def found(glance: BaseGlance, far: int = 1000, **filters: Any) -> Found:
@@ -59,6 +62,13 @@ async def test_runs_are_found_by_what_they_are(scene: Scene, glance: BaseGlance)
     await scene.rows.shift(done.id, "created_at", -DAY)
     assert await ids(glance, older=MINUTE) == [done.id]
     assert done.id not in await ids(glance, since=MINUTE)
+    assert (await glance.find(NOTHING, 1000, oldest_first=True)).ids == everything[::-1]
+    for status in ("failed", "running", "queued"):
+        turned = await glance.find(NOTHING._replace(status=status), 1000, oldest_first=True)
+        assert turned.ids == (await ids(glance, status=status))[::-1]
+    listed = await glance.runs(status="queued", oldest_first=True, limit=1)
+    assert [row.id for row in listed] == [min(late, ready)]
+    assert [row.id for row in await glance.runs(before=everything[1])] == everything[2:]
     assert [row.id for row in await glance.named([done.id, ready])] == sorted([done.id, ready], reverse=True)
 
 
@@ -75,6 +85,7 @@ async def test_a_look_ends_where_it_was_told_to_and_says_where_that_was(scene: S
         assert await found(glance, 4, **filters) == ([], runs[3])
         expected = [rare] if "tag" in filters else []
         assert await found(glance, 4, before=runs[3], **filters) == (expected, None)
+    assert await glance.find(NOTHING._replace(reason="x"), 3, oldest_first=True) == ([], runs[4])
     assert await found(glance, 6, limit=6) == (runs, None)
     await scene.rows.fetch("UPDATE [runs] SET status = 'failed', place = NULL")
     assert await found(glance, 4, status="failed", reason="x") == ([], runs[3])
@@ -188,8 +199,11 @@ async def test_what_the_store_reads_a_glance_reads_too_and_writes_nothing(scene:
     assert [worker.id for worker in await glance.workers()] == [scene.worker]
     assert (await glance.queues(), await glance.schedules(), await glance.audit()) == ([], [], [])
     assert (await glance.statistics(1000, 10, 10, 10)).looked_at == 1
+    gate, _ = await glance.measure("order", None)
+    assert gate.name == "order"
     with pytest.raises(AssertionError, match="writes nothing"):
         await glance.cancel(run.id)
+    assert (await scene.info(run.id)).asked is None
 
 
 async def test_a_question_is_given_up_in_time(scene: Scene) -> None:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any
-
 import typer
 
-from ..announcing import all_namesakes, shown_limits
 from ..app import Stepfast
-from ..errors import DatabaseUnavailable, SchemaError
-from ..model import status
-from ..model.gate import Gate
-from ..model.ids import new_id
-from ..model.records import Lane, WorkerInfo
-from ..model.redacting import redact, scrub
-from ..model.rows import Definition
-from ..model.schedules import ScheduleRow
-from ..store import Store
-from ..store.migrations import refuse_missing, refuse_too_new
+from ..errors import DatabaseUnavailable
+from ..model.records import WorkerInfo
+from ..model.redacting import scrub
 from ..store.protocol import Check
-from ..telling.words import count, lasting, listed
-from ..telling.workers import claiming_workers, live_workers, queues_of, serves, worker_name
+from ..telling.doctor import check_shape, examine
+from ..telling.words import lasting
+from ..telling.workers import queues_of, worker_name, worker_shape
 from .exits import FAILED, UNAVAILABLE
 from .output import say, write_json, write_table
 from .session import Session, absent_file
@@ -33,29 +22,12 @@ async def workers(session: Session) -> None:
     async with session.reading() as app:
         found = await (await app.store()).workers()
     if session.json:
-        write_json([_worker(worker) for worker in found])
+        write_json([worker_shape(worker) for worker in found])
     elif found:
         columns = ("id", "worker", "state", "runs", "queues", "workflows", "up for", "last heartbeat")
         write_table(columns, [_worker_row(worker) for worker in found])
     else:
         say("no workers; start one with `stepfast worker module:app`")
-
-
-def _worker(worker: WorkerInfo) -> dict[str, Any]:
-    return {
-        "id": worker.id,
-        "host": worker.host,
-        "pid": worker.pid,
-        "state": worker.state,
-        "queues": worker.queues,
-        "workflows": worker.workflows,
-        "concurrency": worker.concurrency,
-        "running": worker.running,
-        "lease": worker.lease_ms / 1000,
-        "started_at": datetime.fromtimestamp(worker.started_at / 1000, UTC),
-        "beat_at": datetime.fromtimestamp(worker.beat_at / 1000, UTC),
-        "silent_for": worker.age_ms / 1000,
-    }
 
 
 def _worker_row(worker: WorkerInfo) -> tuple[str, ...]:
@@ -76,7 +48,7 @@ async def doctor(session: Session) -> None:
         advice = "check the address, the server and the credentials"
         checks, code = [Check("connection", False, scrub(str(error)), advice)], UNAVAILABLE
     if session.json:
-        write_json([{"check": c.name, "ok": c.ok, "found": c.found, "advice": c.advice or None} for c in checks])
+        write_json([check_shape(check) for check in checks])
     else:
         rows = [("ok" if c.ok else "wrong", c.name, c.found, "" if c.ok else c.advice) for c in checks]
         write_table(("", "check", "found", "what to do"), rows)
@@ -89,130 +61,4 @@ async def _examine(session: Session, app: Stepfast) -> list[Check]:
         found = f"there is no SQLite file {path!r}"
         return [Check("connection", False, found, "give --url, or run `stepfast migrate`")]
     async with session.store(app) as store:
-        checks = [Check("connection", True, redact(app.url.text)), *await store.doctor()]
-        if any(not check.ok for check in checks if check.name == "encoding"):
-            return checks
-        schema = await _schema(store, app.namespace)
-        checks.append(schema)
-        return checks + await _inhabitants(store, app) if schema.ok else checks
-
-
-async def _schema(store: Store, namespace: str) -> Check:
-    state = await store.schema_state()
-    try:
-        refuse_too_new(state)
-        refuse_missing(state, namespace)
-    except SchemaError as error:
-        found, _, advice = str(error).rpartition(": ")
-        return Check("schema", False, found, advice)
-    return Check("schema", True, f"namespace {namespace!r} is at version {state.version}, up to date")
-
-
-async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
-    definitions, found = await store.definitions(), await store.workers()
-    tick = await store.tick(new_id(), None, True)  # whatever is ready, also steps that no code has any more
-    ready = [*tick.lanes, *tick.limited]
-    overdue = tick.due and not claiming_workers(found)
-    suspects = await store.suspects()
-    schedules = await store.schedules()
-    letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
-    return [
-        _workers_check(found, bool(ready) or tick.suspects or overdue),
-        _definitions_check(definitions, found, app),
-        _unserved_check(ready, suspects, found),
-        *_queues_check(await store.queues(), found),
-        *_namesakes_check(found),
-        _suspects_check(suspects),
-        _schedules_check(schedules, found),
-        Check("dead_letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
-    ]
-
-
-def _workers_check(found: Sequence[WorkerInfo], needed: bool) -> Check:
-    live = live_workers(found)
-    dead = [f"{worker_name(w)} (silent for {lasting(w.age_ms / 1000)})" for w in found if w.state == "dead"]
-    text = f"{len(live)} live" + (f"; dead: {listed(dead)}" if dead else "")
-    if not live and needed:
-        return Check("workers", False, f"{text}, and runs are due", "start one with `stepfast worker module:app`")
-    return Check("workers", True, text)
-
-
-def _definitions_check(definitions: Sequence[Definition], found: Sequence[WorkerInfo], app: Stepfast) -> Check:
-    live = claiming_workers(found)
-    text = f"{len(definitions)} known"
-    unserved = [d.name for d in definitions if not any(d.name in w.workflows for w in live)]
-    if unserved:
-        text += f"; no live worker has {listed(unserved)}"
-    other = [
-        name
-        for name, workflow in app.workflows.items()
-        if any(w.workflows.get(name, workflow.version) != workflow.version for w in live)
-    ]
-    if other:
-        text += f"; live workers have other code of {listed(other)} than this"
-    return Check("workflows", True, text)
-
-
-def _namesakes_check(found: Sequence[WorkerInfo]) -> list[Check]:
-    """Two services with one name for different code execute each other's runs."""
-    twice = [f"{n.workflow!r} is from {n.module} and from {n.other}" for n in all_namesakes(found)]
-    if not twice:
-        return []
-    advice = "if they are two services, give each a namespace of its own; if a deploy renamed a module, let it finish"
-    return [Check("names", False, f"live workers have different code of one name: {listed(twice)}", advice)]
-
-
-def _queues_check(said: Sequence[Gate], found: Sequence[WorkerInfo]) -> list[Check]:
-    """Queues that are paused are told, because somebody may have forgotten them. Live workers that declare different
-    limits are two deployments that change each other's."""
-    paused = [repr(gate.name) for gate in said if gate.paused]
-    checks = [Check("paused_queues", True, f"paused: {listed(paused)}")] if paused else []
-    declared: dict[str, set[str]] = {}
-    for worker in claiming_workers(found):
-        for queue, limits in worker.limits.items():
-            declared.setdefault(queue, set()).add(shown_limits(limits))
-    differ = [f"{queue!r} as {' and as '.join(sorted(all_))}" for queue, all_ in declared.items() if len(all_) > 1]
-    if differ:
-        advice = "if a deploy is under way, let it finish; else let one deployment declare the queue"
-        checks.append(Check("limits", False, f"live workers declare different limits: {listed(differ)}", advice))
-    return checks
-
-
-def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
-    """Runs that workers died with are no fault of the set-up, but whoever wonders why they wait is to see them."""
-    if not suspects:
-        return Check("suspects", True, "none")
-    total = sum(number for _, _, number in suspects)
-    where = listed([f"{number} of {workflow!r} in queue {queue!r}" for queue, workflow, number in suspects])
-    return Check("suspects", True, f"workers died with {count(total, 'run')} that wait to be tried in groups: {where}")
-
-
-def _schedules_check(schedules: Sequence[ScheduleRow], found: Sequence[WorkerInfo]) -> Check:
-    """Those that cannot be started are a fault. Those that sleep may be what is left of code that is gone."""
-    if not schedules:
-        return Check("schedules", True, "none")
-    failing = [f"{row.name!r} ({row.error})" for row in schedules if row.error is not None]
-    if failing:
-        advice = "bring the workflow back, or `stepfast schedule delete` them"
-        return Check("schedules", False, f"cannot be started: {listed(failing)}", advice)
-    awake = {name for worker in live_workers(found) for name in worker.schedules}
-    asleep = [repr(row.name) for row in schedules if row.declared and row.name not in awake]
-    text = f"{len(schedules)} known" + (f"; no live worker declares {listed(asleep)}" if asleep else "")
-    return Check("schedules", True, text)
-
-
-def _unserved_check(
-    lanes: Sequence[Lane], suspects: Sequence[tuple[str, str, int]], found: Sequence[WorkerInfo]
-) -> Check:
-    live = claiming_workers(found)
-    wanted = {(lane.workflow, lane.queue) for lane in lanes} | {(workflow, queue) for queue, workflow, _ in suspects}
-    vain = sorted(each for each in wanted if not any(serves(w, *each) for w in live))
-    if not vain:
-        return Check("queues", True, "live workers serve every ready run" if wanted else "no run is ready")
-    text = listed([f"{workflow!r} in queue {queue!r}" for workflow, queue in vain])
-    return Check(
-        "queues",
-        False,
-        f"runs are ready that no live worker serves: {text}",
-        "start a worker with that code for that queue: `stepfast worker module:app --queues …`",
-    )
+        return await examine(app, store)

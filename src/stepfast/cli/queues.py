@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
-from ..errors import ConfigurationError
 from ..model import status
 from ..model.limits import NAMES, LimitKeywords, Rate
 from ..model.names import check_queue
 from ..model.records import WorkerInfo
 from ..queues import QueueInfo
+from ..telling.queues import limit_of, limits_in_words, queue_shape, served_by
 from ..telling.words import lasting
-from ..telling.workers import claiming_workers, serves_queue, worker_name
+from ..telling.workers import claiming_workers
 from .choosing import Choice
 from .consent import DryRunOption, YesOption
 from .many import Wish, ask_chosen
 from .options import option
 from .output import say, write_json, write_table
 from .session import Session
-from .times import span
 
 ConcurrencyOption = Annotated[str | None, option("--concurrency", metavar="N", help="Runs that are executed at once.")]
 RateOption = Annotated[str | None, option("--rate", metavar="N/TIME", help="Starts in a time: 100/60s.")]
@@ -30,8 +29,6 @@ KeyRateOption = Annotated[str | None, option("--key-rate", metavar="N/TIME", hel
 MaxReadyOption = Annotated[str | None, option("--max-ready", metavar="N", help="Starts beyond it are refused.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")]
 _PURGE = Wish("cancel", "cancelled", (status.QUEUED,))
-_FEW = 3
-"""So many workers of a queue are named."""
 
 
 async def queues(session: Session) -> None:
@@ -40,7 +37,7 @@ async def queues(session: Session) -> None:
         found = await app.queues()
         workers = claiming_workers(await (await app.store()).workers())
     if session.json:
-        write_json([_queue(info, workers) for info in found])
+        write_json([queue_shape(info, workers) for info in found])
     elif found:
         columns = (
             "queue", "state", "ready", "running", "waiting", "delayed", "oldest", "limits", "served by",
@@ -86,14 +83,14 @@ async def limits(
         "concurrency": concurrency, "rate": rate, "key_concurrency": key_concurrency, "key_rate": key_rate,
         "max_ready": max_ready,
     }  # fmt: skip
-    given = {limit: _limit(limit, text) for limit, text in texts.items() if text is not None}
+    given = {limit: _typed(limit, text) for limit, text in texts.items() if text is not None}
     async with session.writing() if given or reset else session.reading() as app:
         if given or reset:
             await app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
         found = {info.name: info for info in await app.queues()}
         info = found.get(name)
     if session.json:
-        shown = {} if info is None else _queue(info, ())
+        shown = {} if info is None else queue_shape(info, ())
         write_json({"queue": name} | {limit: shown.get(limit) for limit in (*NAMES, "set")})
     elif info is None:
         say(f"nothing has named a queue {name!r} so far")
@@ -101,18 +98,11 @@ async def limits(
         print(limits_in_words(info) or "no limits")
 
 
-def _limit(name: str, text: str) -> int | Rate | None:
-    """A limit as it is typed: ``20``, ``100/60s``, ``none``."""
-    if text.lower() == "none":
-        return None
-    if "rate" in name:
-        number, slash, per = text.partition("/")
-        if not slash or not number.strip().isdigit():
-            raise ConfigurationError(f"{text!r} is no rate: write 100/60s, 10/s, 5/1h, or none")
-        return Rate(int(number), span(per if per.strip()[:1].isdigit() else f"1{per.strip()}"))
-    if not text.isdigit():
-        raise ConfigurationError(f"{name.replace('_', '-')} takes a whole number or none, not {text!r}")
-    return int(text)
+def _typed(name: str, text: str) -> int | Rate | None:
+    try:
+        return limit_of(name, text)
+    except ValueError as error:  # what stands behind the slash is no time
+        raise typer.BadParameter(str(error)) from None
 
 
 async def purge(session: Session, name: QueueArgument, dry_run: DryRunOption = False, yes: YesOption = False) -> None:
@@ -137,70 +127,7 @@ def _row(info: QueueInfo, workers: Sequence[WorkerInfo]) -> tuple[str, ...]:
     numbers = (info.ready, info.running, info.waiting, info.delayed)
     oldest = "" if info.oldest is None else lasting(info.oldest)
     state = "paused" if info.paused else "open"
-    return info.name, state, *map(str, numbers), oldest, limits_in_words(info), _served_by(info, workers)
-
-
-def _served_by(info: QueueInfo, workers: Sequence[WorkerInfo]) -> str:
-    names = _servers(info, workers)
-    if not names:
-        return "NOBODY SERVES IT" if info.ready or info.delayed or info.waiting else "nobody"
-    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
-
-
-def _servers(info: QueueInfo, workers: Sequence[WorkerInfo]) -> list[str]:
-    return [worker_name(worker) for worker in workers if serves_queue(worker, info.name)]
-
-
-def limits_in_words(info: QueueInfo) -> str:
-    """``20 at once, 100 per 60 s; of a key 2 at once``. What an operator has set or lifted is marked."""
-
-    def said(name: str, text: str | None, lifted: str) -> str:
-        return f"{text or lifted} (set)" if name in info.overridden else text or ""
-
-    whole = [
-        said("concurrency", _number(info.concurrency, "at once"), "any number at once"),
-        said("rate", rate_in_words(info.rate) if info.rate else None, "no rate"),
-        said("max_ready", _number(info.max_ready, "ready"), "any number ready"),
-    ]
-    keys = [
-        said("key_concurrency", _number(info.key_concurrency, "at once"), "any number at once"),
-        said("key_rate", rate_in_words(info.key_rate) if info.key_rate else None, "no rate"),
-    ]
-    of_a_key = [f"of a key {', '.join(filter(None, keys))}"] if any(keys) else []
-    return "; ".join([*([", ".join(filter(None, whole))] if any(whole) else []), *of_a_key])
-
-
-def _number(limit: int | None, what: str) -> str | None:
-    return None if limit is None else f"{limit} {what}"
-
-
-def rate_in_words(rate: Rate) -> str:
-    """``100 per 60 s``."""
-    return f"{rate.count} per {lasting(rate.per)}"
-
-
-def _queue(info: QueueInfo, workers: Sequence[WorkerInfo]) -> dict[str, Any]:
-    return {
-        "queue": info.name,
-        "paused": info.paused,
-        "ready": info.ready,
-        "running": info.running,
-        "waiting": info.waiting,
-        "delayed": info.delayed,
-        "oldest": info.oldest,
-        "concurrency": info.concurrency,
-        "rate": _rate(info.rate),
-        "key_concurrency": info.key_concurrency,
-        "key_rate": _rate(info.key_rate),
-        "max_ready": info.max_ready,
-        "set": list(info.overridden),
-        "workers": info.workers,
-        "served_by": _servers(info, workers),
-    }
-
-
-def _rate(rate: Rate | None) -> dict[str, float] | None:
-    return None if rate is None else {"count": rate.count, "per": rate.per}
+    return info.name, state, *map(str, numbers), oldest, limits_in_words(info), served_by(info, workers)
 
 
 def _warn(found: Sequence[QueueInfo]) -> None:

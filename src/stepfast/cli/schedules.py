@@ -6,22 +6,18 @@ import contextlib
 from datetime import datetime
 from typing import Annotated, Any, cast
 
-import msgspec
 import typer
 
 from ..engine.options import ScheduleKeywords
-from ..errors import ConfigurationError
-from ..model.ticks import zone
 from ..schedule_info import ScheduleInfo
-from ..telling.words import ago, count, lasting
+from ..telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
+from ..telling.words import ago, count
 from .consent import Bar
 from .options import json_argument, moment_option, option, time_option
 from .output import say, write_json, write_table
 from .session import Session
 
 ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
-_SHOWN = 5
-"""Ticks to come that are told of each schedule."""
 
 
 async def schedules(session: Session) -> None:
@@ -29,7 +25,7 @@ async def schedules(session: Session) -> None:
     async with session.reading() as app:
         found = await app.schedules()
     if session.json:
-        write_json([_document(info) for info in found])
+        write_json([schedule_shape(info) for info in found])
     elif found:
         columns = ("schedule", "workflow", "when", "state", "last", "next")
         write_table(columns, [_row(info) for info in found])
@@ -63,7 +59,7 @@ async def put(
     kept = {name: value for name, value in given.items() if value is not None}
     async with session.writing() as app:
         info = await app.put_schedule(name, workflow, **cast(ScheduleKeywords, kept))
-    _tell(session, name, _document(info))
+    _tell(session, name, schedule_shape(info))
     if not session.json:
         say(f"next: {times_in_words(info)}")
 
@@ -121,51 +117,10 @@ async def backfill(
     _tell(session, "\n".join(run.id for run in runs), {"name": name, "ids": [run.id for run in runs]})
 
 
-def times_in_words(info: ScheduleInfo) -> str:
-    """The next ticks: ``in 21 h: Tue 17 Nov 03:00, Wed 18 Nov 03:00``, by the schedule's own clock. What is the same as
-    of the tick before is left out."""
-    times = _times(info)
-    if not times:
-        return "never"
-    said, day = list[str](), ""
-    for time in (time.astimezone(zone(info.tz)) for time in times):
-        clock = f"{time:%H:%M}" if info.cron is not None else f"{time:%H:%M:%S}"
-        date = f"{time:%a} {time.day} {time:%b}"
-        said.append(clock if date == day else f"{date} {clock}")
-        day = date
-    return f"{ago(times[0], info.read_at)}: {', '.join(said)}"
-
-
-def _times(info: ScheduleInfo) -> list[datetime]:
-    """None of a schedule that somebody has spoilt by hand: it must not keep the others from being listed."""
-    try:
-        return info.times(_SHOWN)
-    except ConfigurationError:
-        return []
-
-
 def _row(info: ScheduleInfo) -> tuple[str, ...]:
     last = "" if info.last_at is None else ago(info.last_at, info.read_at)
     coming = "" if info.paused else times_in_words(info)
-    return info.name, info.workflow, _when(info), _state(info), last, coming
-
-
-def _when(info: ScheduleInfo) -> str:
-    return f"every {lasting(info.every)}" if info.every is not None else f"{info.cron} {info.tz}"
-
-
-def _state(info: ScheduleInfo) -> str:
-    """What keeps it from firing comes first."""
-    if info.paused:
-        return "paused"
-    if info.error is not None:
-        return "failing"
-    return "awake" if info.awake else "asleep"
-
-
-def _document(info: ScheduleInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(info)
-    return fields | {"times": _times(info)}
+    return info.name, info.workflow, when_in_words(info), state_in_words(info), last, coming
 
 
 def _tell(session: Session, text: str, document: dict[str, Any]) -> None:

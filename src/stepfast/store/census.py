@@ -42,9 +42,14 @@ class BaseCensus:
         [(now, running, waiting, paused, compensating, next_due, undelivered)] = await self._fetch("census", most)
         runs = {"running": running, "waiting": waiting, "paused": paused, "compensating": compensating}
         lag = 0.0 if next_due is None else max(0, now - next_due) / 1000
+        queues = await self.ready(most)
+        late = [(name, bool(declared), ms / 1000) for name, declared, ms in await self._fetch("census_schedules", most)]
+        return Census(runs, lag, undelivered, queues, late)
+
+    async def ready(self, most: int) -> dict[str, tuple[int, float]]:
+        """Of each queue that has something ready: how much, and for how many seconds the first in line has been."""
         queues: dict[str, tuple[int, float]] = {}
         for queue, ready, oldest in await self._fetch("census_queues", most):
             before = queues.get(queue, (0, 0.0))
             queues[queue] = min(most, before[0] + ready), max(before[1], oldest / 1_000_000)
-        late = [(name, bool(declared), ms / 1000) for name, declared, ms in await self._fetch("census_schedules", most)]
-        return Census(runs, lag, undelivered, queues, late)
+        return queues

@@ -14,12 +14,19 @@ from ..errors import StepfastError
 from ..model.records import RUN_ITSELF, StepRecord
 from ..model.rows import ActivityRow, RunRow
 from ..model.status import AT_REST, FAILED, QUEUED, RUNNING, WAITING
+from ..settings import Settings
 from .base import BaseStore, Filters, _Lists
-from .flows.requests import Flow, T
+from .flows import limiting
+from .flows.requests import Ask, Flow, T
+from .remembered import Remembered
 from .shown import fits, show
+from .statements import OLDEST
+from .statistics import Tally
 
-MOST_ROWS = 10_000
-"""Rows that one question brings at most."""
+FAR = 50_000
+"""Rows that are looked at for a page of a list, where no index knows what it is narrowed by."""
+MOST_ROWS = 10_001
+"""Rows that one question brings at most: those that are counted, and one by which it is known that there are more."""
 _DAGS = 1000
 """Dag runs under way that are looked at for how they are shown."""
 _DEBOUNCED = 10_000
@@ -80,8 +87,35 @@ class TableSize(NamedTuple):
 class BaseGlance(BaseStore):
     """The part of a glance that is the same on every database."""
 
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.remembered = Remembered(settings.watch_fresh)
+
+    async def _ask(self, name: str, *arguments: Any) -> Sequence[Any]:
+        """Put a question to the database."""
+        raise NotImplementedError
+
+    async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
+        """The answer to a question, which somebody else may have asked a moment ago."""
+        rows: Sequence[Any] = await self.remembered.get(
+            (name, repr(arguments)), lambda: self._ask(name, *arguments)
+        )  # fmt: skip
+        return rows
+
     async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        raise AssertionError("a glance writes nothing")
+        """Flows write, but for one that measures a queue."""
+        allowed: object = limiting.measure
+        if flow is not allowed:
+            raise AssertionError("a glance writes nothing")
+        steps, answer = flow(*arguments), None
+        try:
+            while True:
+                request = steps.send(answer)
+                assert isinstance(request, Ask), "a glance writes nothing"
+                answer = await self._fetch(request.name, *request.arguments)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         raise AssertionError("a glance writes nothing")
@@ -93,42 +127,51 @@ class BaseGlance(BaseStore):
         return ("at_rest", filters.status) if filters.status in AT_REST else ("runs", None)
 
     async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
-        raise AssertionError("a glance finds runs by find()")
+        found, _ = await self._rows(filters, FAR, oldest_first)
+        ids = sorted(found, reverse=not oldest_first)[: filters.limit]
+        rows = {row[0]: row for row in await self._fetch("runs_named", ids)} if ids else {}
+        return [rows[run_id] for run_id in ids if run_id in rows]
 
     # -- finding runs ----------------------------------------------------------------------------------------------
 
-    async def find(self, filters: Filters, far: int) -> Found:
-        """The newest runs that the filters let through, looking at ``far`` rows at most."""
-        looked = (*filters[:-1], far, filters.tag)
-        found, reached = await self._by_indexes(filters, looked)
-        if found is None:
-            way, value = self._way(filters)
-            rows = await self._fetch(f"look_{way}", *looked)
-            found = {row[0]: bool(row[1]) for row in rows}
-            if len(rows) < filters.limit:
-                end = [filters.before, far] + ([] if value is None else [value])
-                ends = await self._fetch(f"look_end_{way}", *end)
-                reached = next((last for last, seen in ends if seen == far), None)
-        ids = await self._as_shown(filters, found)
-        return Found(sorted(ids, reverse=True)[: filters.limit], reached)
+    async def find(self, filters: Filters, far: int, oldest_first: bool = False) -> Found:
+        """The first runs that the filters let through, looking at ``far`` rows at most."""
+        found, reached = await self._rows(filters, far, oldest_first)
+        ids = await self._as_shown(filters, found, oldest_first)
+        return Found(sorted(ids, reverse=not oldest_first)[: filters.limit], reached)
 
-    async def _by_indexes(self, filters: Filters, looked: Sequence[Any]) -> tuple[dict[str, bool] | None, str | None]:
+    async def _rows(self, filters: Filters, far: int, oldest_first: bool) -> tuple[dict[str, bool], str | None]:
+        """Runs by what their rows say, with whether they are dag runs under way; and where the look ended."""
+        turn = OLDEST * oldest_first
+        found = await self._by_indexes(turn, filters, (*filters[:-1], far, filters.tag))
+        if found is not None:
+            return found, None
+        way, value = self._way(filters)
+        rows = await self._fetch(f"{turn}look_{way}", *filters[:-1], far, filters.tag)
+        reached = None
+        if len(rows) < filters.limit:
+            end = [filters.before, far] + ([] if value is None else [value])
+            ends = await self._fetch(f"{turn}look_end_{way}", *end)
+            reached = next((last for last, seen in ends if seen == far), None)
+        return {row[0]: bool(row[1]) for row in rows}, reached
+
+    async def _by_indexes(self, turn: str, filters: Filters, looked: Sequence[Any]) -> dict[str, bool] | None:
         """Runs that have places of their own to be found in: those of a key, those that are held or in a queue."""
         if filters.tag is not None:
-            return None, None
+            return None
         if filters.key is not None:
-            rows = await self._fetch("look_keyed", *looked)
-            rows = [*rows, *await self._fetch("look_runs", *looked[:9], _DEBOUNCED, None)]
-            return {row[0]: bool(row[1]) for row in rows}, None
+            rows = await self._fetch(f"{turn}look_keyed", *looked)
+            rows = [*rows, *await self._fetch(f"{turn}look_runs", *looked[:9], _DEBOUNCED, None)]
+            return {row[0]: bool(row[1]) for row in rows}
         if filters.status == RUNNING:
-            return {row[0]: bool(row[1]) for row in await self._fetch("look_running", *looked)}, None
+            return {row[0]: bool(row[1]) for row in await self._fetch(f"{turn}look_running", *looked)}
         if filters.status == QUEUED:
-            rows = await self._fetch("look_queued", *looked[:9], MOST_ROWS, None)
+            rows = await self._fetch(f"{turn}look_queued", *looked[:9], MOST_ROWS, None)
             if not rows or rows[0][2]:
-                return {row[0]: False for row in rows}, None
-        return None, None
+                return {row[0]: False for row in rows}
+        return None
 
-    async def _as_shown(self, filters: Filters, found: dict[str, bool]) -> list[str]:
+    async def _as_shown(self, filters: Filters, found: dict[str, bool], oldest_first: bool) -> list[str]:
         """Those of the runs that are shown with the status that is asked for, and dag runs that are shown with it while
         their rows say otherwise."""
         if filters.status is None:
@@ -139,7 +182,8 @@ class BaseGlance(BaseStore):
         ids = [run_id for run_id in found if run_id not in otherwise]
         if filters.status in (QUEUED, WAITING):
             limit = min(filters.limit, _DAGS)
-            shown = await self._fetch("look_dags_as", filters.status, filters.before, limit, _DAGS)
+            name = f"{OLDEST * oldest_first}look_dags_as"
+            shown = await self._fetch(name, filters.status, filters.before, limit, _DAGS)
             rows = await lists.named([row[0] for row in shown]) if shown else []
             ids += [row.id for row in rows if row.status == RUNNING and fits(filters, row)]
         return ids
@@ -208,6 +252,10 @@ class BaseGlance(BaseStore):
         """(queue, how they stand, how many): runs that are ``running``, ``waiting``, ``delayed`` or ``due``. Of each
         kind ``most`` are counted over all queues."""
         return [tuple(row) for row in await self._fetch("look_depths", most)]
+
+    async def ended_lately(self, runs: int, since_ms: int) -> list[Tally]:
+        """What ended within a span of time, among the newest ``runs``."""
+        return [Tally(*row) for row in (await self._fetch("stats_ended", runs, since_ms))[1:]]
 
     async def sizes(self) -> list[TableSize]:
         """How large the tables are."""

@@ -23,8 +23,15 @@ FILES = (
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
 _LISTS = ("runs", "runs_running", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown_as")
-_NEWEST_FIRST = {"beyond": "<", "direction": "DESC", "edge": "g"}
-_OLDEST_FIRST = {"beyond": ">", "direction": "ASC", "edge": ""}
+_LOOKS = "looks.sql"
+_NEWEST_FIRST = {
+    "beyond": "<", "direction": "DESC", "edge": "g", "brink": "ffffffff-ffff-ffff-ffff-ffffffffffff", "back": "ASC",
+    "last": "min",
+}  # fmt: skip
+_OLDEST_FIRST = {
+    "beyond": ">", "direction": "ASC", "edge": "", "brink": "00000000-0000-0000-0000-000000000000", "back": "DESC",
+    "last": "max",
+}  # fmt: skip
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
@@ -44,8 +51,9 @@ def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
 
 
 def load_all(package: str, words: dict[str, str]) -> dict[str, str]:
-    """The statements of a store. Those that list runs, which the first file holds, are there twice: from the newest run
-    back, and under a name of their own from the oldest on. A second store with the same words need not read them."""
+    """The statements of a store. Those that list runs, which the first file and the looks hold, are there twice: from
+    the newest run back, and under a name of their own from the oldest on. A second store with the same words need not
+    read them."""
     return dict(_load_all(package, tuple(words.items())))
 
 
@@ -56,7 +64,9 @@ def _load_all(package: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str
         name: text for file in FILES for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
     }
     turned = load_statements(package, FILES[0], words | _OLDEST_FIRST)
-    return statements | {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
+    statements |= {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
+    looks = load_statements(package, _LOOKS, words | _OLDEST_FIRST)
+    return statements | {OLDEST + name: text for name, text in looks.items() if text != statements[name]}
 
 
 def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:

@@ -26,17 +26,17 @@ class PostgresGlance(BaseGlance):
         self, statements: dict[str, str], schema: str, settings: Settings, with_connection: Callable[..., Any],
         patience: float,
     ) -> None:  # fmt: skip
+        super().__init__(settings)
         self._sql = statements
         self._schema = schema
-        self._settings = settings
         self._with_connection = with_connection
         self._patience = patience
         self._room = asyncio.Semaphore(_AT_ONCE)
 
-    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+    async def _ask(self, name: str, *arguments: Any) -> list[Any]:
         sql = _bounded(self._sql[name])
 
-        async def ask(connection: Any) -> list[Any]:
+        async def put(connection: Any) -> list[Any]:
             try:
                 async with glancing(connection, int(self._patience * 1000)):
                     rows: list[Any] = await connection.fetch(sql, *arguments)
@@ -45,7 +45,7 @@ class PostgresGlance(BaseGlance):
                 raise TookTooLong(self._patience) from None
 
         async with self._room:
-            found: list[Any] = await self._with_connection(ask)
+            found: list[Any] = await self._with_connection(put)
         return found
 
     async def sizes(self) -> list[TableSize]:

@@ -2,15 +2,15 @@
 -- to, however many there are; none reads a payload that it was not asked for.
 --
 -- Those that find runs are given all filters ($1 workflow, $2 status, $3 queue, $4 the run they go on from, $5 reason,
--- $6 key, $7 how many, $8 since, $9 older, $10 how far, $11 tag), walk $10 rows along an index from the newest back, and stop
--- when they have $7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
+-- $6 key, $7 how many, $8 since, $9 older, $10 how far, $11 tag), walk $10 rows along an index from the newest back (or, with
+-- the words in braces the other way round, from the oldest on), and stop when they have $7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
 -- says. The casts of filters that a statement does not use let the server know what they are.
 
 -- name: look_runs
 -- Along the ids of all runs.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {schema}.runs
-      WHERE id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $10) AS r
+      WHERE id {beyond} COALESCE($4::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $10) AS r
 WHERE r.dag_id IS NULL
   AND ($1::text IS NULL OR r.workflow = $1)
   AND ($2::text IS NULL OR r.status = $2)
@@ -20,7 +20,7 @@ WHERE r.dag_id IS NULL
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
   AND $11::text IS NULL
-ORDER BY r.id DESC LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: look_at_rest
 -- Along the index of a status in which runs stay.
@@ -28,7 +28,7 @@ SELECT r.id::text, false AS dag
 FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {schema}.runs
       WHERE status = $2::text AND dag_id IS NULL
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
-        AND id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $10) AS r
+        AND id {beyond} COALESCE($4::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $10) AS r
 WHERE ($1::text IS NULL OR r.workflow = $1)
   AND ($3::text IS NULL OR r.queue = $3)
   AND ($5::text IS NULL OR r.reason = $5)
@@ -36,7 +36,7 @@ WHERE ($1::text IS NULL OR r.workflow = $1)
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
   AND $11::text IS NULL
-ORDER BY r.id DESC LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: look_running
 -- Those that workers hold, and dag runs under way: few beside all others.
@@ -44,10 +44,10 @@ SELECT r.id::text, r.graph IS NOT NULL AS dag
 FROM (SELECT id FROM (SELECT id FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT $10) AS w
       UNION
       SELECT id FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL
-                      ORDER BY id DESC LIMIT $10) AS d) AS h
+                      ORDER BY id {direction} LIMIT $10) AS d) AS h
 CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
 WHERE r.dag_id IS NULL AND r.status = $2::text
-  AND r.id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+  AND r.id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
   AND ($1::text IS NULL OR r.workflow = $1)
   AND ($3::text IS NULL OR r.queue = $3)
   AND ($5::text IS NULL OR r.reason = $5)
@@ -55,14 +55,14 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
   AND $11::text IS NULL
-ORDER BY r.id DESC LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: look_tagged
 -- Along the runs that have a tag.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT run_id FROM {schema}.run_tags
-      WHERE tag = $11::text AND run_id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-      ORDER BY run_id DESC LIMIT $10) AS t
+      WHERE tag = $11::text AND run_id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
+      ORDER BY run_id {direction} LIMIT $10) AS t
 CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = t.run_id OFFSET 0) AS r
 WHERE r.dag_id IS NULL
   AND ($1::text IS NULL OR r.workflow = $1)
@@ -72,7 +72,7 @@ WHERE r.dag_id IS NULL
   AND ($6::text IS NULL OR r.key = $6 OR r.debounced = $6)
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
-ORDER BY t.run_id DESC LIMIT $7;
+ORDER BY t.run_id {direction} LIMIT $7;
 
 -- name: look_keyed
 -- By a key, of every workflow that is known: the key of a run, or one that starts are debounced by. Of the latter those
@@ -85,7 +85,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM {schema}.runs k WHERE k.workflow = d.name AND k.debounced = $6::text AND k.debounced IS NOT NULL
         AND k.started_at IS NULL AND k.completed_at IS NULL
 ) AS r
-WHERE r.dag_id IS NULL AND r.id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+WHERE r.dag_id IS NULL AND r.id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
   AND ($1::text IS NULL OR r.workflow = $1)
   AND ($2::text IS NULL OR r.status = $2)
   AND ($3::text IS NULL OR r.queue = $3)
@@ -93,7 +93,7 @@ WHERE r.dag_id IS NULL AND r.id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ff
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
   AND $10::bigint IS NOT NULL AND $11::text IS NULL
-ORDER BY r.id DESC LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: look_queued
 -- Those that are ready or put off, found by the indexes of both: $10 of each at most. The last column says whether these were
@@ -112,7 +112,7 @@ SELECT r.id::text, false AS dag,
 FROM (SELECT id FROM ready UNION SELECT id FROM due) AS h
 CROSS JOIN LATERAL (SELECT * FROM {schema}.runs k WHERE k.id = h.id OFFSET 0) AS r
 WHERE r.dag_id IS NULL AND r.status = $2::text
-  AND r.id < COALESCE($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+  AND r.id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
   AND ($1::text IS NULL OR r.workflow = $1)
   AND ($3::text IS NULL OR r.queue = $3)
   AND ($5::text IS NULL OR r.reason = $5)
@@ -120,12 +120,12 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND ($8::bigint IS NULL OR r.created_at >= (SELECT {now}) - $8)
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
   AND $11::text IS NULL
-ORDER BY r.id DESC LIMIT $7;
+ORDER BY r.id {direction} LIMIT $7;
 
 -- name: look_end_runs
 -- The last of $2 runs from one ($1) back, and how many there are, up to so many.
 SELECT w.id::text, count(*) OVER () AS seen
-FROM (SELECT id FROM {schema}.runs WHERE id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $2) AS w ORDER BY w.id LIMIT 1;
+FROM (SELECT id FROM {schema}.runs WHERE id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
 -- name: look_end_at_rest
 -- The same of those that stand in a status ($3).
@@ -133,21 +133,21 @@ SELECT w.id::text, count(*) OVER () AS seen
 FROM (SELECT id FROM {schema}.runs
       WHERE status = $3::text AND dag_id IS NULL
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
-        AND id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $2) AS w ORDER BY w.id LIMIT 1;
+        AND id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
 -- name: look_end_tagged
 -- The same of those that have a tag ($3).
 SELECT w.run_id::text, count(*) OVER () AS seen
 FROM (SELECT run_id FROM {schema}.run_tags
-      WHERE tag = $3::text AND run_id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY run_id DESC LIMIT $2) AS w ORDER BY w.run_id LIMIT 1;
+      WHERE tag = $3::text AND run_id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY run_id {direction} LIMIT $2) AS w ORDER BY w.run_id {back} LIMIT 1;
 
 -- name: look_dags_as
 -- Dag runs that are shown with a status ($1) which their rows do not have, among the newest $4 under way.
 SELECT d.id::text, d.status, d.waiting_for, d.due_at
 FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL
-        AND id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $4) AS r
+        AND id {beyond} COALESCE($2::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $4) AS r
 CROSS JOIN LATERAL (SELECT * FROM {schema}.dags_shown s WHERE s.id = r.id OFFSET 0) AS d
-WHERE d.status = $1 ORDER BY r.id DESC LIMIT $3;
+WHERE d.status = $1 ORDER BY r.id {direction} LIMIT $3;
 
 -- name: look_id_ends
 -- Runs whose ids end like this ($1), among the newest $2. No index knows how ids end.

@@ -27,17 +27,17 @@ class SqliteGlance(BaseGlance):
         self, statements: dict[str, str], prefix: str, settings: Settings, onlooker: Callable[[], ConnectionThread],
         patience: float,
     ) -> None:  # fmt: skip
+        super().__init__(settings)
         self._sql = statements
         self._prefix = prefix
-        self._settings = settings
         self._onlooker = onlooker
         self._patience = patience
 
-    async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
+    async def _ask(self, name: str, *arguments: Any) -> list[Any]:
         sql, values = self._sql[name], bound_values(arguments)
-        return await self._onlooker().do(lambda database: self._ask(database, sql, values))
+        return await self._onlooker().do(lambda database: self._execute(database, sql, values))
 
-    def _ask(self, database: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
+    def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
         until = time.monotonic() + self._patience
         database.set_progress_handler(lambda: time.monotonic() > until, _OFTEN)
         try:

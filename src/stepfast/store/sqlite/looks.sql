@@ -2,8 +2,8 @@
 -- to, however many there are; none reads a payload that it was not asked for.
 --
 -- Those that find runs are given all filters (?1 workflow, ?2 status, ?3 queue, ?4 the run they go on from, ?5 reason,
--- ?6 key, ?7 how many, ?8 since, ?9 older, ?10 how far, ?11 tag), walk ?10 rows along an index from the newest back, and stop
--- when they have ?7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
+-- ?6 key, ?7 how many, ?8 since, ?9 older, ?10 how far, ?11 tag), walk ?10 rows along an index from the newest back (or, with
+-- the words in braces the other way round, from the oldest on), and stop when they have ?7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
 -- says. The walk is a query of its own with an order; the one around it has none, for SQLite would then walk to the end
 -- and sort. It passes rows on as they come.
 
@@ -11,7 +11,7 @@
 -- Along the ids of all runs.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
-      WHERE id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+      WHERE id {beyond} COALESCE(?4, '{edge}') ORDER BY id {direction} LIMIT ?10) AS r
 WHERE r.dag_id IS NULL
   AND (?1 IS NULL OR r.workflow = ?1)
   AND (?2 IS NULL OR r.status = ?2)
@@ -27,7 +27,7 @@ LIMIT ?7;
 -- Along the ids of one workflow, for which there is an index here.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
-      WHERE workflow = ?1 AND id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+      WHERE workflow = ?1 AND id {beyond} COALESCE(?4, '{edge}') ORDER BY id {direction} LIMIT ?10) AS r
 WHERE r.dag_id IS NULL
   AND (?2 IS NULL OR r.status = ?2)
   AND (?3 IS NULL OR r.queue = ?3)
@@ -44,7 +44,7 @@ SELECT r.id, 0 AS dag
 FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
       WHERE status = ?2 AND dag_id IS NULL
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
-        AND id < COALESCE(?4, 'g') ORDER BY id DESC LIMIT ?10) AS r
+        AND id {beyond} COALESCE(?4, '{edge}') ORDER BY id {direction} LIMIT ?10) AS r
 WHERE (?1 IS NULL OR r.workflow = ?1)
   AND (?3 IS NULL OR r.queue = ?3)
   AND (?5 IS NULL OR r.reason = ?5)
@@ -60,10 +60,10 @@ SELECT r.id, r.graph IS NOT NULL AS dag
 FROM (SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL LIMIT ?10)
       UNION
       SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
-                      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL ORDER BY id DESC LIMIT ?10)) AS h
+                      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL ORDER BY id {direction} LIMIT ?10)) AS h
 CROSS JOIN {prefix}runs AS r ON r.id = h.id
 WHERE r.dag_id IS NULL AND r.status = ?2
-  AND r.id < COALESCE(?4, 'g')
+  AND r.id {beyond} COALESCE(?4, '{edge}')
   AND (?1 IS NULL OR r.workflow = ?1)
   AND (?3 IS NULL OR r.queue = ?3)
   AND (?5 IS NULL OR r.reason = ?5)
@@ -71,13 +71,13 @@ WHERE r.dag_id IS NULL AND r.status = ?2
   AND (?8 IS NULL OR r.created_at >= {now} - ?8)
   AND (?9 IS NULL OR r.created_at < {now} - ?9)
   AND ?11 IS NULL
-ORDER BY r.id DESC LIMIT ?7;
+ORDER BY r.id {direction} LIMIT ?7;
 
 -- name: look_tagged
 -- Along the runs that have a tag.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
-FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?11 AND run_id < COALESCE(?4, 'g')
-      ORDER BY run_id DESC LIMIT ?10) AS t
+FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?11 AND run_id {beyond} COALESCE(?4, '{edge}')
+      ORDER BY run_id {direction} LIMIT ?10) AS t
 CROSS JOIN {prefix}runs AS r ON r.id = t.run_id
 WHERE r.dag_id IS NULL
   AND (?1 IS NULL OR r.workflow = ?1)
@@ -100,7 +100,7 @@ FROM (SELECT k.id FROM (SELECT DISTINCT name FROM {prefix}definitions) AS d
       CROSS JOIN {prefix}runs AS k ON k.workflow = d.name AND k.debounced = ?6 AND k.debounced IS NOT NULL
           AND k.started_at IS NULL AND k.completed_at IS NULL) AS h
 CROSS JOIN {prefix}runs AS r ON r.id = h.id
-WHERE r.dag_id IS NULL AND r.id < COALESCE(?4, 'g')
+WHERE r.dag_id IS NULL AND r.id {beyond} COALESCE(?4, '{edge}')
   AND (?1 IS NULL OR r.workflow = ?1)
   AND (?2 IS NULL OR r.status = ?2)
   AND (?3 IS NULL OR r.queue = ?3)
@@ -108,7 +108,7 @@ WHERE r.dag_id IS NULL AND r.id < COALESCE(?4, 'g')
   AND (?8 IS NULL OR r.created_at >= {now} - ?8)
   AND (?9 IS NULL OR r.created_at < {now} - ?9)
   AND ?10 IS NOT NULL AND ?11 IS NULL
-ORDER BY r.id DESC LIMIT ?7;
+ORDER BY r.id {direction} LIMIT ?7;
 
 -- name: look_queued
 -- Those that are ready or put off, found by the indexes of both: ?10 of each at most. The last column says whether these were
@@ -124,7 +124,7 @@ WITH ready AS MATERIALIZED (
 SELECT r.id, 0 AS dag, (SELECT count(*) FROM ready) < ?10 AND (SELECT count(*) FROM due) < ?10 AS every
 FROM (SELECT id FROM ready UNION SELECT id FROM due) AS h CROSS JOIN {prefix}runs AS r ON r.id = h.id
 WHERE r.dag_id IS NULL AND r.status = ?2
-  AND r.id < COALESCE(?4, 'g')
+  AND r.id {beyond} COALESCE(?4, '{edge}')
   AND (?1 IS NULL OR r.workflow = ?1)
   AND (?3 IS NULL OR r.queue = ?3)
   AND (?5 IS NULL OR r.reason = ?5)
@@ -132,39 +132,39 @@ WHERE r.dag_id IS NULL AND r.status = ?2
   AND (?8 IS NULL OR r.created_at >= {now} - ?8)
   AND (?9 IS NULL OR r.created_at < {now} - ?9)
   AND ?11 IS NULL
-ORDER BY r.id DESC LIMIT ?7;
+ORDER BY r.id {direction} LIMIT ?7;
 
 -- name: look_end_runs
 -- The last of ?2 runs from one (?1) back, and how many there are, up to so many.
-SELECT min(id), count(*) AS seen
-FROM (SELECT id FROM {prefix}runs WHERE id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+SELECT {last}(id), count(*) AS seen
+FROM (SELECT id FROM {prefix}runs WHERE id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
 -- name: look_end_of_workflow
 -- The same of one workflow (?3).
-SELECT min(id), count(*) AS seen
-FROM (SELECT id FROM {prefix}runs WHERE workflow = ?3 AND id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+SELECT {last}(id), count(*) AS seen
+FROM (SELECT id FROM {prefix}runs WHERE workflow = ?3 AND id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
 -- name: look_end_at_rest
 -- The same of those that stand in a status (?3).
-SELECT min(id), count(*) AS seen
+SELECT {last}(id), count(*) AS seen
 FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
       WHERE status = ?3 AND dag_id IS NULL
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
-        AND id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2);
+        AND id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
 -- name: look_end_tagged
 -- The same of those that have a tag (?3).
-SELECT min(run_id), count(*) AS seen
-FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?3 AND run_id < COALESCE(?1, 'g') ORDER BY run_id DESC LIMIT ?2);
+SELECT {last}(run_id), count(*) AS seen
+FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?3 AND run_id {beyond} COALESCE(?1, '{edge}') ORDER BY run_id {direction} LIMIT ?2);
 
 -- name: look_dags_as
 -- Dag runs that are shown with a status (?1) which their rows do not have, among the newest ?4 under way.
 SELECT d.id, d.status, d.waiting_for, d.due_at
 FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
-      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL AND id < COALESCE(?2, 'g')
-      ORDER BY id DESC LIMIT ?4) AS r
+      WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL AND id {beyond} COALESCE(?2, '{edge}')
+      ORDER BY id {direction} LIMIT ?4) AS r
 CROSS JOIN {prefix}dags_shown AS d ON d.id = r.id
-WHERE d.status = ?1 ORDER BY d.id DESC LIMIT ?3;
+WHERE d.status = ?1 ORDER BY d.id {direction} LIMIT ?3;
 
 -- name: look_id_ends
 -- Runs whose ids end like this (?1), among the newest ?2. No index knows how ids end.

@@ -1,0 +1,65 @@
+"""How queues stand, counted up to a bound: what ``app.queues()`` tells, for whoever asks again and again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from ..app import Stepfast
+from ..model.gate import Gate
+from ..model.records import WorkerInfo
+from ..model.rows import QueueDepth
+from ..model.serving import claiming_workers
+from ..queues import QueueInfo, queue_info
+from ..store.glance import BaseGlance
+from .onlooker import glance_of
+
+MOST = 10_000
+"""Runs of each kind are counted up to this."""
+_RECENT = 10_000
+"""So many of the newest runs are looked at for what has ended lately."""
+_MINUTE = 60_000
+
+
+class Depths(NamedTuple):
+    """The queues as they stand."""
+
+    queues: list[QueueInfo]
+    workers: list[WorkerInfo]
+    """Those that take new runs."""
+    ended: dict[str, int]
+    """Of each queue: the runs that ended within the last minute, among the newest ten thousand."""
+    full: bool
+    """Whether so many run, wait or are put off that not all of them were counted."""
+
+
+async def depths_of(app: Stepfast) -> Depths:
+    """Every queue that has runs, that a definition or a worker names, or that somebody has said something about."""
+    glance = await glance_of(app)
+    gates = {gate.name: gate for gate in await glance.queues()}
+    depths, full = await _counted(glance)
+    workers = claiming_workers(await glance.workers())
+    named = {definition.queue for definition in await glance.definitions()}
+    named.update(queue for worker in workers for queue in worker.queues or ())
+    infos = [
+        queue_info(gates.get(name) or Gate(name), depths.get(name), workers)
+        for name in sorted({*gates, *depths, *named})
+    ]
+    ended: dict[str, int] = defaultdict(int)
+    for tally in await glance.ended_lately(_RECENT, _MINUTE):
+        ended[tally.queue] += tally.number
+    return Depths(infos, workers, dict(ended), full)
+
+
+async def _counted(glance: BaseGlance) -> tuple[dict[str, QueueDepth], bool]:
+    """How much there is in each queue, and whether that is not all."""
+    found: dict[str, QueueDepth] = {}
+    totals: dict[str, int] = defaultdict(int)
+    for queue, (ready, oldest) in (await glance.ready(MOST)).items():
+        found[queue] = QueueDepth(queue, ready, oldest=max(0.0, oldest))
+    for queue, stands, number in await glance.depths(MOST):
+        depth = found.setdefault(queue, QueueDepth(queue))
+        column = "ready" if stands == "due" else stands
+        setattr(depth, column, getattr(depth, column) + number)
+        totals[stands] += number
+    return found, any(number >= MOST for number in totals.values())

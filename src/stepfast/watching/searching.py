@@ -1,0 +1,142 @@
+"""Finding runs by filters, by a text in their inputs, by as much of an id as somebody has, or by a key; counting them.
+
+No question walks through all runs: each says how far it looked, so that a page can say so, too, and go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from ..app import Stepfast
+from ..errors import InvalidInput
+from ..listing import ListKeywords, store_filters
+from ..model.ids import ids_beginning_with, made_at
+from ..reports import RunInfo, listed_info
+from ..store.base import Filters
+from ..store.glance import FAR, BaseGlance
+from .onlooker import glance_of
+
+COUNTED = 10_000
+"""Runs are counted up to this: "10 000+" is all that anybody needs to know."""
+SEARCHED = 10_000
+"""A text is looked for in the inputs of so many runs, the newest that pass the other filters."""
+LARGEST = 64 * 1024
+"""Inputs of more bytes are not looked through."""
+ENDS = 100_000
+"""The end of an id is looked for among so many of the newest runs."""
+_PORTION = 1000
+_SHORTEST = 4
+"""Fewer characters of an id are rather a slip of the finger than a run."""
+
+
+class Listed(NamedTuple):
+    """A page of a list."""
+
+    runs: list[RunInfo]
+    after: str | None
+    """Where the next page begins; None: this is the last."""
+    looked: int | None = None
+    """In how many inputs the text was looked for."""
+    too_large: int = 0
+    """How many of them were too large for it."""
+    ended: bool = False
+    """Whether the look ended before the page was full, with more runs beyond."""
+
+    @property
+    def back_to(self) -> datetime | None:
+        """Of when the last run is that was looked at, if the look ended early."""
+        at = made_at(self.after) if self.ended and self.after is not None else None
+        return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+
+
+class Counted(NamedTuple):
+    """How many runs there are."""
+
+    number: int
+    more: bool
+    """Whether there are, or may be, more than that."""
+
+    def __str__(self) -> str:
+        return f"{self.number:,}".replace(",", "\u202f") + ("+" if self.more else "")
+
+
+async def list_runs(app: Stepfast, filters: ListKeywords, text: str | None = None) -> Listed:
+    """A page of runs; with a text, those that have it in their inputs."""
+    glance = await glance_of(app)
+    wanted, oldest_first = _filters(filters)
+    if text:
+        return await _with_text(app, glance, wanted, oldest_first, text)
+    ids, reached = await glance.find(wanted, FAR, oldest_first)
+    after = ids[-1] if len(ids) == wanted.limit else reached
+    return Listed(await _infos(app, glance, ids, oldest_first), after, ended=reached is not None)
+
+
+async def _with_text(app: Stepfast, glance: BaseGlance, wanted: Filters, oldest_first: bool, text: str) -> Listed:
+    ids, reached = await glance.find(wanted._replace(limit=SEARCHED), FAR, oldest_first)
+    texts = text, msgspec.json.encode(text).decode()[1:-1]
+    found: list[str] = []
+    looked = too_large = 0
+    for start in range(0, len(ids), _PORTION):
+        portion = ids[start : start + _PORTION]
+        closed = await glance.with_inputs(portion, texts, LARGEST)
+        _refuse_sealed(closed.values())
+        hits = [run_id for run_id in portion if closed.get(run_id) == 0]
+        if len(found) + len(hits) >= wanted.limit:
+            found = (found + hits)[: wanted.limit]
+            looked += portion.index(found[-1]) + 1 if found[-1] in portion else len(portion)
+            return Listed(await _infos(app, glance, found, oldest_first), found[-1], looked, too_large)
+        found += hits
+        looked, too_large = looked + len(portion), too_large + sum(value == 1 for value in closed.values())
+    after = ids[-1] if len(ids) == SEARCHED else reached
+    infos = await _infos(app, glance, found, oldest_first)
+    return Listed(infos, after, looked, too_large, ended=after is not None)
+
+
+def _refuse_sealed(closed: object) -> None:
+    if 2 in closed:  # type: ignore[operator]
+        raise InvalidInput(
+            "inputs of these runs were stored through a codec, and only the code can read them: they cannot be looked "
+            "through for a text. Find runs by key or tag instead"
+        )
+
+
+async def count_runs(app: Stepfast, filters: ListKeywords) -> Counted:
+    """How many runs the filters let through, up to ten thousand."""
+    wanted, oldest_first = _filters(filters)
+    ids, reached = await (await glance_of(app)).find(wanted._replace(limit=COUNTED + 1, before=None), FAR, oldest_first)
+    return Counted(min(len(ids), COUNTED), len(ids) > COUNTED or reached is not None)
+
+
+async def find_runs(app: Stepfast, text: str, most: int = 50) -> list[RunInfo]:
+    """The runs that somebody means who types an id, the beginning or the end of one, or a key; at most so many."""
+    glance, text = await glance_of(app), text.strip()
+    ids = await _by_id(glance, text, most)
+    if not ids and text:
+        wanted, _ = _filters({"key": text, "limit": most})
+        ids = (await glance.find(wanted, FAR)).ids
+    return await _infos(app, glance, ids, False)
+
+
+async def _by_id(glance: BaseGlance, text: str, most: int) -> list[str]:
+    bounds = ids_beginning_with(text)
+    if bounds is None or len(text) < _SHORTEST:
+        return []
+    if bounds[0] == bounds[1]:
+        return [bounds[0]]
+    ids = await glance.ids_between(*bounds, most)
+    return ids or await glance.ids_ending_with(text.lower().replace("-", ""), ENDS, most)
+
+
+def _filters(given: ListKeywords) -> tuple[Filters, bool]:
+    checked = store_filters(given)
+    since, older, oldest_first = checked.pop("since_ms"), checked.pop("older_ms"), checked.pop("oldest_first")
+    return Filters(**checked, since=since, older=older), oldest_first
+
+
+async def _infos(app: Stepfast, glance: BaseGlance, ids: Sequence[str], oldest_first: bool) -> list[RunInfo]:
+    rows = await glance.named(ids)
+    return [listed_info(row, app._payloads) for row in (reversed(rows) if oldest_first else rows)]

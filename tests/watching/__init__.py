@@ -1,0 +1,1 @@
+"""For those who watch: finding, counting, families, the audit."""
