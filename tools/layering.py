@@ -70,6 +70,7 @@ ROOM = {
     "sync": "app",
     "exporting": "app",
     "listing": "app",
+    "logs": "app",
     "replaying": "app",
     "replaying_dags": "app",
     "nobody_serves": "app",

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ..engine.scope import current_call, current_execution
 from ..errors import ConfigurationError
+from ..logs import NAMES, RunFilter
 from ..telling.words import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_IDS = ("run_id", "workflow", "attempt", "step", "worker")
+_IDS = (*NAMES, "worker")
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:
@@ -27,7 +27,7 @@ def log_to_stderr(level: str, *, as_json: bool) -> None:
     if level.lower() not in LEVELS:
         raise ConfigurationError(f"there is no log level {level!r}; there are {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(add_ids)
+    handler.addFilter(RunFilter())
     handler.setFormatter(JsonLines() if as_json else Lines(_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
@@ -41,18 +41,6 @@ def say(text: str) -> None:
     line = handlers[0].format(record) if handlers else text
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode(errors="backslashreplace"))
-
-
-def add_ids(record: logging.LogRecord) -> bool:
-    """Give a record made inside a handler the ids of its run and step, unless it has them."""
-    execution, call = current_execution.get(), current_call.get()
-    if execution is not None and not hasattr(record, "run_id"):
-        record.run_id = execution.run_id
-        record.workflow = execution.workflow.name
-        record.attempt = execution.claimed.attempt
-        if call is not None:
-            record.step = call.name
-    return True
 
 
 class Lines(logging.Formatter):
