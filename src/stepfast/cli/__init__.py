@@ -27,6 +27,7 @@ from .session import AppOption, JsonOption, NamespaceOption, Session, UrlOption
 from .starting import result, start
 from .statistics import stats
 from .tables import migrate, reset
+from .top import top
 from .verbs import add_verb
 from .working import worker
 
@@ -62,6 +63,7 @@ add_verb(cli, graph, without={"app"})
 add_verb(cli, workers)
 add_verb(cli, of_queues.queues)
 add_verb(cli, stats)
+add_verb(cli, top)
 add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
 add_verb(cli, console, without={"app", "json"})

@@ -52,6 +52,11 @@ def say(text: str) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table on stdout."""
+    _show(make_table(columns, rows))
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table; columns that are empty in every row are left out. Only the last one is folded to fit the terminal: an id
     cut in two is of no use to anybody."""
     shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
@@ -62,7 +67,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table.add_column(columns[shown[-1]], overflow="fold")
     for row in rows:
         table.add_row(*(_cell(columns[i], row[i]) for i in shown))
-    _show(table)
+    return table
 
 
 def write_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -93,7 +98,12 @@ def _show(thing: RenderableType) -> None:
         wide = _console(_UNBOUNDED)
         needed = Measurement.get(wide, wide.options, thing).minimum
         _console(max(Console().width, needed)).print(thing)
-        return
+    else:
+        print_plain(thing)
+
+
+def print_plain(thing: RenderableType) -> None:
+    """Write it without colours, and as wide as it is."""
     console = _console(_UNBOUNDED)
     with console.capture() as captured:
         console.print(thing)

@@ -11,6 +11,8 @@ from .options import time_option
 from .output import say, write_heading, write_json, write_table
 from .session import Session
 
+FAILURES = ("workflow", "step", "reason", "error", "runs", "per hour", "last")
+
 
 async def stats(
     session: Session,
@@ -50,12 +52,16 @@ def _write_failures(found: Stats) -> None:
     if not found.failures:
         return
     write_heading(f"failed within {lasting(found.since)}")
-    rows = [
+    write_table(FAILURES, failure_rows(found))
+
+
+def failure_rows(found: Stats) -> list[list[str]]:
+    """The rows of a table of failures."""
+    return [
         [row.workflow, row.step or "", row.reason or "", row.error_type or "(sealed)", str(row.count),
          written(row.per_hour), f"{lasting(row.last)} ago"]
         for row in found.failures
     ]  # fmt: skip
-    write_table(("workflow", "step", "reason", "error", "runs", "per hour", "last"), rows)
 
 
 def _write_steps(found: Stats) -> None:

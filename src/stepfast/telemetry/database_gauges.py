@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import StepfastError
 from ..model.records import WorkerInfo
-from ..model.serving import claiming_workers, serves_queue
-from ..store.census import Census
 from .exposition import GAUGE, Family, harmless
+from .overview import MOST, Overview, QueueNow, look
 from .series import OTHER
 
 if TYPE_CHECKING:
     from ..app import Stepfast
 
-MOST = 10_000
-"""Counts stop here: a gauge that stands at it means so many, or more."""
 _PATIENCE = 5.0
 """Seconds for all questions together. A database that needs longer is not to be asked more."""
 
@@ -68,42 +65,32 @@ class Reading:
 
 
 async def _look(app: Stepfast) -> list[Family]:
-    """Ask, one question after the other: a watcher takes one connection, and leaves the others to those who work."""
     store = await app.store()
-    census = await store.census(MOST)
-    workers = await store.workers()
-    gates = {gate.name: gate.paused for gate in await store.queues()}
-    named = {definition.queue for definition in await store.definitions()}
+    found = await look(store)
     version = (await store.schema_state()).version
     labels = (_version(), str(version), store.dialect)
     info = Family(
         "stepfast_info", GAUGE, "Which code and which tables.", ("version", "schema", "engine"), [(labels, [1])]
     )
     return [
-        *_queues(census, workers, gates, named, app.settings.metrics_values),
-        *_runs(census, app.settings.metrics_values, workers),
-        *_workers(workers),
+        *_queues(found.queues, app.settings.metrics_values),
+        *_runs(found, app.settings.metrics_values),
+        *_workers(found.workers),
         _one("stepfast_database_up", "Whether the database answered the last time.", 1),
         info,
     ]
 
 
-def _queues(
-    census: Census, workers: list[WorkerInfo], gates: dict[str, bool], named: set[str], most: int
-) -> list[Family]:
+def _queues(queues: list[QueueNow], most: int) -> list[Family]:
     """The age of the oldest first: it is what an operator has to hear of."""
-    live = claiming_workers(workers)
-    named = named | gates.keys() | census.queues.keys() | {queue for worker in live for queue in worker.queues or ()}
-    busiest = sorted(named, key=lambda name: (-census.queues.get(name, (0, 0.0))[1], name))
-    told, rest = busiest[:most], busiest[most:]
-    oldest = [(name, census.queues.get(name, (0, 0.0))[1]) for name in told]
-    ready = [(name, float(census.queues.get(name, (0, 0.0))[0])) for name in told]
-    served = [(name, float(sum(serves_queue(worker, name) for worker in live))) for name in told]
-    paused = [(name, float(gates.get(name, False))) for name in told]
+    told, rest = queues[:most], queues[most:]
+    oldest = [(queue.name, queue.oldest) for queue in told]
+    ready = [(queue.name, float(queue.ready)) for queue in told]
+    served = [(queue.name, float(queue.workers)) for queue in told]
+    paused = [(queue.name, float(queue.paused)) for queue in told]
     if rest:
-        others = [census.queues.get(name, (0, 0.0)) for name in rest]
-        oldest.append((OTHER, max(age for _, age in others)))
-        ready.append((OTHER, float(sum(count for count, _ in others))))
+        oldest.append((OTHER, max(queue.oldest for queue in rest)))
+        ready.append((OTHER, float(sum(queue.ready for queue in rest))))
     return [
         _labelled(
             "stepfast_queue_oldest_ready_seconds", "For how long the first in line has been ready.", "queue", oldest
@@ -114,9 +101,8 @@ def _queues(
     ]
 
 
-def _runs(census: Census, most: int, workers: list[WorkerInfo]) -> list[Family]:
-    declared = {name for worker in claiming_workers(workers) for name in worker.schedules}
-    late = [(name, seconds) for name, in_code, seconds in census.late if not in_code or name in declared][:most]
+def _runs(found: Overview, most: int) -> list[Family]:
+    census, late = found.census, found.late[:most]
     return [
         _labelled(
             "stepfast_runs", f"Unfinished runs by status; counted up to {MOST}.", "status",

@@ -1,0 +1,230 @@
+"""``top``: how everything stands, live in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from ..app import Stepfast
+from ..errors import ConfigurationError, StepfastError, sentence
+from ..model.records import WorkerInfo
+from ..stats import Stats
+from ..telemetry.overview import MOST, Overview, look
+from ..telling.words import count, lasting, printable
+from ..telling.workers import queues_of, worker_name
+from .options import time_option
+from .output import make_table, print_plain, write_json
+from .session import Session
+from .statistics import FAILURES, failure_rows
+
+_PATIENCE = 5.0
+"""Seconds for one look. A database that needs longer is not to be asked more."""
+_LATELY = 600.0
+"""How far back in seconds the part on what has happened lately goes."""
+_STATS_EVERY = 15.0
+"""Seconds between two looks at it, which cost more than the rest."""
+_SHORTEST = 0.5
+_SHOWN = 15
+"""Rows of each table on a terminal; a file or a pipe gets all of them."""
+
+
+class Look(NamedTuple):
+    """What is shown at a time."""
+
+    overview: Overview
+    stats: Stats
+    took: float
+    """Seconds that the database needed for the first part."""
+
+
+async def top(
+    session: Session,
+    interval: Annotated[float, time_option("--interval", help="How often to look. (2s)")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+) -> None:
+    """Show how everything stands, again and again: runs, queues, workers, and what has failed lately. Ctrl+C ends it.
+
+    The database is asked by questions whose cost is bounded: counts stop at 10 000. Where stdout is no terminal it is
+    written as plain text, look by look; with --json one line for each look.
+    """
+    if interval < _SHORTEST:
+        raise ConfigurationError(f"--interval must be at least {_SHORTEST:g} s: the database has other things to do")
+    async with session.reading() as app:
+        watch = Watch(app)
+        if once or session.json or not sys.stdout.isatty():
+            await _write_looks(watch, session.json, None if once else interval)
+        else:
+            await _show_looks(watch, interval)
+
+
+class Watch:
+    """Looks at the database of an application."""
+
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
+        self._stats: Stats | None = None
+        self._stats_at = 0.0
+
+    async def look(self) -> Look:
+        """How everything stands now; what has happened lately as of a few seconds ago."""
+        began = time.monotonic()
+        async with asyncio.timeout(_PATIENCE):
+            overview = await look(await self._app.store())
+        took = time.monotonic() - began
+        if self._stats is None or began - self._stats_at >= _STATS_EVERY:
+            self._stats, self._stats_at = await self._app.stats(_LATELY), began
+        return Look(overview, self._stats, took)
+
+    @property
+    def where(self) -> str:
+        """The database, without its password."""
+        return f"{self._app.url} · {self._app.namespace}"
+
+
+async def _write_looks(watch: Watch, as_json: bool, interval: float | None) -> None:
+    """To a file, a pipe or a script."""
+    while True:
+        found = await watch.look()
+        if as_json:
+            write_json(_shape(found))
+        else:
+            print_plain(Group(*_parts(watch.where, found, sys.maxsize), Text("")))
+        sys.stdout.flush()
+        if interval is None or await _left(interval):
+            return
+
+
+async def _show_looks(watch: Watch, interval: float) -> None:
+    """On a terminal, which is given back as it was."""
+    with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(await _screen(watch), refresh=True)
+            if await _left(interval):
+                return
+
+
+async def _screen(watch: Watch) -> RenderableType:
+    """What was found; or what is wrong, until the database is there again."""
+    try:
+        return Group(*_parts(watch.where, await watch.look(), _SHOWN))
+    except (StepfastError, TimeoutError) as error:
+        said = sentence(error) if str(error) else f"no answer within {lasting(_PATIENCE)}"
+        return Group(Text(watch.where, style="bold"), Text(printable(f"the database does not answer: {said}"), "red"))
+
+
+async def _left(interval: float) -> bool:
+    """Wait for the next look; whether somebody has typed Ctrl+C meanwhile."""
+    try:
+        await asyncio.sleep(interval)
+    except asyncio.CancelledError:  # ends here: Ctrl+C is how one leaves, and nothing is broken off by it
+        return True
+    return False
+
+
+# -- for people -----------------------------------------------------------------------------------------------------
+
+
+def _parts(where: str, found: Look, most: int) -> list[RenderableType]:
+    parts: list[RenderableType] = [_headline(where, found), Text(""), *_queues(found.overview, most)]
+    parts += [Text(""), *_workers(found.overview.workers, most)]
+    if found.stats.failures:
+        heading = Text(f"failed within {lasting(_LATELY)}", style="bold")
+        parts += [Text(""), heading, *_table(FAILURES, failure_rows(found.stats), most)]
+    return parts
+
+
+def _headline(where: str, found: Look) -> Text:
+    census = found.overview.census
+    ready = sum(queue.ready for queue in found.overview.queues)
+    numbers = {"ready": ready, **census.runs}
+    told = "  ".join(f"{_counted(number)} {name}" for name, number in numbers.items())
+    ended = "  ".join(f"{number} {name}" for name, number in _ended(found.stats).items())
+    lines = [
+        f"{where} · answered in {found.took * 1000:.0f} ms",
+        told,
+        f"ended within {lasting(_LATELY)}: {ended or 'nothing'}",
+    ]
+    if census.timer_lag >= 1:
+        lines.append(f"something is due since {lasting(census.timer_lag)}, and no worker has made it ready")
+    if census.undelivered:
+        lines.append(f"{_counted(census.undelivered)} letters are not delivered yet")
+    lines += [f"schedule {name!r} is late by {lasting(late)}" for name, late in found.overview.late[:3]]
+    text = Text(printable(lines[0]), style="bold")
+    return text.append("\n" + "\n".join(printable(line) for line in lines[1:]), style="not bold")
+
+
+def _queues(overview: Overview, most: int) -> list[RenderableType]:
+    rows = [
+        [queue.name, _state(queue.paused, queue.limited), _counted(queue.ready),
+         lasting(queue.oldest) if queue.ready else "", str(queue.workers) if queue.workers else "nobody"]
+        for queue in overview.queues
+    ]  # fmt: skip
+    return _table(("queue", "state", "ready", "oldest", "workers"), rows, most) or [Text("no queues")]
+
+
+def _workers(workers: Sequence[WorkerInfo], most: int) -> list[RenderableType]:
+    busiest = sorted(workers, key=lambda worker: (worker.state == "dead", -worker.running, worker_name(worker)))
+    rows = [
+        [worker_name(worker), worker.state, f"{worker.running} of {worker.concurrency}", queues_of(worker),
+         f"{lasting(worker.age_ms / 1000)} ago"]
+        for worker in busiest
+    ]  # fmt: skip
+    return _table(("worker", "state", "runs", "queues", "last heartbeat"), rows, most) or [Text("no workers")]
+
+
+def _table(columns: Sequence[str], rows: list[list[str]], most: int) -> list[RenderableType]:
+    if not rows:
+        return []
+    more = [Text(f"and {count(len(rows) - most, 'more row')}", style="dim")] if len(rows) > most else []
+    return [make_table(columns, rows[:most]), *more]
+
+
+def _state(paused: bool, limited: bool) -> str:
+    return "paused" if paused else "limited" if limited else ""
+
+
+def _counted(number: int) -> str:
+    """A count, which stops at a bound."""
+    return f"{MOST}+" if number >= MOST else str(number)
+
+
+def _ended(stats: Stats) -> dict[str, int]:
+    """How many runs have come to which end lately."""
+    ended: dict[str, int] = {}
+    for row in stats.runs:
+        if row.oldest is None:
+            ended[row.status] = ended.get(row.status, 0) + row.count
+    return ended
+
+
+# -- for scripts ----------------------------------------------------------------------------------------------------
+
+
+def _shape(found: Look) -> dict[str, Any]:
+    census, overview = found.overview.census, found.overview
+    return {
+        "at": datetime.now(UTC),
+        "runs": census.runs,
+        "queues": [queue._asdict() for queue in overview.queues],
+        "workers": [
+            {"worker": worker_name(worker), "id": worker.id, "state": worker.state, "running": worker.running,
+             "concurrency": worker.concurrency, "queues": worker.queues, "silent_for": worker.age_ms / 1000}
+            for worker in overview.workers
+        ],
+        "timer_lag": census.timer_lag,
+        "undelivered": census.undelivered,
+        "late_schedules": dict(overview.late),
+        "ended": _ended(found.stats),
+        "failures": [dataclasses.asdict(row) for row in found.stats.failures],
+        "answered_in": found.took,
+    }  # fmt: skip

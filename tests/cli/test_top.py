@@ -1,0 +1,86 @@
+"""`top`: how everything stands, live or as text."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Shop, Verbs
+
+
+def test_one_look_tells_of_runs_queues_workers_and_failures(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    assert "no queues" in stepfast("top", "--once").stdout
+    shop.start("refuse", "s3cret")
+    shop.start("hold", queue="vip")
+    shop.call(lambda app: app.drain(queues=["refuse"]))
+    stepfast("queue", "pause", "vip")
+    text = stepfast("top", "--once").stdout
+    for word in ("1 ready", "0 running", "vip", "paused", "nobody", "1 failed", "ValueError", "answered in"):
+        assert word in text, text
+    assert "s3cret" not in text and "\x1b" not in text
+    found = stepfast.json("top", "--once")
+    (vip,) = [queue for queue in found["queues"] if queue["name"] == "vip"]
+    assert (vip["ready"], vip["paused"], vip["workers"], vip["limited"]) == (1, True, 0, False)
+    assert vip["oldest"] >= 0 and found["ended"] == {"failed": 1}
+    assert found["failures"][0]["error_type"] == "ValueError"
+    assert found["runs"] == {"running": 0, "waiting": 0, "paused": 0, "compensating": 0}
+
+
+@pytest.mark.enough_on("sqlite")
+def test_looks_that_come_too_often_are_refused(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    assert "at least 0.5 s" in stepfast.error("top", "--interval", "0.1", code=2)
+
+
+@pytest.mark.enough_on("sqlite")
+def test_on_a_terminal_it_is_live_until_ctrl_c_which_is_no_failure(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    shop.start("hold", queue="vip")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "stepfast", "top", "--interval", "0.5"]
+    process = subprocess.Popen(command, cwd=shop.folder, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    try:
+        while screen.count(b"vip") < 2:  # it was drawn, and drawn again
+            screen += _read(ours)
+        process.send_signal(signal.SIGINT)
+        while chunk := _read(ours):
+            screen += chunk
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert screen.count(b"\x1b[?1049h") == screen.count(b"\x1b[?1049l") == 1, "the terminal is as it was"
+    assert b"Traceback" not in screen
+
+
+@pytest.mark.thorough
+@pytest.mark.enough_on("sqlite")
+def test_a_pipe_gets_a_line_of_json_for_each_look(stepfast: Verbs, shop: Shop) -> None:
+    stepfast("migrate")
+    command = [sys.executable, "-m", "stepfast", "top", "--json", "--interval", "0.5"]
+    with subprocess.Popen(command, cwd=shop.folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert looks[0].keys() == looks[1].keys() and looks[0]["at"] < looks[1]["at"]
+
+
+def _read(terminal: int) -> bytes:
+    """What came next; nothing, when the other end is closed."""
+    assert select.select([terminal], [], [], 60)[0], "nothing came"
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so at the end of a terminal
+        return b""
