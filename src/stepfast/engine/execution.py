@@ -76,6 +76,8 @@ class Execution:
     """The tasks that it has beside that of its handler, if it ever had any."""
     error_type: str | None = None
     """What the attempt has failed with, if it has: the class of the error."""
+    departure: Transition | None = None
+    """That entry, where there are observers: they hear of it when the run has left."""
     left_told = False
     """Whether observers have heard how this claim ended."""
     _trail: Trail | None = None
@@ -402,12 +404,9 @@ class Execution:
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""
         endings.settle(self, transition, self.graph)
-        observers = self.recorder.observers
-        if observers is not None:
-            observers.parts(self, transition)
+        if self.recorder.observers is not None:
+            self.recorder.observers.parts(self, transition)
         self.parting = parting = self.recorder.record(transition)
-        if observers is not None:
-            observers.leaves(self, transition)
         return parting
 
     def lose(self) -> None:

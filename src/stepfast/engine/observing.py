@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConfigurationError, LeaseLost
+from ..errors import ConfigurationError
 from ..model import status
 from ..model.events import (
     ABANDONED,
@@ -205,29 +205,49 @@ class Observers:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     async def call(self, step: StepCall[Any]) -> Any:
-        """Call the function of a step, and tell of it before and after."""
-        if self.step_called:
-            self.tell(self.step_called, StepCalled(*_of_step(step)))
+        """Call the function of a step once more, and tell of it before and after."""
+        self.step_begins(step)
         began = step.execution.clock.now()
         try:
             result = await step._call()
         except BaseException as error:
-            self._step_ended(step, began, _outcome(step.execution, error), error)
+            self.step_raised(step, began, error)
             raise
-        self._step_ended(step, began, status.COMPLETED, None)
+        self.step_ends(step, began)
         return result
 
-    def _step_ended(self, step: StepCall[Any], began: float, outcome: str, error: BaseException | None) -> None:
+    def step_begins(self, step: StepCall[Any]) -> None:
+        """The function of a step is about to be called."""
+        if self.step_called:
+            execution = step.execution
+            event = StepCalled(
+                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
+                step.position, step._calls, execution.claimed.attempt,
+            )  # fmt: skip
+            self.tell(self.step_called, event)
+
+    def step_raised(self, step: StepCall[Any], began: float, error: BaseException) -> None:
+        """The function of a step raised something, or was interrupted."""
+        outcome = _outcome(step.execution, error)
+        self.step_ends(step, began, outcome, type_name(error) if outcome == status.FAILED else None)
+
+    def step_ends(
+        self, step: StepCall[Any], began: float, outcome: str = status.COMPLETED, failure: str | None = None
+    ) -> None:
+        """The call of a step's function has come to its end."""
         if self.step_ended:
-            seconds = step.execution.clock.now() - began
-            failure = type_name(error) if error is not None and outcome == status.FAILED else None
-            self.tell(self.step_ended, StepEnded(*_of_step(step), seconds, outcome, failure))
+            execution = step.execution
+            event = StepEnded(
+                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
+                step.position, step._calls, execution.claimed.attempt, execution.clock.now() - began, outcome, failure,
+            )  # fmt: skip
+            self.tell(self.step_ended, event)
 
     def refused(self, step: StepCall[Any], number: int, error: BaseException) -> None:
         """What a function returned could not be recorded."""
         if self.step_refused:
             execution = step.execution
-            workflow = _workflow(execution)
+            workflow = execution.workflow.dag
             event = StepRefused(execution.run_id, execution.claim, workflow, step.name, number, type_name(error))
             self.tell(self.step_refused, event)
 
@@ -236,7 +256,7 @@ class Observers:
         if self.try_failed:
             execution = step.execution
             event = TryFailed(
-                execution.run_id, execution.claim, _workflow(execution), step.name, step.kind, number,
+                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, number,
                 execution.claimed.attempt, error, delay,
             )  # fmt: skip
             self.tell(self.try_failed, event)
@@ -244,7 +264,7 @@ class Observers:
     def remote_goes(self, execution: Execution, group: str, name: str) -> None:
         """A remote step was sent, and that is committed."""
         if self.remote_sent:
-            claimed, workflow = execution.claimed, _workflow(execution)
+            claimed, workflow = execution.claimed, execution.workflow.dag
             event = RemoteSent(
                 execution.run_id, execution.claim, workflow, name, group, claimed.attempt, claimed.dag_step
             )
@@ -258,7 +278,7 @@ class Observers:
         if entry.status == status.FAILED:
             failure = str(decode_error(entry.error, entry.format, execution.recorder.payloads)["type"])
         event = RemoteEnded(
-            execution.run_id, execution.claim, _workflow(execution), entry.name, group, claimed.attempt,
+            execution.run_id, execution.claim, execution.workflow.dag, entry.name, group, claimed.attempt,
             entry.duration_ms / 1000, entry.status, entry.attempts, failure, claimed.dag_step,
         )  # fmt: skip
         self.tell(self.remote_ended, event)
@@ -301,6 +321,7 @@ class Observers:
 
     def parts(self, execution: Execution, move: Transition) -> None:
         """A run is about to leave its worker, and the entry that says so about to be written."""
+        execution.departure = move
         if move.successor is not None:
             goes_on_as(self, execution, move.successor)
         if self.releasing and move.status not in status.TERMINAL:
@@ -313,20 +334,27 @@ class Observers:
     def takes_signal(self, execution: Execution, mail: Mail) -> None:
         """A run has taken a signal, and that is committed."""
         if self.signal_taken:
-            event = SignalTaken(execution.run_id, execution.claim, _workflow(execution), mail.name, decoded(mail.trace))
+            event = SignalTaken(
+                execution.run_id, execution.claim, execution.workflow.dag, mail.name, decoded(mail.trace)
+            )
             self.tell(self.signal_taken, event)
 
-    def leaves(self, execution: Execution, move: Transition) -> None:
-        """A run is about to leave its worker: tell of it when that is committed."""
-        assert execution.parting is not None
-        execution.parting.add_done_callback(lambda receipt: self._left(execution, move, receipt))
+    def forgets(self, execution: Execution) -> None:
+        """A run has left the slots: tell how. If that is not committed yet, tell it when it is; and if nothing in the
+        journal says how, the run was lost."""
+        parting = execution.parting
+        if parting is None:
+            self.loses(execution)
+        elif parting.done():
+            self._left(execution, parting)
+        else:
+            parting.add_done_callback(lambda receipt: self._left(execution, receipt))
 
-    def _left(self, execution: Execution, move: Transition, receipt: asyncio.Future[int]) -> None:
-        error = receipt.exception()
-        if error is not None:
-            if isinstance(error, LeaseLost):
-                self.loses(execution)
-            return  # refused by the database: another entry comes in its place
+    def _left(self, execution: Execution, receipt: asyncio.Future[int]) -> None:
+        move = execution.departure
+        if receipt.exception() is not None or move is None:
+            self.loses(execution)
+            return
         if execution.left_told:
             return
         execution.left_told = True
@@ -349,12 +377,6 @@ class Observers:
                 move.reason, execution.error_type, execution.claimed.dag_step,
             )  # fmt: skip
             self.tell(self.ended, event)
-
-    def forgets(self, execution: Execution) -> None:
-        """A run has left the slots: if nothing in the journal says how, it was lost."""
-        parting = execution.parting
-        if parting is None or (parting.done() and parting.exception() is not None):
-            self.loses(execution)
 
     def loses(self, execution: Execution) -> None:
         """A run is not this worker's any more."""
@@ -379,23 +401,9 @@ def _outcome(execution: Execution, error: BaseException) -> str:
     return status.FAILED if isinstance(error, Exception) else status.CANCELLED
 
 
-def _of_step(step: StepCall[Any]) -> tuple[str, int, str, str, str, str, int, int, int]:
-    execution = step.execution
-    return (
-        execution.run_id, execution.claim, _workflow(execution), step.name, step.kind, step.branch, step.position,
-        step._calls, execution.claimed.attempt,
-    )  # fmt: skip
-
-
 def _of_run(execution: Execution) -> tuple[str, int, str, str, str, int]:
     claimed, kind = execution.claimed, execution.workflow.kind
-    return execution.run_id, execution.claim, _workflow(execution), claimed.queue, kind, claimed.attempt
-
-
-def _workflow(execution: Execution) -> str:
-    """The name under which people know it: a step of a dag goes by the dag's."""
-    name, dag_step = execution.workflow.name, execution.claimed.dag_step
-    return name if dag_step is None else name.removesuffix(f"/{dag_step}")
+    return execution.run_id, execution.claim, execution.workflow.dag, claimed.queue, kind, claimed.attempt
 
 
 def _ready_for(claimed: Claimed) -> float:

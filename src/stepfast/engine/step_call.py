@@ -145,14 +145,21 @@ class StepCall(DurableCall[T]):
             theirs: Exception | None = None
             try:
                 try:
-                    result = await (self._call() if observers is None else observers.call(self))
-                except Exception as error:
-                    theirs = error
-                    raise
-                except (asyncio.CancelledError, GeneratorExit):
-                    raise
+                    if observers is not None:
+                        observers.step_begins(self)
+                    result = await self._call()
                 except BaseException as error:
+                    if observers is not None:
+                        observers.step_raised(self, self._began, error)
+                    if isinstance(error, Exception):
+                        theirs = error
+                        raise
+                    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+                        raise
                     raise execution.closed or exited(error) from None
+                else:
+                    if observers is not None:
+                        observers.step_ends(self, self._began)
                 finally:
                     execution.at_work -= 1
                     execution.active[self] = 0.0
