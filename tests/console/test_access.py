@@ -261,7 +261,7 @@ async def test_a_mistake_of_ours_is_told_to_the_log_alone(
         raise RuntimeError("the secret is 4711")
 
     async with browse(console(app, token=TOKEN)) as client:
-        monkeypatch.setattr(app, "runs", broken)
+        monkeypatch.setattr("stepfast.console.pages.runs.list_runs", broken)
         answer = await client.get("/runs")
         assert answer.status_code == 500 and "4711" not in answer.text
         assert "4711" in caplog.text

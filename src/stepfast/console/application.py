@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,9 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError
+from ..watching.onlooker import seen_anew
 from . import refusing, routes
 from .access import Auth, Door, OwnDoor, TokenDoor
-from .answers import respond
+from .answers import Page, respond
 from .desk import Desk
 from .forms import read_form
 from .gate import SAFE, Gate
@@ -109,4 +111,10 @@ class Console:
             raise Refused(403, f"this page takes the role {route.role}")
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
         visit = Visit(request, self._desk, who, params, **form)
-        return respond(visit, await route.answer(visit))
+        before = await self._desk.tabs.asked()
+        answer = await route.answer(visit)
+        if isinstance(answer, Page):
+            answer = replace(answer, again=await self._desk.tabs.again(answer.again, before))
+        elif request.method not in SAFE:
+            await seen_anew(self._desk.app)
+        return respond(visit, answer)

@@ -1,4 +1,4 @@
-"""The steps of a run, so many at a time: a run may have tens of thousands."""
+"""A run and its steps, so many at a time: a run may have tens of thousands, each with a payload of megabytes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,49 @@ from typing import Any, NamedTuple
 
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
+from ..engine.workflow import DAG_STEP
 from ..errors import RunNotFound
 from ..model import status
 from ..remote_reports import with_claims
-from ..reports import RunInfo, StepInfo, run_info
+from ..reports import Activity, RunInfo, StepInfo, activity_info, run_info
+from ..watching.onlooker import glance_of
 from .refusals import Refused
 
 PAGE = 500
+BRIEF = 1024
+"""Bytes of a payload that come along with the list of steps; larger ones are loaded when somebody opens them."""
+_TRIES = 500
+_RETRIED = 10
+"""Of so many steps of a dag run the failed tries are looked up: each is a question of its own."""
+_ERROR = 8192
+"""Bytes of the error of a failed try that are shown beside its step."""
 _BEGIN = ("", -1)
+_RUN_ITSELF = ("", -2)
+"""Before the attempts of the run itself."""
 
 Address = tuple[str, int]
 """A branch, and a position in it."""
+
+
+class Sizes(NamedTuple):
+    """How many bytes a step holds; None: nothing."""
+
+    output: int | None
+    arguments: int | None
 
 
 class History(NamedTuple):
     """A run, and a page of its steps."""
 
     info: RunInfo
+    dag: str | None
+    """For a step of a dag run: that run."""
     steps: list[StepInfo]
+    sizes: dict[Address, Sizes]
+    arguments: list[Any]
+    """What steps were called with, as far as that is small."""
+    tries: list[Activity]
+    """Failed attempts of the run, and failed tries of its steps."""
     after: Address | None
     """Where this page begins; None: at the beginning."""
     more: Address | None
@@ -34,20 +59,43 @@ class History(NamedTuple):
         """Whether these are all steps."""
         return self.after is None and self.more is None
 
+    @property
+    def complete(self) -> bool:
+        """Whether all its steps are here, with all that they hold."""
+        large = any((size or 0) > BRIEF for sizes in self.sizes.values() for size in sizes)
+        return self.whole and not large
 
-async def read_history(app: Stepfast, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
+
+async def read_history(look: Stepfast, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
     """A run, and the page of its steps behind an address."""
-    handle, store = app.get(run_id), await app.store()
-    row = await store.run(handle.id)
+    handle, glance = look.get(run_id), await glance_of(look)
+    row = await glance.run(handle.id)
     if row is None:
         raise RunNotFound(handle.id)
-    records = await store.steps(handle.id, after or _BEGIN, limit + 1)
-    more = (records[limit - 1].branch, records[limit - 1].position) if len(records) > limit else None
-    info = run_info(row, app._payloads)
-    steps = await handle._told(row, records[:limit], first=after is None)
+    lean = await glance.lean_steps(handle.id, after or _BEGIN, limit + 1, BRIEF)
+    records = [each.record for each in lean[:limit]]
+    more = (records[-1].branch, records[-1].position) if len(lean) > limit else None
+    sizes = {(each.record.branch, each.record.position): Sizes(each.output_size, each.arguments_size) for each in lean}
+    info = run_info(row, look._payloads)
+    steps = await handle._told(row, records, first=after is None)
     if status.WAITING_REMOTE in (info.waiting_for or "") and after is None:
-        steps = with_claims(steps, await begun_elsewhere(app, handle.id))
-    return History(info, steps, after, more)
+        steps = with_claims(steps, await begun_elsewhere(look, handle.id))
+    tries = await _tries(look, info.id, steps, after)
+    arguments = [look._payloads.plain(record.arguments, record.format, "arguments") for record in records]
+    return History(info, row.dag_id, steps, sizes, arguments, tries, after, more)
+
+
+async def _tries(look: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:
+    """The failed tries of the steps that are shown, and of the run itself; a bounded number of them."""
+    glance, payloads = await glance_of(look), look._payloads
+    rows = await glance.failed_tries(run_id, after or _RUN_ITSELF, _TRIES, _ERROR)
+    found = [activity_info(run_id, row, payloads) for row in rows]
+    retried = [step for step in steps if step.kind == DAG_STEP and step.child is not None and step.attempts > 1]
+    for step in retried[:_RETRIED]:
+        assert step.child is not None
+        rows = await glance.failed_tries(step.child, limit=_TRIES, largest=_ERROR)
+        found += [activity_info(step.child, row, payloads, step.name) for row in rows]
+    return found
 
 
 def written(address: Address | None) -> str | None:
@@ -66,6 +114,6 @@ def address_of(text: str | None) -> Address | None:
 def number(text: Any) -> int:
     """A whole number out of a link."""
     digits = str(text)
-    if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 12:
+    if not digits.isascii() or not digits.removeprefix("-").isdecimal() or len(digits) > 9:
         raise Refused(400, "this link is broken: a number was expected in it")
     return int(digits)

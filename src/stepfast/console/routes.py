@@ -1,9 +1,11 @@
 """Everything that can be asked of the console, in one table.
 
 To add a page: write ``async def things(visit: Visit) -> Page`` in ``pages/things.py`` and a template that extends
-``base.html``, and add ``Route("GET", "/things", things)``. A ``Page`` carries what the template is given and its JSON
-twin, in the shape that the command line writes with ``--json``; whichever was asked for is sent. Payloads go through
-``visit.veil()`` before they get into either. ``again=`` says after how many seconds an open tab should ask again.
+``base.html``, and add ``Route("GET", "/things", things)``; ``navigation.py`` has what is at the top of all. Pages
+read by ``visit.look``, an application whose questions are bounded and shared by all tabs. A ``Page`` carries what the
+template is given and its JSON twin, in the shape that the command line writes with ``--json``; whichever was asked for
+is sent. Payloads go through ``visit.veil()`` before they get into either. ``again=`` says after how many seconds a tab
+may ask again; parts of the page that change have an id and ``data-live``.
 
 To add an action: write ``async def do(visit: Visit) -> Done`` in ``actions/``, which takes its fields from
 ``visit.form``, acts, and says where to go on; and add ``Route("POST", "/things/do", do)``. The gate has already

@@ -30,8 +30,13 @@ class Visit:
 
     @property
     def app(self) -> Stepfast:
-        """The application whose database is shown."""
+        """The application whose database is shown: for actions. Pages read by ``visit.look``."""
         return self.desk.app
+
+    @property
+    def look(self) -> Stepfast:
+        """The same application for pages: it writes nothing, and the database does not feel it."""
+        return self.desk.look
 
     @property
     def query(self) -> Mapping[str, str]:

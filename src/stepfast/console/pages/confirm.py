@@ -10,7 +10,7 @@ from ..answers import Page
 from ..confirming import WISHES, what_happens
 from ..history import read_history
 from ..refusals import Refused
-from ..veiling import veiled_run, veiled_steps
+from ..veiling import veiled_history
 from ..visit import Visit
 
 
@@ -19,10 +19,9 @@ async def confirm(visit: Visit) -> Page:
     wish = WISHES.get(visit.params["action"])
     if wish is None:
         raise Refused(404, "there is no such action")
-    history = await read_history(visit.app, visit.params["id"])
-    veil = visit.veil()
-    run, steps = veiled_run(history.info, veil), veiled_steps(history.steps, veil)
-    sentence = what_happens(wish, run, steps)
+    history = veiled_history(await read_history(visit.look, visit.params["id"]), visit.veil())
+    run = history.info
+    sentence = what_happens(wish, run, history.steps)
     shown = {"run": run, "wish": wish, "sentence": sentence, "names": _awaited(run)}
     shape = {"run": run.id, "action": wish.action, "what_happens": sentence}
     return Page("confirm.html", shown, msgspec.to_builtins(shape))

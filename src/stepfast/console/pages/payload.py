@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from ...errors import RunNotFound
 from ...model.rows import RunRow
-from ...store import Store
+from ...telling.tracebacks import own_code_only
+from ...watching.onlooker import glance_of
 from .. import exact
 from ..answers import Piece
-from ..history import number
+from ..history import number, read_history
 from ..refusals import Refused
+from ..veiling import veiled_history
 from ..visit import Visit
 
 MOST = 65_536
@@ -28,49 +30,65 @@ class Stored(NamedTuple):
 
 async def payload(visit: Visit) -> Piece:
     """The payload that the address names, veiled, and cut where it gets too long."""
-    store = await visit.app.store()
-    row = await store.run(visit.app.get(visit.params["id"]).id)
+    run_id = visit.look.get(visit.params["id"]).id
+    if visit.query.get("what") == "error":
+        return _piece(visit, run_id, await _traceback(visit, run_id))
+    row = await (await glance_of(visit.look)).run(run_id)
     if row is None:
-        raise RunNotFound(visit.params["id"])
-    found = await _stored(visit, store, row)
+        raise RunNotFound(run_id)
+    found = await _stored(visit, row)
     if found is None:
         raise Refused(404, "the run has no such payload")
-    text = visit.app._payloads.text(found.text, found.format, "the payload")
+    text = visit.look._payloads.text(found.text, found.format, "the payload")
     try:
         written = exact.write(visit.veil().value(exact.read(text), found.path))
     except ValueError as error:
         raise Refused(409, f"the payload cannot be shown: {error}") from None
-    shown, size = written[:MOST], len(written)
+    return _piece(visit, run_id, written)
+
+
+def _piece(visit: Visit, run_id: str, text: str) -> Piece:
+    shown, size = text[:MOST], len(text)
     if visit.wants_json and size > MOST:
-        raise Refused(413, f"the payload has {size:,} characters, and {MOST:,} are shown; `stepfast show` has all")
-    return Piece("payload.html", {"text": shown, "cut": size > MOST, "size": size, "run_id": row.id}, written)
+        raise Refused(413, f"this has {size:,} characters, and {MOST:,} are shown; `stepfast show` has all of it")
+    is_error = visit.query.get("what") == "error"
+    return Piece(
+        "payload.html",
+        {"text": shown, "cut": size > MOST, "size": size, "run_id": run_id},
+        exact.write(text) if is_error else text,
+    )
 
 
-async def _stored(visit: Visit, store: Store, row: RunRow) -> Stored | None:
-    what = visit.query.get("what", "")
+async def _stored(visit: Visit, row: RunRow) -> Stored | None:
+    what, key = visit.query.get("what", ""), visit.query.get("key", "")
     if what == "input":
         return None if row.input is None else Stored(row.input, row.format, "input")
     if what == "output":
         return None if row.output is None else Stored(row.output, row.output_format or row.format, "output")
     if what == "value":
-        key = visit.query.get("key", "")
-        value = await store.value(row.id, key)
+        value = await (await glance_of(visit.look)).value(row.id, key)
         return None if value is None else Stored(*value, f"values.{key}")
     if what in ("step", "arguments"):
-        return await _of_step(visit, store, row)
-    raise Refused(404, "there is no such payload; there are input, output, step, arguments and value")
+        branch, position = visit.query.get("branch", ""), number(visit.query.get("position", "0"))
+        held = await (await glance_of(visit.look)).step_payloads(row.id, branch, position)
+        if held is None:
+            return None
+        text, path = (held[0], "output") if what == "step" else (held[1], "arguments")
+        return None if text is None else Stored(text, held[3], path)
+    raise Refused(404, "there is no such payload; there are input, output, step, arguments, error and value")
 
 
-async def _of_step(visit: Visit, store: Store, row: RunRow) -> Stored | None:
-    """What is kept of a step: its output, or the arguments of its last try."""
-    branch, position = visit.query.get("branch", ""), number(visit.query.get("position", "0"))
-    if visit.query["what"] == "step":
-        for record in await store.steps(row.id, (branch, position - 1), 1):
-            if (record.branch, record.position) == (branch, position) and record.output is not None:
-                return Stored(record.output, record.format, "output")
-        return None
-    calls = await store.activity(row.id, (branch, position, -1, -1), 100)
-    tries = [call for call in calls if (call.branch, call.position) == (branch, position)]
-    if not tries or tries[-1].arguments is None:
-        return None
-    return Stored(tries[-1].arguments, tries[-1].format, "arguments")
+async def _traceback(visit: Visit, run_id: str) -> str:
+    """The traceback of the run, or of one of its steps, veiled by all that stands on its page."""
+    history = await read_history(visit.look, run_id)
+    if "position" in visit.query:
+        branch, position = visit.query.get("branch", ""), number(visit.query["position"])
+        if not any((step.branch, step.position) == (branch, position) for step in history.steps):
+            history = await read_history(visit.look, run_id, (branch, position - 1), 1)
+        found = [step for step in veiled_history(history, visit.veil()).steps if step.branch == branch]
+        error = next((step.error for step in found if step.position == position), None)
+    else:
+        error = veiled_history(history, visit.veil()).info.error
+    if error is None or not error.traceback:
+        raise Refused(404, "there is no such error")
+    return own_code_only(error.traceback)

@@ -2,108 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 from ...engine.workflow import DAG_STEP
-from ...model import status
 from ...model.names import OWN_KEYS
-from ...model.records import RUN_ITSELF
-from ...reports import Activity, RunInfo, activity_info
-from ...telling.explaining import explain, infos_of
+from ...reports import RunInfo
+from ...telling.explaining import explain
 from ...telling.shapes import run_shape
 from ...telling.tracebacks import own_code_only
-from ...telling.why import unread, waits_for
+from ...telling.why import unread
+from ...watching.families import family_of
+from ...watching.onlooker import glance_of
 from ..answers import Page
 from ..confirming import offered
-from ..drawings import graph, graph_of_run, timeline, tries_of
-from ..history import History, address_of, read_history, written
+from ..drawings import graph, graph_of_run, timeline
+from ..history import BRIEF, History, address_of, read_history, written
 from ..redacting import Veil
-from ..veiling import veiled_calls, veiled_run, veiled_steps
+from ..veiling import veiled_history, veiled_runs
 from ..visit import Visit
 from .steps import step_rows
 
 _AGAIN = 2.0
-_CHILDREN = 20
-"""So many children are looked up; the ids of all are among the steps."""
-_ANCESTORS = 10
-_ATTEMPTS = 50
+_LETTERS = 20
+
+
+class Letter(NamedTuple):
+    """A signal that the run has not taken."""
+
+    name: str
+    sent_at: int
+    value: Any
+    large: bool
 
 
 async def run(visit: Visit) -> Page:
     """One run, and a page of its steps."""
-    app, after = visit.app, address_of(visit.query.get("after"))
-    history = await read_history(app, visit.params["id"], after)
-    info, store = history.info, await app.store()
-    calls = await app.get(info.id).activity() if waits_for(info, status.WAITING_RETRY) else []
-    started = [step.child for step in history.steps if step.child is not None and step.kind != DAG_STEP]
-    children = await infos_of(app, started[-_CHILDREN:])
-    reason = await explain(app, info, history.steps, calls, children)
+    history = await read_history(visit.look, visit.params["id"], address_of(visit.query.get("after")))
     veil = visit.veil()
-    veil.value(info.input, "input")
-    values = await _values(visit, info.id, veil)
-    steps = veiled_steps(history.steps, veil)
-    mail = await store.unread(info.id) if info.completed_at is None else []
-    told, why = veiled_run(info, veil), veil.text(reason)
+    values = await _values(visit, history.info.id, veil)
+    letters = await _letters(visit, history.info, veil)
+    history = veiled_history(history, veil)
+    told = history.info
+    family = await family_of(visit.look, told.id)
+    children = veiled_runs([member.run for member in family.below], veil)
+    why = veil.text(await explain(visit.look, told, history.steps, history.tries, children))
     declared = await graph_of_run(visit, history)
-    tries = veiled_calls(await tries_of(visit, history), veil)
+    mail = list(Counter(letter.name for letter in letters).items())
     shown = {
         "run": told,
         "why": why,
-        "graph": graph(visit, told, steps, declared),
-        "timeline": timeline(visit, history, told, steps, tries, declared),
-        "steps": step_rows(visit, info, steps),
-        "children": children,
-        "more_children": len(started) - len(children),
-        "ancestors": await _ancestors(visit, info),
+        "dag": history.dag,
+        "rows": step_rows(visit, history),
+        "family": family,
         "values": values,
-        "mail": unread(info, mail),
-        "attempts": veiled_calls(await _attempts(visit, info), veil),
-        "traceback": _traceback(info, veil),
-        "offered": offered(info) if visit.may_operate else [],
+        "letters": letters,
+        "mail": unread(told, mail),
+        "attempts": [call for call in history.tries if call.position is None and not call.branch],
+        "traceback": "" if told.error is None else own_code_only(told.error.traceback or ""),
+        "offered": offered(told) if visit.may_operate else [],
         "done": visit.query.get("done", ""),
         "next": _link(visit, history),
-        "first": after is None,
+        "first": history.after is None,
+        "graph": graph(visit, history, declared),
+        "timeline": timeline(visit, history, declared),
     }
-    shape = run_shape(told, why, steps, started, values, mail)
+    started = [step.child for step in history.steps if step.child is not None and step.kind != DAG_STEP]
+    shape = run_shape(told, why, history.steps, started, values, mail)
     if history.more is not None:
         shape["after"] = written(history.more)
-    return Page("run.html", shown, shape, again=None if info.completed_at else _AGAIN)
+    return Page("run.html", shown, shape, again=None if told.completed_at else _AGAIN)
 
 
 async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
     """What the run has set for others to read."""
-    found = await (await visit.app.store()).values(run_id)
-    payloads = visit.app._payloads
     return {
-        key: veil.value(payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
-        for key, text, format_ in found
+        key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
+        for key, text, format_ in await (await glance_of(visit.look)).values(run_id)
         if not key.startswith(OWN_KEYS)
     }
 
 
-async def _attempts(visit: Visit, info: RunInfo) -> list[Activity]:
-    """The attempts that have ended: those that failed, and the last one."""
-    rows = await (await visit.app.store()).activity(info.id, limit=_ATTEMPTS)
-    return [activity_info(info.id, row, visit.app._payloads) for row in rows if row.position == RUN_ITSELF]
-
-
-async def _ancestors(visit: Visit, info: RunInfo) -> list[RunInfo]:
-    """Its parent, and the parent's, up to the first of all; the first of all comes first."""
-    found: list[RunInfo] = []
-    above = info.parent
-    while above is not None and len(found) < _ANCESTORS:
-        parents = await infos_of(visit.app, [above])
-        if not parents:
-            break
-        found.insert(0, parents[0])
-        above = parents[0].parent
+async def _letters(visit: Visit, info: RunInfo, veil: Veil) -> list[Letter]:
+    """What lies in its mailbox, the oldest first."""
+    if info.completed_at is not None:
+        return []
+    found = []
+    for letter in await (await glance_of(visit.look)).letters(info.id, _LETTERS, BRIEF):
+        value = visit.look._payloads.plain(letter.value, letter.format, "a signal")
+        shown = veil.value(value, f"signals.{letter.name}")
+        found.append(Letter(letter.name, letter.sent_at, shown, letter.value is None and letter.size is not None))
     return found
-
-
-def _traceback(info: RunInfo, veil: Veil) -> str:
-    shown = veiled_run(replace(info, left_out=()), veil).error
-    return own_code_only(shown.traceback) if shown is not None and shown.traceback else ""
 
 
 def _link(visit: Visit, history: History) -> str | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...listing import ListKeywords
 from ...model import status
 from ...reports import RunInfo
+from ...telling.words import count
+from ...watching.searching import SEARCHED, Listed, find_runs, list_runs
 from ..answers import Done, Page
 from ..filters import ORDERS, Filters
-from ..finding import find
 from ..refusals import Refused
 from ..veiling import veiled_runs
 from ..visit import Visit
@@ -19,28 +20,41 @@ _AGAIN = 3.0
 
 async def runs(visit: Visit) -> Page | Done:
     """A page of runs; or, if the box names one of them, that run."""
-    filters = Filters.of(visit.query)
     wanted = visit.query.get("find", "").strip()
     if wanted:
-        found = await find(visit.app, wanted)
+        found = await find_runs(visit.look, wanted)
         if len(found) == 1:
             return Done(visit.url("runs", found[0].id), {"found": found[0].id})
-        return _page(visit, Filters(), found, wanted, len(found))
-    limit = _limit(visit.query.get("limit"))
-    page: ListKeywords = {**filters.keywords, "limit": limit, "after": visit.query.get("after") or None}
-    found = await visit.app.runs(**page)
-    return _page(visit, filters, found, "", limit)
+        return _page(visit, Filters(), Listed(found, None), wanted)
+    filters = Filters.of(visit.query)
+    if filters.text is not None and visit.desk.rule is not None:
+        raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
+    page: ListKeywords = {"limit": _limit(visit.query.get("limit")), "after": visit.query.get("after") or None}
+    return _page(visit, filters, await list_runs(visit.look, {**filters.keywords, **page}, filters.text), "")
 
 
-def _page(visit: Visit, filters: Filters, found: list[RunInfo], wanted: str, limit: int) -> Page:
-    shown = veiled_runs(found, visit.veil())
-    more = (
-        visit.url("runs", **filters.query, after=found[-1].id) if found and not wanted and len(found) == limit else None
-    )
+def _said(listed: Listed) -> str:
+    """How far it was looked, where that was not all the way."""
+    said = []
+    if listed.looked is not None:
+        newest = f", the newest {SEARCHED:,} that pass the other filters" if listed.looked >= SEARCHED else ""
+        said.append(f"Looked through the inputs of {count(listed.looked, 'run')}{newest}.")
+    if listed.too_large:
+        said.append(f"{listed.too_large:,} of them were too large for that.")
+    if listed.back_to is not None:
+        said.append(f"The look ended at {listed.back_to:%Y-%m-%d %H:%M:%S} UTC; the next page goes on from there.")
+    return " ".join(said)
+
+
+def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str) -> Page:
+    shown = veiled_runs(listed.runs, visit.veil())
+    kept = {**filters.query, "limit": visit.query.get("limit")}
+    more = None if listed.after is None else visit.url("runs", **kept, after=listed.after)
     given = {
         "runs": shown,
         "filters": filters,
         "wanted": wanted,
+        "said": _said(listed),
         "more": more,
         "first": visit.query.get("after") is None,
         "statuses": status.RUN_STATUSES,
@@ -49,7 +63,9 @@ def _page(visit: Visit, filters: Filters, found: list[RunInfo], wanted: str, lim
         "columns": _columns(shown),
     }
     link = {"Link": f'<{more}>; rel="next"'} if more else {}
-    return Page("runs.html", given, shown, again=_AGAIN, headers=link)
+    # A search looks through thousands of inputs: nobody asked for it again.
+    again = None if filters.text is not None or wanted else _AGAIN
+    return Page("runs.html", given, shown, again=again, headers=link)
 
 
 def _columns(found: list[RunInfo]) -> set[str]:
@@ -66,6 +82,6 @@ def _columns(found: list[RunInfo]) -> set[str]:
 def _limit(text: str | None) -> int:
     if not text:
         return PAGE
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST:
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= _MOST:
         raise Refused(400, f"limit must be from 1 to {_MOST}")
     return int(text)

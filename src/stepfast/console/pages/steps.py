@@ -1,16 +1,17 @@
-"""The table of steps: a line for each, with a link to what it holds, and its undo beside it."""
+"""The table of steps: a line for each, with its failed tries and its undo beside it, and links to what it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...engine.matching import UNDO
 from ...engine.workflow import DAG_STEP
 from ...model import status
-from ...reports import RunInfo, StepInfo
-from ...telling.states import due_at, outcome_of, waited_for
+from ...reports import Activity, RunInfo, StepInfo
+from ...telling.states import due_at, waited_for
 from ...telling.words import ago, lasting
+from ..history import Address, History
 from ..visit import Visit
 
 
@@ -21,26 +22,75 @@ class StepRow(NamedTuple):
     state: str
     took: str
     outcome: str
-    payload: str | None
+    undo: StepInfo | None
+    """What undoes it, if that has begun."""
+    tries: Sequence[Activity]
+    """Those that failed before."""
+    output: str | None
     """Where its output can be loaded from; None: it has none."""
+    arguments: str | None
+    traceback: str | None
     inside: str | None
     """Where the run is that it started."""
 
 
-def step_rows(visit: Visit, run: RunInfo, steps: Sequence[StepInfo]) -> list[StepRow]:
-    """The lines, as many as there are steps."""
-    return [_row(visit, run, step) for step in steps]
+def step_rows(visit: Visit, history: History) -> list[StepRow]:
+    """The lines. Undos stand beside what they undo, unless that is on another page."""
+    undos = {step.position: step for step in history.steps if step.kind == UNDO}
+    numbers = {step.number for step in history.steps if step.kind != UNDO}
+    tries: dict[Address, list[Activity]] = {}
+    for call in history.tries:
+        if call.position is not None:
+            tries.setdefault((call.branch, call.position), []).append(call)
+    return [
+        _row(visit, history, step, undos, tries)
+        for step in history.steps
+        if step.kind != UNDO or step.position not in numbers
+    ]
 
 
-def _row(visit: Visit, run: RunInfo, step: StepInfo) -> StepRow:
-    has_payload = step.output is not None and step.completed_at is not None and step.kind != UNDO
-    payload = visit.url(
-        "runs", step.child if step.kind == DAG_STEP and step.child else run.id, "payload",
-        what="output" if step.kind == DAG_STEP else "step",
-        branch=step.branch, position=step.position,
+def _row(
+    visit: Visit,
+    history: History,
+    step: StepInfo,
+    undos: Mapping[int, StepInfo],
+    tries: Mapping[Address, Sequence[Activity]],
+) -> StepRow:
+    address = (step.branch, step.position)
+    failed = _inside(step, history.tries) if step.kind == DAG_STEP else tries.get(address, ())
+    return StepRow(
+        step, _state(step), _took(history.info, step), _outcome(history.info, step),
+        None if step.number is None or step.kind == UNDO else undos.get(step.number),
+        failed,
+        _payload(visit, history, step, "output"),
+        _payload(visit, history, step, "arguments"),
+        _payload(visit, history, step, "error"),
+        None if step.child is None else visit.url("runs", step.child),
     )  # fmt: skip
-    inside = None if step.child is None else visit.url("runs", step.child)
-    return StepRow(step, _state(step), _took(run, step), _outcome(run, step), payload if has_payload else None, inside)
+
+
+def _inside(step: StepInfo, tries: Sequence[Activity]) -> list[Activity]:
+    """The failed tries of a step of a dag, whose name is their branch."""
+    return [call for call in tries if call.branch.partition("/")[0] == step.name]
+
+
+def _payload(visit: Visit, history: History, step: StepInfo, what: str) -> str | None:
+    """Where something that a step holds is loaded from. What a step of a dag holds, the run of its own holds."""
+    if what == "error":
+        if step.error is None or not step.error.traceback:
+            return None
+    elif step.kind == DAG_STEP:
+        if what != "output" or step.output is None:
+            return None
+    else:
+        sizes = history.sizes.get((step.branch, step.position))
+        is_payload = step.completed_at is not None and step.kind not in ("sleep", "start")
+        if sizes is None or getattr(sizes, what) is None or not is_payload:
+            return None
+    if step.kind == DAG_STEP and step.child is not None:
+        return visit.url("runs", step.child, "payload", what=what)
+    of_step = {"output": "step"}.get(what, what)
+    return visit.url("runs", history.info.id, "payload", what=of_step, branch=step.branch, position=step.position)
 
 
 def _state(step: StepInfo) -> str:
@@ -65,6 +115,4 @@ def _outcome(run: RunInfo, step: StepInfo) -> str:
     due = due_at(step) if is_open or step.kind == "sleep" else None
     if due is not None:
         return f"until {due:%Y-%m-%d %H:%M:%S} UTC ({ago(due, run.read_at)})"
-    if step.error is not None:
-        return outcome_of(step.error, None)
     return (step.detail or "") if is_open or step.status == status.RUNNING else ""

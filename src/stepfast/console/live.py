@@ -1,0 +1,24 @@
+"""Open tabs ask again by themselves. How soon is said by the server, so that all of them together ask little."""
+
+from __future__ import annotations
+
+from ..app import Stepfast
+from ..watching.onlooker import glance_of
+from ..watching.pace import Pace
+
+
+class Tabs:
+    """The turns of all tabs of one console."""
+
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
+        self._pace = Pace(app.settings.watch_rate)
+
+    async def asked(self) -> int:
+        """How many questions were put to the database so far."""
+        return (await glance_of(self._app)).remembered.asked
+
+    async def again(self, soonest: float | None, before: int) -> float | None:
+        """In how many seconds a tab asks for its page again, which has just asked all questions since ``before``; None:
+        never, because nothing on it will change."""
+        return None if soonest is None else self._pace.again(soonest, await self.asked() - before)
