@@ -206,3 +206,46 @@ async def test_a_connection_left_open_does_not_hold_up_the_next_test(
 
 def test_both_databases_get_a_url(url: str) -> None:
     assert url.startswith(("postgresql://", "sqlite:////"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE public.orders (id int)",
+        "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "CREATE SCHEMA shop",
+        "ALTER TABLE stepfast.runs ADD colour text",
+        "ALTER TABLE stepfast.runs DISABLE TRIGGER ALL",
+        "DROP TABLE stepfast.steps CASCADE",
+        "DROP SCHEMA stepfast CASCADE",
+        "UPDATE stepfast.meta SET value = '99' WHERE name = 'version'",
+        "INSERT INTO stepfast.meta VALUES ('colour', 'red')",
+    ],
+)
+def test_whatever_a_test_changes_is_as_new_for_the_next(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool, change: str
+) -> None:
+    """Also in a database that was found unchanged before, which is not looked at closely."""
+    facts = (
+        "SELECT string_agg(nspname || relname, ',' ORDER BY relname) FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = relnamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'",
+        "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('stepfast.runs')",
+        "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname = 'public'",
+        "SELECT count(*) FROM pg_namespace",
+        "SELECT string_agg(tgenabled::text, '') FROM pg_trigger",
+        "SELECT string_agg(name || value, ',' ORDER BY name) FROM stepfast.meta",
+    )
+
+    def look(name: str) -> list[list[str]]:
+        return [postgres_server.execute(fact, database=name) for fact in facts]
+
+    for _ in range(3):
+        name = postgres_databases.take(tables=True)
+        expected = look(name)
+        postgres_databases.give_back(name)
+    name = postgres_databases.take(tables=True)
+    postgres_server.execute(change, database=name)
+    postgres_databases.give_back(name)
+    name = postgres_databases.take(tables=True)
+    assert look(name) == expected
+    postgres_databases.give_back(name)
