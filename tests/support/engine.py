@@ -73,18 +73,18 @@ class ThreadGate:
 
 
 async def eventually(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """Ask until the answer is true, and give it; the condition may be async."""
-    deadline = time.monotonic() + timeout
+    """Ask until the answer is true, and give it; the condition may be async. The longer it takes, the longer are the
+    pauses, a tenth of the time at most: asking costs, and other tests want to work."""
+    began = time.monotonic()
     while True:
         answer = condition()
         if inspect.isawaitable(answer):
             answer = await answer
         if answer:
             return answer
-        assert time.monotonic() < deadline, (
-            f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
-        )
-        await asyncio.sleep(0.005)
+        waited = time.monotonic() - began
+        assert waited < timeout, f"still not true after {timeout:g} s: {inspect.getsource(condition).strip()}"
+        await asyncio.sleep(min(0.003 + waited / 10, 0.05))
 
 
 def bystander(app: Stepfast) -> Callable[[], Awaitable[None]]:
