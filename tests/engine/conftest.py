@@ -12,6 +12,11 @@ from tests.support.engine import Calls
 
 MakeApp = Callable[..., Stepfast]
 
+ON_SQLITE = pytest.mark.enough_on("sqlite")
+"""For files about what the engine decides, and the store, whose suite tries it on every database."""
+ON_BOTH = pytest.mark.enough_on("postgres", "sqlite")
+"""For tests in such files in which sessions, locks or wake-ups take part, or SQL of its own."""
+
 
 @pytest.fixture
 async def make_app(url: str) -> AsyncIterator[MakeApp]:

@@ -23,10 +23,12 @@ from stepfast import (
     cancelled,
 )
 from stepfast.model.ids import new_id
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, is_cancelled, let_pass
 from tests.worker.spying import wrap
+
+pytestmark = ON_SQLITE
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -60,6 +62,7 @@ async def test_a_delayed_run_can_be_cancelled(app: Stepfast, calls: Calls) -> No
 
 
 @pytest.mark.parametrize("what", ["a time", "a signal", "a check", "a retry", "a child"])
+@ON_BOTH
 async def test_a_run_that_waits_is_cancelled_at_once(app: Stepfast, calls: Calls, what: str) -> None:
     """No worker is needed, and none wakes it any more."""
 
@@ -154,6 +157,7 @@ async def test_a_run_cancelled_before_its_first_step_runs_none(app: Stepfast, ca
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
+@ON_BOTH
 async def test_the_step_in_flight_completes_and_the_next_never_runs(app: Stepfast, calls: Calls, kind: str) -> None:
     """Rule 27: it is recorded before the run ends."""
     gate = ThreadGate()
@@ -263,6 +267,7 @@ async def test_a_step_that_fails_is_not_tried_again(app: Stepfast, calls: Calls)
     assert calls["fail"] == 1
 
 
+@ON_BOTH
 async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: MakeApp) -> None:
     """Nothing is in flight that could be waited for."""
     app = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180))
@@ -280,6 +285,7 @@ async def test_a_run_in_memory_that_only_waits_is_cancelled_at_once(make_app: Ma
         await eventually(lambda: worker.duties.executor.running == {})
 
 
+@ON_BOTH
 async def test_a_completion_that_meets_the_wish_wins(app: Stepfast) -> None:
     """Rule 27: there was no further step; what was done is told."""
     gate = Gate()
@@ -340,6 +346,7 @@ async def test_blocking_code_can_ask_whether_to_stop(app: Stepfast, calls: Calls
         assert await run.result(timeout=PATIENCE) == "stopped early"
 
 
+@ON_BOTH
 async def test_a_wish_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
     """Its next owner ends it, after the record of the step that the worker died in: that may have acted."""
     gate = Gate()
@@ -363,6 +370,7 @@ async def test_a_wish_survives_the_death_of_the_worker(app: Stepfast, make_app: 
     assert calls["next"] == 0
 
 
+@ON_BOTH
 async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Calls) -> None:
     """The worker gives the run back in the middle of a step; whoever takes it next ends it."""
     gate = Gate()
@@ -381,6 +389,7 @@ async def test_a_wish_is_heeded_when_the_worker_stops(app: Stepfast, calls: Call
     assert calls["body"] == 1
 
 
+@ON_BOTH
 async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeApp) -> None:
     """Rule 6: the record "now waiting" is on its way when the operator asks."""
     app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
@@ -406,6 +415,7 @@ async def test_a_wish_between_look_and_release_is_not_slept_over(make_app: MakeA
 
 
 @pytest.mark.parametrize("told", ["by a wake-up", "by polling"])
+@ON_BOTH
 async def test_an_operator_elsewhere_is_heard(make_app: MakeApp, calls: Calls, told: str) -> None:
     """Rule 4: heartbeat and flush bring the wish to the worker, which is inside a long step."""
     settings = HARDLY_EVER if told == "by a wake-up" else Settings(poll=0.1, lease=1)
@@ -479,6 +489,7 @@ async def test_an_unknown_run_cannot_be_cancelled(app: Stepfast) -> None:
         await app.get(new_id()).cancel()
 
 
+@ON_BOTH
 async def test_a_cancelled_run_can_be_retried(app: Stepfast, calls: Calls) -> None:
     """Terminal states change only by an operator's retry: it goes on where it was."""
     gate = Gate()
@@ -519,6 +530,7 @@ async def test_mail_of_a_cancelled_run_is_there_after_a_retry(app: Stepfast) -> 
     assert await count(app, "mailbox", run) == 0
 
 
+@ON_BOTH
 async def test_many_are_cancelled_while_they_are_executed(app: Stepfast, calls: Calls) -> None:
     """Each ends once, whatever it was doing when the wish came."""
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from stepfast import ChildFailed, Context, NonRetryableError, RunCancelled, RunFailed, Settings, Stepfast
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.children import add_double, all_delivered
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due, stopped_at_once
+
+pytestmark = ON_SQLITE
 
 WAITS = pytest.mark.parametrize("moment", [0.0, 2.0], ids=["released", "in memory"])
 """Every wait released at once; and the usual, where a short one stays in memory."""
@@ -53,6 +55,7 @@ async def test_the_failure_of_a_child_names_it(app: Stepfast, verb: str) -> None
     ]  # fmt: skip
 
 
+@ON_BOTH
 async def test_an_uncaught_failure_of_a_child_ends_the_parent_at_once(app: Stepfast, calls: Calls) -> None:
     """Another attempt of the parent could not help: the child had its own."""
 
@@ -124,6 +127,7 @@ async def test_a_child_that_expires_or_misses_its_deadline_fails_for_its_parent(
     assert "deadline" in late
 
 
+@ON_BOTH
 async def test_a_child_lost_with_too_many_workers_fails_for_its_parent(make_app: MakeApp) -> None:
     """A dead letter is an end like any other."""
     app = make_app(settings=Settings(max_losses=0))
@@ -186,6 +190,7 @@ async def test_children_outlive_a_parent_that_ends_by_itself(app: Stepfast, end:
 
 
 @WAITS
+@ON_BOTH
 async def test_children_and_theirs_are_cancelled_with_a_cancelled_parent(make_app: MakeApp, moment: float) -> None:
     """Rule 26: those that wait at once, one that runs after its step."""
     app = make_app(settings=Settings(moment=moment))
@@ -258,6 +263,7 @@ def add_flaky_family(app: Stepfast, calls: Calls) -> None:
         return await ctx.call(flaky)
 
 
+@ON_BOTH
 async def test_retrying_a_parent_retries_its_failed_child(app: Stepfast, calls: Calls) -> None:
     """The child goes on from its own records; what the parent had done stays done."""
     add_flaky_family(app, calls)
@@ -370,6 +376,7 @@ async def test_a_new_attempt_of_the_parent_finds_the_results_of_its_children(app
     assert (await run.info()).attempt == 2
 
 
+@ON_BOTH
 async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Stepfast, calls: Calls) -> None:
     """A worker with nothing but interruptions; count the calls."""
     add_double(app, calls)
@@ -394,6 +401,7 @@ async def test_a_parent_interrupted_at_every_turn_has_the_same_children(app: Ste
     assert calls == {"double": 3}
 
 
+@ON_BOTH
 async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_down(make_app: MakeApp) -> None:
     """Rule 6: many parents, children that end at once, every wait released."""
     app = make_app(settings=Settings(moment=0))
@@ -412,6 +420,7 @@ async def test_a_parent_is_not_slept_over_by_a_child_that_ends_while_it_lies_dow
     assert results == [number + 1 for number in range(50)]
 
 
+@ON_BOTH
 async def test_a_child_whose_end_was_taken_by_what_lost_a_race_can_still_be_asked(make_app: MakeApp) -> None:
     """The loser is not replayed, but what it recorded is known."""
     app = make_app(settings=Settings(moment=0))

@@ -10,9 +10,11 @@ import pytest
 
 from stepfast import ConfigurationError, InvalidState, RunFailed, Settings, Stepfast
 from stepfast.engine.dag import Dag
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.dags import how, make_step_due, row_of, steps_of
 from tests.support.engine import Calls, Gate, eventually, stopped_at_once
+
+pytestmark = ON_SQLITE
 
 Declare = Callable[..., Dag]
 
@@ -65,6 +67,7 @@ async def test_a_gate_holds_what_comes_after_it(app: Stepfast, declare: Declare,
 
 
 @pytest.mark.parametrize("value", [True, "yes", {"by": "eve"}, 0, None, ""])
+@ON_BOTH
 async def test_a_signal_opens_it_and_its_value_is_the_output(app: Stepfast, declare: Declare, value: Any) -> None:
     run = await app.start(declare())
     await app.drain()
@@ -88,6 +91,7 @@ async def test_false_fails_the_step_and_so_undoes_the_run(app: Stepfast, declare
 
 
 @in_memory_or_not
+@ON_BOTH
 async def test_a_worker_that_is_at_it_hears_at_once(app: Stepfast, declare: Declare) -> None:
     run = await app.start(declare(timeout=1800))
     async with app.worker():
@@ -97,6 +101,7 @@ async def test_a_worker_that_is_at_it_hears_at_once(app: Stepfast, declare: Decl
 
 
 @pytest.mark.parametrize("value", [True, False])
+@ON_BOTH
 async def test_a_signal_sent_before_the_gate_is_reached_is_kept(app: Stepfast, declare: Declare, value: bool) -> None:
     run = await app.start(declare())
     await run.signal("manager_ok", value)
@@ -171,6 +176,7 @@ async def test_k_of_n_approvals_are_enough(app: Stepfast) -> None:
 # -- too late ----------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_a_gate_that_nobody_opens_in_time_fails(app: Stepfast, declare: Declare, log: list[Any]) -> None:
     run = await app.start(declare(timeout=timedelta(days=2)))
     await app.drain()

@@ -20,11 +20,13 @@ from stepfast import (
     cancelled,
 )
 from stepfast.engine.dag import Dag
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.dags import how, row_of
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.sagas import Saga
+
+pytestmark = ON_SQLITE
 
 
 @pytest.fixture
@@ -62,6 +64,7 @@ async def test_a_run_that_is_cancelled_before_it_begins_does_nothing(app: Stepfa
     assert set((await how(run)).values()) == {"skipped"}
 
 
+@ON_BOTH
 async def test_a_run_that_is_cancelled_in_a_paused_queue_is_over_at_once(app: Stepfast) -> None:
     """No worker is needed: nothing has begun that could be undone. Its parent hears of it, and it can be retried."""
     graph = app.dag("held", queue="held")
@@ -200,6 +203,7 @@ async def test_a_run_whose_first_step_nobody_picked_up_in_time_fails(app: Stepfa
         await run.result()
 
 
+@ON_BOTH
 async def test_a_run_that_was_picked_up_in_time_does_not_expire_with_a_step_that_waits_for_a_slot(
     app: Stepfast, saga: Saga
 ) -> None:
@@ -223,6 +227,7 @@ async def pass_expiry(app: Stepfast, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("cause", ["failure", "deadline"])
+@ON_BOTH
 async def test_steps_on_other_workers_hear_at_once_that_their_run_fails(make_app: MakeApp, cause: str) -> None:
     """Long before the next heartbeat."""
     app = make_app(settings=Settings(lease=3000, heartbeat=1000))
@@ -256,6 +261,7 @@ async def all_have_looked(app: Stepfast) -> bool:
     return all(worker.beat_at > worker.started_at for worker in await (await app.store()).workers())
 
 
+@ON_BOTH
 async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, saga: Saga) -> None:
     """Rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
     app = make_app(settings=Settings(max_losses=0))
@@ -282,6 +288,7 @@ async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, sag
     assert list(await run.result(timeout=20)) == ["a", "b", "c"]
 
 
+@ON_BOTH
 async def test_a_step_whose_code_was_changed_undoes_nothing_and_can_be_retried(make_app: MakeApp, saga: Saga) -> None:
     """Rule 28; an error of the deployment is not caught either."""
     gate = Gate()
@@ -326,6 +333,7 @@ async def test_the_reason_of_a_run_is_that_of_its_step(app: Stepfast, saga: Saga
     assert (info.status, info.reason, saga.undone) == ("compensated", "timeout", ["a"])
 
 
+@ON_BOTH
 async def test_outputs_that_are_large_together_are_no_reason_to_undo_them(make_app: MakeApp, saga: Saga) -> None:
     app = make_app(settings=Settings(max_payload=1000))
     dag = app.dag("dag")
@@ -338,6 +346,7 @@ async def test_outputs_that_are_large_together_are_no_reason_to_undo_them(make_a
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
+@ON_BOTH
 async def test_an_undo_that_fails_within_a_step_is_in_the_list_of_its_run(
     app: Stepfast, saga: Saga, cancelled: bool
 ) -> None:
@@ -442,6 +451,7 @@ async def test_a_retry_of_an_undone_run_is_refused_with_a_word_on_what_to_do(app
     assert saga.log.count("b") == 1
 
 
+@ON_BOTH
 async def test_a_failed_run_is_started_anew_with_the_same_input(app: Stepfast, saga: Saga, calls: Calls) -> None:
     dag = app.dag("dag", deadline=7200)
 
@@ -468,6 +478,7 @@ async def test_a_failed_run_is_started_anew_with_the_same_input(app: Stepfast, s
     assert (info.origin, info.tags, info.priority, info.input) == (first.id, ["vip"], 3, {"order": 7})
 
 
+@ON_BOTH
 async def test_a_cancelled_run_is_started_anew(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a"))
     await run.cancel()
@@ -477,12 +488,14 @@ async def test_a_cancelled_run_is_started_anew(app: Stepfast, saga: Saga) -> Non
     assert await again.result() == {"a": "a-1"}
 
 
+@ON_BOTH
 async def test_a_run_that_goes_on_is_not_started_anew(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a"))
     with pytest.raises(InvalidState, match="running"):
         await run.retry(from_start=True)
 
 
+@ON_BOTH
 async def test_a_run_started_anew_keeps_the_graph_of_the_first(make_app: MakeApp, saga: Saga) -> None:
     old, new = make_app(), make_app()
     first = await old.start(saga.build(old, "a", "b! < a"))
@@ -498,6 +511,7 @@ async def test_a_run_started_anew_keeps_the_graph_of_the_first(make_app: MakeApp
 # -- several workers -------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_one_worker_undoes_what_several_did(make_app: MakeApp, saga: Saga) -> None:
     """One owner."""
     apps = [make_app(), make_app()]
@@ -511,6 +525,7 @@ async def test_one_worker_undoes_what_several_did(make_app: MakeApp, saga: Saga)
     assert sorted(saga.undone) == sorted(4 * ["root", *(f"s{n}" for n in range(6))])
 
 
+@ON_BOTH
 async def test_many_runs_fail_and_succeed_side_by_side(app: Stepfast, saga: Saga) -> None:
     dag = app.dag("dag")
     dag.declare(saga.do, name="a", compensate=saga.undo)

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, NonRetryableError, RetryLater, RunFailed, Settings, Stepfast, step
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, row_of, steps_of, undos_of
 from tests.support.engine import Calls, Gate, eventually, interrupt, make_due
 from tests.support.sagas import Saga
+
+pytestmark = ON_SQLITE
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -35,6 +37,7 @@ async def ended(run: Any) -> bool:
 # -- undoing in reverse --------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_completed_steps_are_undone_in_reverse(app: Stepfast, saga: Saga) -> None:
     run = await app.start(saga.build(app, "a", "b < a", "c < b", "d! < c"))
     await app.drain()
@@ -131,6 +134,7 @@ async def test_a_run_with_nothing_to_undo_ends_failed(app: Stepfast, saga: Saga)
     assert saga.undone == []
 
 
+@ON_BOTH
 async def test_undos_run_in_parallel_where_the_graph_allows(app: Stepfast, saga: Saga) -> None:
     """Both sides of a diamond are at their gates at once; the root waits for both."""
     left, right = saga.gate("undo left"), saga.gate("undo right")
@@ -421,6 +425,7 @@ async def test_an_undo_that_says_nothing_is_tried_a_few_times(make_app: MakeApp,
 
 
 @pytest.mark.parametrize("moment", [2.0, 0.0])
+@ON_BOTH
 async def test_an_undo_that_must_wait_frees_the_slot(
     make_app: MakeApp, saga: Saga, calls: Calls, moment: float
 ) -> None:
@@ -447,6 +452,7 @@ async def test_an_undo_that_must_wait_frees_the_slot(
     assert (await run.status(), calls) == ("compensated", {"undo": 2})
 
 
+@ON_BOTH
 async def test_an_undo_that_is_gone_from_the_code_is_in_the_list(make_app: MakeApp, saga: Saga) -> None:
     """The code was changed in between; nobody has the old one any more."""
     old, new = make_app(), make_app()
@@ -464,6 +470,7 @@ async def test_an_undo_that_is_gone_from_the_code_is_in_the_list(make_app: MakeA
         await run.result()
 
 
+@ON_BOTH
 async def test_an_undo_that_only_another_worker_has_is_left_to_it(make_app: MakeApp, saga: Saga) -> None:
     """During a deploy the new code must not give up what the old one could still undo."""
     old, new = make_app(), make_app()
@@ -499,6 +506,7 @@ async def given_back(app: Stepfast, run_id: str) -> bool:
 # -- crashes -------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, saga: Saga) -> None:
     """What was undone is not undone again."""
     gate = saga.gate("undo b")
@@ -513,6 +521,7 @@ async def test_an_interrupted_undoing_goes_on_where_it_was(app: Stepfast, saga: 
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@ON_BOTH
 async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
     app: Stepfast, saga: Saga, written: bool
 ) -> None:
@@ -525,6 +534,7 @@ async def test_a_crash_in_the_middle_repeats_at_most_the_undo_in_flight(
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("end", ["failed", "compensating", "compensated"])
+@ON_BOTH
 async def test_a_crash_at_any_turn_of_a_failure_undoes_everything_once(
     app: Stepfast, saga: Saga, end: str, written: bool
 ) -> None:
@@ -535,6 +545,7 @@ async def test_a_crash_at_any_turn_of_a_failure_undoes_everything_once(
     assert await run.status() == "compensated"
 
 
+@ON_BOTH
 async def test_no_undo_is_called_twice_when_others_beside_it_are_interrupted(app: Stepfast, saga: Saga) -> None:
     """Parallel undos have records of their own, whatever their order was."""
     gate = saga.gate("undo left")

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, NonRetryableError, RetryLater, RunFailed, Settings, Stepfast
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.crashing import crash_at, end_of, outcome_of
 from tests.support.dags import how, make_step_due, returning, row_of, steps_of
 from tests.support.engine import Calls, Gate, eventually, interrupt
 from tests.worker.spying import HeldReply
+
+pytestmark = ON_SQLITE
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -223,6 +225,7 @@ async def test_a_step_that_says_nothing_is_retried_as_the_settings_say(make_app:
     assert calls == {"broken": 2}
 
 
+@ON_BOTH
 async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
@@ -238,6 +241,7 @@ async def test_an_error_that_is_not_to_be_retried_ends_the_step_at_once(app: Ste
         await run.result()
 
 
+@ON_BOTH
 async def test_a_backoff_is_waited_for_without_a_slot(app: Stepfast, calls: Calls) -> None:
     """Computed, not honoured. The next attempt is not before its time."""
     dag = app.dag("dag")
@@ -348,6 +352,7 @@ async def test_the_failed_tries_of_a_step_are_in_its_log(app: Stepfast, calls: C
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
+@ON_BOTH
 async def test_what_a_step_records_is_not_done_again_after_a_crash(app: Stepfast, calls: Calls, kind: str) -> None:
     """Count the calls."""
     dag = app.dag("dag")
@@ -388,6 +393,7 @@ async def test_what_a_step_recorded_is_kept_for_its_next_attempt(app: Stepfast, 
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@ON_BOTH
 async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Stepfast, calls: Calls, written: bool) -> None:
     """Rule 41: its dependents are released once."""
     dag = app.dag("dag")
@@ -402,6 +408,7 @@ async def test_a_crash_when_a_step_ends_repeats_at_most_that_step(app: Stepfast,
     assert calls == {"root": 1 if written else 2, "left": 1, "right": 1, "join": 1}
 
 
+@ON_BOTH
 async def test_a_crash_when_the_run_ends_repeats_no_step(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("only"), name="only")
@@ -414,6 +421,7 @@ async def test_a_crash_when_the_run_ends_repeats_no_step(app: Stepfast, calls: C
     assert calls == {"only": 1}
 
 
+@ON_BOTH
 async def test_a_worker_that_stops_gives_its_step_back(app: Stepfast, calls: Calls) -> None:
     """No attempt used."""
     gate = Gate()
@@ -435,6 +443,7 @@ async def test_a_worker_that_stops_gives_its_step_back(app: Stepfast, calls: Cal
 
 
 @pytest.mark.parametrize("moment", [2.0, 0.0])
+@ON_BOTH
 async def test_a_step_sleeps_without_a_slot_and_goes_on(make_app: MakeApp, calls: Calls, moment: float) -> None:
     app = make_app(settings=Settings(moment=moment))
     dag = app.dag("dag")

@@ -10,10 +10,12 @@ from stepfast import Backoff, Context, InvalidState, NonRetryableError, RunCance
 from stepfast.engine.dag import Dag
 from stepfast.model.records import Lane
 from stepfast.run import Run
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows, Scene, move
 from tests.support.dags import how, make_step_due, row_of, steps_of, undos_of
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
+
+pytestmark = ON_SQLITE
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -45,6 +47,7 @@ async def has_ended(run: Run[Any]) -> bool:
 # -- retry -----------------------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_a_failed_run_goes_on_with_the_step_that_failed(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, "b"))
     await app.drain()
@@ -58,6 +61,7 @@ async def test_a_failed_run_goes_on_with_the_step_that_failed(app: Stepfast, cal
     assert (info.status, info.reason, info.error) == ("completed", None, None)
 
 
+@ON_BOTH
 async def test_workers_take_up_a_retried_run_by_themselves(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, "a", "aside"))
     async with app.worker():
@@ -87,6 +91,7 @@ async def test_a_step_that_is_tried_again_has_all_its_tries_and_keeps_its_record
     assert calls == {"open": 1, "fetch": 4}
 
 
+@ON_BOTH
 async def test_a_failed_record_of_the_step_itself_is_made_anew(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
 
@@ -108,6 +113,7 @@ async def test_a_failed_record_of_the_step_itself_is_made_anew(app: Stepfast, ca
     assert calls == {"before": 1, "inner": 2}
 
 
+@ON_BOTH
 async def test_a_cancelled_run_goes_on_where_it_was(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls)
     dag.approval("ok", after=["c"])
@@ -249,6 +255,7 @@ async def test_a_paused_run_does_nothing_until_it_is_resumed(app: Stepfast, call
     assert set(await run.result()) == {"a", "aside", "b", "c"}
 
 
+@ON_BOTH
 async def test_a_step_under_way_finishes_and_what_comes_after_it_is_held(app: Stepfast) -> None:
     gate, dag = Gate(), app.dag("dag")
 
@@ -349,6 +356,7 @@ async def test_a_paused_run_can_be_cancelled_and_is_undone(app: Stepfast) -> Non
     assert (await run.status(), undone) == ("compensated", ["a"])
 
 
+@ON_BOTH
 async def test_a_deadline_ends_a_paused_run(app: Stepfast, calls: Calls) -> None:
     run = await app.start(chain(app, calls, deadline=3600))
     await run.pause()
@@ -396,6 +404,7 @@ async def test_only_a_paused_run_is_resumed(app: Stepfast, calls: Calls) -> None
         await run.resume()
 
 
+@ON_BOTH
 async def test_a_step_has_had_as_many_attempts_as_it_was_called(app: Stepfast, calls: Calls) -> None:
     """Also if its run was cancelled between two of them."""
     dag = app.dag("dag")
@@ -469,6 +478,7 @@ async def test_a_step_that_waits_in_a_cancelled_run_undoes_what_it_did(app: Step
 # -- a finisher that stops -------------------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_a_cancelled_run_whose_finisher_stops_gracefully_ends_cancelled(app: Stepfast, calls: Calls) -> None:
     dag = chain(app, calls)
     run = await app.start(dag)

@@ -25,10 +25,12 @@ from stepfast import (
 from stepfast.connected import Connected
 from stepfast.engine.dag import Dag
 from stepfast.run import Run
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.dags import how, make_step_due, returning, row_of, steps_of
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually, stopped_at_once
+
+pytestmark = ON_SQLITE
 
 QUICK = Backoff(base=0.001, jitter=False)
 
@@ -68,6 +70,7 @@ async def test_the_result_maps_each_step_to_its_output(app: Stepfast) -> None:
     assert await run.result() == {"one": 1, "two as one": [2]}
 
 
+@ON_BOTH
 async def test_roots_run_in_parallel(app: Stepfast) -> None:
     """Neither could reach its gate if it waited for the other."""
     gates = {"left": Gate(), "right": Gate()}
@@ -90,6 +93,7 @@ async def test_roots_run_in_parallel(app: Stepfast) -> None:
         await run.result()
 
 
+@ON_BOTH
 async def test_leaves_run_in_parallel_in_threads_too(app: Stepfast) -> None:
     gates = [ThreadGate(), ThreadGate()]
     dag = app.dag("dag")
@@ -135,6 +139,7 @@ async def has(run: Any, step: str, status: str) -> bool:
     return (await how(run))[step] == status
 
 
+@ON_BOTH
 async def test_two_workers_share_the_steps(make_app: MakeApp) -> None:
     """With one slot each, only two workers can have two steps in hand at once."""
     gates = [Gate(), Gate()]
@@ -162,6 +167,7 @@ def pass_through(gate: Gate) -> Callable[[Any], Any]:
     return passing
 
 
+@ON_BOTH
 async def test_a_wide_graph_executes_every_step_once(app: Stepfast, calls: Calls) -> None:
 
     def work(number: int) -> int:
@@ -196,6 +202,7 @@ async def test_a_long_chain_comes_to_its_end(app: Stepfast) -> None:
 # -- code that changes, and workers without it ----------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_a_worker_that_lacks_a_step_leaves_it_to_others(make_app: MakeApp) -> None:
     whole, part = make_app(), make_app()
     dag = whole.dag("dag")
@@ -210,6 +217,7 @@ async def test_a_worker_that_lacks_a_step_leaves_it_to_others(make_app: MakeApp)
     assert await run.result() == {"common": 1, "special": 2}
 
 
+@ON_BOTH
 async def test_a_run_keeps_its_graph_when_the_code_changes(make_app: MakeApp) -> None:
     """Old and new runs side by side, with both versions at work."""
     old, new = make_app(), make_app()
@@ -297,6 +305,7 @@ async def waits_for_graph(rows: Rows) -> bool:
     return found == [(None,)]
 
 
+@ON_BOTH
 async def test_a_run_whose_graph_is_not_stored_waits_for_it_without_a_slot(make_app: MakeApp) -> None:
     """A worker with other code must not guess."""
     other, run, rows = await graphless(make_app)
@@ -322,6 +331,7 @@ async def test_a_run_whose_graph_is_not_stored_can_be_cancelled(make_app: MakeAp
     await rows.close()
 
 
+@ON_BOTH
 async def test_a_start_within_a_transaction_brings_its_graph_along(make_app: MakeApp, monkeypatch: Any) -> None:
     """The process may end before it has stored the definition; a worker with other code goes by the run's own graph."""
     first, other = make_app(), make_app(settings=Settings(sweep=0.05, poll=0.05))
@@ -348,6 +358,7 @@ async def test_a_start_within_a_transaction_brings_its_graph_along(make_app: Mak
     assert await run.values() == {}
 
 
+@ON_BOTH
 async def test_a_step_that_is_given_up_before_it_began_does_not_stop_its_siblings(app: Stepfast) -> None:
     """They ask together for what they are to see."""
     gate = Gate()
@@ -394,6 +405,7 @@ async def test_an_unknown_run_is_an_error(app: Stepfast) -> None:
         await app.get(run.id[:-4] + "0000").steps()
 
 
+@ON_BOTH
 async def test_a_second_start_with_the_key_gives_the_first_run(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("a"), name="a")
@@ -405,6 +417,7 @@ async def test_a_second_start_with_the_key_gives_the_first_run(app: Stepfast, ca
     assert calls == {"a": 1}
 
 
+@ON_BOTH
 async def test_many_starts_in_one_call(app: Stepfast) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: ctx.input, name="a")
@@ -414,6 +427,7 @@ async def test_many_starts_in_one_call(app: Stepfast) -> None:
     assert [await run.result() for run in runs] == [{"a": n, "b": 2 * n} for n in range(25)]
 
 
+@ON_BOTH
 async def test_many_starts_with_a_key_twice_start_one(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit(str(ctx.input)), name="a")
@@ -434,6 +448,7 @@ async def test_a_delayed_start_delays_the_first_steps(app: Stepfast) -> None:
     assert await run.result() == {"a": 1}
 
 
+@ON_BOTH
 async def test_a_start_in_a_queue_of_its_own_takes_its_steps_along(app: Stepfast) -> None:
     dag = app.dag("dag", queue="usual")
     dag.declare(returning(1), name="a")
@@ -478,6 +493,7 @@ async def test_several_runs_of_one_dag_do_not_meet(app: Stepfast) -> None:
     assert [(await run.result())["same"] for run in runs] == [True] * 10
 
 
+@ON_BOTH
 async def test_a_start_joins_the_transaction_of_its_caller(app: Stepfast) -> None:
     """The run with all its steps, or nothing."""
     dag = app.dag("dag")
@@ -585,6 +601,7 @@ async def test_a_dag_that_fails_as_a_child_is_told_to_its_parent(app: Stepfast) 
     assert undone == ["a"]
 
 
+@ON_BOTH
 async def test_a_dag_started_with_a_key_inside_a_step_is_one_run(app: Stepfast, calls: Calls) -> None:
     dag = app.dag("dag")
     dag.declare(lambda ctx: calls.hit("a"), name="a")

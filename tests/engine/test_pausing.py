@@ -23,10 +23,12 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.model.ids import new_id
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, bystander, eventually
 from tests.support.waiting import HARDLY_EVER, deafen, doomed, let_pass, reached
 from tests.worker.spying import wrap
+
+pytestmark = ON_SQLITE
 
 AT_ONCE = Backoff(base=0, jitter=False)
 
@@ -167,6 +169,7 @@ async def test_a_sleep_in_memory_is_held_and_not_shortened(make_app: MakeApp) ->
     assert (info.status, info.due_at) == ("waiting", sleep.started_at + timedelta(seconds=1800))
 
 
+@ON_BOTH
 async def test_signals_are_collected_during_a_pause(app: Stepfast, calls: Calls) -> None:
     """Semantics: a run held while it waits collects its wakes and acts on them at resume."""
 
@@ -249,6 +252,7 @@ async def test_the_end_of_a_child_is_collected_during_a_pause(app: Stepfast) -> 
     assert await run.result(timeout=PATIENCE) == "grown up"
 
 
+@ON_BOTH
 async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
     """It is wall-clock for the whole run; whoever holds it does not stop the clock."""
 
@@ -273,6 +277,7 @@ async def test_a_deadline_ends_a_paused_run(app: Stepfast) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
+@ON_BOTH
 async def test_a_running_run_is_held_at_the_next_step(app: Stepfast, calls: Calls, kind: str) -> None:
     """The step in flight is finished and recorded; the next is not begun. No attempt is used."""
     gate = ThreadGate()
@@ -466,6 +471,7 @@ async def test_a_task_is_one_piece_of_work_and_finishes(app: Stepfast) -> None:
     assert gate.arrivals == 1
 
 
+@ON_BOTH
 async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app: MakeApp, calls: Calls) -> None:
     """Its next owner holds it before the code is called."""
     gate = Gate()
@@ -490,6 +496,7 @@ async def test_a_pause_survives_the_death_of_the_worker(app: Stepfast, make_app:
     assert await run.result(timeout=PATIENCE) == "done"
 
 
+@ON_BOTH
 async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -> None:
     """The record "now waiting" is on its way when the operator asks."""
     app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
@@ -520,6 +527,7 @@ async def test_a_pause_between_look_and_release_is_not_lost(make_app: MakeApp) -
     assert due is not None and abs(due - sleep.started_at - timedelta(hours=1)) < timedelta(seconds=20)
 
 
+@ON_BOTH
 async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None:
     """A worker that hardly ever polls, and whose heart beats every minute, holds a run in memory."""
     app, operator = make_app(settings=Settings(moment=3600, poll=60, sweep=60, lease=180)), make_app()
@@ -538,6 +546,7 @@ async def test_an_operator_elsewhere_is_heard_at_once(make_app: MakeApp) -> None
         await reached(run, "paused")
 
 
+@ON_BOTH
 async def test_an_operator_elsewhere_is_heard_without_wake_ups(make_app: MakeApp) -> None:
     """The heartbeat brings it."""
     app, operator = make_app(settings=Settings(moment=3600, poll=0.1, lease=1)), make_app()
@@ -623,6 +632,7 @@ async def test_what_does_not_fit_is_refused(app: Stepfast) -> None:
             await verb()
 
 
+@ON_BOTH
 async def test_a_paused_run_holds_no_slot(app: Stepfast) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
@@ -640,6 +650,7 @@ async def test_a_paused_run_holds_no_slot(app: Stepfast) -> None:
         assert await (await app.start(other)).result(timeout=PATIENCE) == "meanwhile"
 
 
+@ON_BOTH
 async def test_resume_wakes_a_worker_at_once(make_app: MakeApp) -> None:
     app = make_app(settings=HARDLY_EVER)
 

@@ -21,9 +21,11 @@ from stepfast import (
     SyncContext,
     step,
 )
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import PATIENCE, Calls, Gate, ThreadGate, eventually
+
+pytestmark = ON_SQLITE
 
 NOWHERE = "01977777-7777-7777-8777-777777777777"
 
@@ -51,6 +53,7 @@ async def test_the_facts_of_a_completed_run(app: Stepfast) -> None:
     assert info.created_at.tzinfo is UTC
 
 
+@ON_BOTH
 async def test_a_running_run_names_its_worker(app: Stepfast) -> None:
     gate = Gate()
 
@@ -185,6 +188,7 @@ async def listed(app: Stepfast) -> Stepfast:
     ],
     ids=str,
 )
+@ON_BOTH
 async def test_runs_are_listed_newest_first_by_filters(
     listed: Stepfast, filters: dict[str, Any], found: list[int]
 ) -> None:
@@ -193,6 +197,7 @@ async def test_runs_are_listed_newest_first_by_filters(
 
 @pytest.mark.parametrize("filters", [{}, {"tag": "even"}, {"status": "failed"}, {"workflow": "mail"}], ids=str)
 @pytest.mark.parametrize("by", ["run", "id"])
+@ON_BOTH
 async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dict[str, Any], by: str) -> None:
     """Also while new runs arrive."""
     whole = [info.id for info in await listed.runs(**filters)]
@@ -220,6 +225,7 @@ async def test_bad_filters_are_refused(app: Stepfast, filters: dict[str, Any]) -
 # -- steps, progress, activity ---------------------------------------------------------------------------------
 
 
+@ON_BOTH
 async def test_a_step_that_takes_long_is_listed_as_running(make_app: MakeApp) -> None:
     """Quick ones cost no extra write; the listing goes when the step is done."""
     app = make_app(settings=Settings(running_after=0.05, poll=0.05))
@@ -302,6 +308,7 @@ async def test_progress_from_a_blocking_step(app: Stepfast) -> None:
     assert [(s.name, s.status) for s in await run.steps()] == [("work", "completed")]
 
 
+@ON_BOTH
 async def test_the_log_tells_every_call_in_start_order(app: Stepfast) -> None:
     """Parameters, result or error, start, duration."""
 
@@ -364,6 +371,7 @@ async def test_parameters_are_not_kept_where_it_is_said(make_app: MakeApp, where
     assert [a.parameters for a in await run.activity()] == [None, None]
 
 
+@ON_BOTH
 async def test_a_long_history_is_listed_whole(app: Stepfast) -> None:
     """Pages of a thousand."""
 
@@ -397,6 +405,7 @@ async def test_each_call_in_the_log_has_an_id_that_stays(app: Stepfast, calls: C
     assert [call.id for call in await run.activity()] == ids
 
 
+@ON_BOTH
 async def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_being_listed(app: Stepfast) -> None:
     @app.task
     async def double(number: int) -> int:
@@ -413,6 +422,7 @@ async def test_a_run_that_cannot_be_read_does_not_keep_the_others_from_being_lis
     assert "cannot be read" in listed[broken.id].input
 
 
+@ON_BOTH
 async def test_a_list_leaves_large_payloads_out_and_says_so(app: Stepfast) -> None:
     @app.task
     async def fill(number: int) -> str:
@@ -436,6 +446,7 @@ async def test_a_list_leaves_large_payloads_out_and_says_so(app: Stepfast) -> No
     assert (whole.input, whole.left_out) == ("y" * 10_000, ())
 
 
+@ON_BOTH
 async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) -> None:
     @app.workflow
     async def measure(ctx: Context, text: str) -> int:
@@ -448,6 +459,7 @@ async def test_a_check_replays_a_run_whose_input_lists_leave_out(app: Stepfast) 
     assert [found.verdict for found in await app.check()] == ["fits"]
 
 
+@ON_BOTH
 async def test_the_log_of_a_run_with_very_many_calls_is_whole(app: Stepfast) -> None:
     @app.task
     async def nothing() -> None: ...

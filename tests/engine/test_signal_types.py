@@ -24,9 +24,11 @@ from stepfast import (
     SyncContext,
 )
 from stepfast.model.ids import new_id
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Gate, interrupt
 from tests.support.waiting import count
+
+pytestmark = ON_SQLITE
 
 
 class Colour(Enum):
@@ -125,6 +127,7 @@ async def test_a_value_of_the_wrong_type_that_was_sent_before_is_left_and_waited
     assert await run.result(timeout=PATIENCE) == 7
 
 
+@ON_BOTH
 async def test_a_value_that_a_waiting_run_would_not_take_is_refused_where_it_is_sent(make_app: MakeApp) -> None:
     app = make_app(settings=Settings(moment=0))
 

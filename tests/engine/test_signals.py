@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from stepfast import Context, RunFailed, Settings, SignalTimeout, Stepfast, SyncContext
-from tests.engine.conftest import MakeApp
+from tests.engine.conftest import ON_BOTH, ON_SQLITE, MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, interrupt
 from tests.support.waiting import count, let_pass, reached, wake
+
+pytestmark = ON_SQLITE
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def app(make_app: MakeApp) -> Stepfast:
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
+@ON_BOTH
 async def test_a_signal_wakes_the_run_that_waits_for_it(app: Stepfast, calls: Calls, kind: str) -> None:
     """The slot is free meanwhile; the value is recorded, and what came before is not done again."""
     if kind == "async":
@@ -93,6 +96,7 @@ async def test_a_signal_sent_before_the_wait_is_kept(make_app: MakeApp, moment: 
 
 
 @pytest.mark.parametrize("moment", [0, 3600])
+@ON_BOTH
 async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeApp, moment: float) -> None:
     """Rule 6: it came while a step was executed, after the mailbox had been looked into."""
     app = make_app(settings=Settings(poll=60, sweep=60, moment=moment))
@@ -113,6 +117,7 @@ async def test_a_signal_sent_between_two_waits_is_heard_at_once(make_app: MakeAp
         assert await run.result(timeout=PATIENCE) == [1, 2]
 
 
+@ON_BOTH
 async def test_signals_are_first_in_first_out_per_name(app: Stepfast) -> None:
     """Those of other names neither help nor hinder."""
 
@@ -168,6 +173,7 @@ async def test_a_signal_of_another_name_wakes_nobody_for_good(app: Stepfast, cal
 
 
 @pytest.mark.parametrize("kind", ["async", "def"])
+@ON_BOTH
 async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) -> None:
     """SignalTimeout is a TimeoutError, and a replay sees it too, also when the signal came meanwhile."""
     gate = Gate()
@@ -207,6 +213,7 @@ async def test_a_timeout_can_be_handled(app: Stepfast, calls: Calls, kind: str) 
     assert calls["late"] == 2
 
 
+@ON_BOTH
 async def test_a_timeout_that_nobody_handles_fails_the_run_at_once(app: Stepfast) -> None:
     """No attempts are burnt on it."""
 
@@ -262,6 +269,7 @@ async def test_a_signal_in_time_settles_the_wait_before_its_timeout(app: Stepfas
     assert await count(app, "steps", run) == 2
 
 
+@ON_BOTH
 async def test_a_signal_that_came_in_time_counts_although_nobody_was_there_to_take_it(app: Stepfast) -> None:
     """The workers were away when it came, and when the time was up."""
 

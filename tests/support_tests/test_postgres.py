@@ -227,8 +227,7 @@ def test_whatever_a_test_changes_is_as_new_for_the_next(
 ) -> None:
     """Also in a database that was found unchanged before, which is not looked at closely."""
     facts = (
-        "SELECT string_agg(nspname || relname, ',' ORDER BY relname) FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = relnamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'",
+        "SELECT string_agg(schemaname || tablename, ',' ORDER BY tablename) FROM pg_tables WHERE schemaname !~ '^pg_'",
         "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('stepfast.runs')",
         "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname = 'public'",
         "SELECT count(*) FROM pg_namespace",

@@ -115,7 +115,7 @@ def reported(output: str) -> set[int]:
     return {int(found) for found in re.findall(r"wrong\.py:(\d+)(?::\d+)?(?: -)?:? error", output)}
 
 
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+@pytest.mark.parametrize("checker", ["mypy", pytest.param("pyright", marks=pytest.mark.thorough)])
 def test_wrong_types_are_reported_where_they_are_written(checker: str, tmp_path: Path) -> None:
     """Typed end to end."""
     file = tmp_path / "wrong.py"
