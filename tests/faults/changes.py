@@ -162,15 +162,22 @@ def cancel_before_start(arguments: Arguments) -> None:
 
 def die_after_the_end_of_a_child(_: Arguments) -> None:
     """The process dies right after the commit that ends a child."""
-    mixed, sqlite_flush = flushing.Flusher._flush_mixed, SqliteStore.flush
+    usual, mixed = flushing.Flusher._flush_usual, flushing.Flusher._flush_mixed
+    sqlite_flush = SqliteStore.flush
 
     def die(batch: Batch) -> None:
         if any(move.child and move.status in TERMINAL for move in batch.transitions):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def flush(self: Any, worker: str, batch: Batch, *more: Any) -> Any:
-        answer = await mixed(self, worker, batch, *more)
+    async def flush(self: Any, worker: str, batch: Batch) -> Any:
+        answer = await mixed(self, worker, batch)
         die(batch)
+        return answer
+
+    async def flush_usual(self: Any, worker: str, batch: Batch, columns: Any) -> Any:
+        answer = await usual(self, worker, batch, columns)
+        if answer is not None:
+            die(batch)
         return answer
 
     async def flush_sqlite(self: Any, worker: str, batch: Batch) -> Any:
@@ -179,6 +186,7 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
         return answer
 
     flushing.Flusher._flush_mixed = flush  # type: ignore[method-assign]
+    flushing.Flusher._flush_usual = flush_usual  # type: ignore[method-assign]
     SqliteStore.flush = flush_sqlite  # type: ignore[method-assign]
 
 
@@ -249,7 +257,10 @@ def without_token(_: Arguments) -> None:
 
 def without_joint_ends(_: Arguments) -> None:
     """Parents are told of the ends of their children in a transaction of its own, after the one that ended them."""
-    flush, untold = flushing.Flusher.flush, list[Any]()
+    flush, is_usual, untold = flushing.Flusher.flush, flushing._is_usual, list[Any]()
+
+    def none_tells(batch: Batch, columns: Any) -> bool:
+        return is_usual(batch, columns) and not any(move.child for move in batch.transitions)
 
     def tell_later(moves: Any, _: Any) -> Any:
         untold.append(moves)
@@ -262,6 +273,7 @@ def without_joint_ends(_: Arguments) -> None:
                 await self._driver.join(connection, tell(untold.pop(), answer))
         return answer
 
+    flushing._is_usual = none_tells
     flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
     sqlite_flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
     flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
