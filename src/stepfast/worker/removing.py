@@ -1,18 +1,20 @@
 """Removes what ended long enough ago: in portions of bounded weight, each in a short transaction of its own.
 
-For the janitor of a worker, and for an operator's prune. Between two portions there is a rest, so that claims, flushes
+For the janitor of a worker, and for an operator's prune. After each question there is a rest, so that claims, flushes
 and the server's own cleaning find room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..engine.clock import Clock
 from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..settings import Settings
 from ..store import Store
+
+T = TypeVar("T")
 
 FIRST = "00000000-0000-0000-0000-000000000000"
 """An id before that of every run."""
@@ -23,7 +25,7 @@ _BATCH = 200
 _PORTION = Weight(5000, 16 * 1024 * 1024)
 """How much one transaction removes. A run that is heavier goes alone: its records must not go before it does."""
 _REST, _REST_OF_WORKERS = 1.0, 4.0
-"""How long is rested after a portion, in times of what that took: somebody waits for an operator's prune to end."""
+"""How long is rested after a question, in times of what that took: somebody waits for an operator's prune to end."""
 
 
 class Archive(Protocol):
@@ -70,18 +72,26 @@ class Remover:
         self._clock = clock
         self._archive = archive
         self._alone = alone
+        self._window = _WINDOW
+        """How many runs the next question looks at."""
 
     async def look(self, after: str) -> Looked:
         """A page of runs in the order of their ids."""
-        page = await self._store.ended_page(after, _WINDOW, self._keep, _BATCH)
+        return await self._resting(self._look(after))
+
+    async def _look(self, after: str) -> Looked:
+        window = self._window
+        page = await self._store.ended_page(after, window, self._keep, _BATCH)
         free = [run for run in await self._store.ended(page.ids) if needed_by(run) is None]
-        if len(page.ids) == _BATCH:
+        full = len(page.ids) == _BATCH
+        self._window = _BATCH if full else _WINDOW  # among nothing but old runs, who looks further looks twice
+        if full:
             return Looked(page, free, page.ids[-1])
-        return Looked(page, free, page.last if page.seen == _WINDOW else None)
+        return Looked(page, free, page.last if page.seen == window else None)
 
     async def remove(self, runs: Sequence[Ended]) -> int | None:
         """How many went: of these, and of those that were kept only for their sake. None: somebody else is at it."""
-        count, weights = 0, await self._store.weigh([run.id for run in runs])
+        count, weights = 0, await self._resting(self._store.weigh([run.id for run in runs]))
         for portion in portions(runs, weights, _PORTION):
             gone = await self._remove(portion)
             if gone is None:
@@ -94,17 +104,21 @@ class Remover:
     async def _remove(self, portion: Sequence[Ended]) -> Removal | None:
         if self._archive is not None:
             await self._archive.keep(portion)
+        return await self._resting(self._store.remove(portion, self._alone))
+
+    async def _resting(self, question: Awaitable[T]) -> T:
+        """Ask something, and rest after the answer."""
         began = self._clock.now()
-        gone = await self._store.remove(portion, self._alone)
+        answer = await question
         took = self._clock.now() - began
         await self._clock.sleep(took * (_REST_OF_WORKERS if self._alone else _REST))
-        return gone
+        return answer
 
     async def _remove_kin(self, gone: Removal) -> int | None:
         """Children of what is gone, and the first of a chain whose last run is gone: as many as there are, with their
         own kin."""
         count = 0
-        while ids := await self._store.ended_kin(gone, self._keep, _BATCH):
+        while ids := await self._resting(self._store.ended_kin(gone, self._keep, _BATCH)):
             free = [run for run in await self._store.ended(ids) if needed_by(run) is None]
             removed = await self.remove(free) if free else 0
             if not removed:
