@@ -1,7 +1,7 @@
 """Traces of an order that waits: what OpenTelemetry sees of it, printed as trees.
 
-The order is charged at the second try, waits for a word from the warehouse (no span is open meanwhile), and is shipped by a
-child. Nothing is sent anywhere: the spans are kept in memory. In earnest an exporter would send them to a collector.
+The order is charged at the second try, waits for a word from the warehouse (no span is open meanwhile), and is shipped
+by a child. Nothing is sent anywhere: the spans are kept in memory. In earnest an exporter would send them to a collector.
 
     pip install 'stepfast[otel]' opentelemetry-sdk
     python examples/traced.py
@@ -62,8 +62,8 @@ def print_trees(spans: list[ReadableSpan]) -> None:
         below.setdefault(span.parent.span_id if span.parent else None, []).append(span)
 
     def show(span: ReadableSpan, depth: int) -> None:
-        said = span.attributes or {}
-        outcome = f": {said['stepfast.outcome']}" if "stepfast.outcome" in said else ""
+        said = dict(span.attributes or {})
+        outcome = f": {said['stepfast.outcome']!s}" if "stepfast.outcome" in said else ""
         wrong = " (error)" if not span.status.is_ok else ""
         linked = ", ".join(names[link.context.span_id] for link in span.links)
         print(f"{'  ' * depth}{span.name}{outcome}{wrong}{f'  -> linked to {linked}' if linked else ''}")

@@ -73,6 +73,11 @@ PROMISED = {
         r'stepfast_runs_ended_total\{workflow="send",status="completed",reason=""\} 2',
         r"1 run failed at hand_over: ConnectionError",
     ],
+    "traced.py": [
+        r"run checkout: suspended  -> linked to start checkout\n    step charge: failed \(error\)\n",
+        r"receive packed  -> linked to signal packed\n      run ship: completed\n",
+        r"    run checkout: completed  -> linked to run checkout\na trace:",
+    ],
     "fan_out.py": [
         r"175 sent; send_batch failed: .*nobody@nowhere is no address",
         r"8 children, all of this parent: True",

@@ -17,7 +17,7 @@ from stepfast.cli import cli
 from stepfast.store.migrations import Migration, made_by
 from stepfast.store.postgres.roles import OPERATING, Roles
 from stepfast.store.postgres.schema import Schema
-from stepfast.telemetry import metrics_text
+from stepfast.telemetry import Observer, Sending, metrics_text
 from tests.support.engine import PATIENCE
 
 pytestmark = pytest.mark.empty
@@ -179,10 +179,19 @@ async def test_what_a_role_must_not_do_it_cannot(people: People) -> None:
                     pytest.fail(f"a {role} could: {sql}")
 
 
+class Stamp(Observer):
+    """Sends something along with whatever is sent."""
+
+    def sending(self, event: Sending) -> None:
+        """Stamp it."""
+        event.trace["stamp"] = "1"
+
+
 async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptureFixture) -> None:
     """Runs are started by one user, executed by another and looked at by a third."""
     caplog.set_level(logging.WARNING)
     starter, worker, reader = (people.app(role) for role in ("starter", "worker", "reader"))
+    starter.observe(Stamp())  # what is sent along is a column more
     at_start, _ = declare(starter), declare(worker)
     async with starter, worker, reader:
         own = await starter.start(at_start, 1, key="own", tags=["a"])

@@ -20,6 +20,7 @@ from stepfast.telemetry.reports import lag_family
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy/grafana/stepfast.json"
 RULES = ROOT / "deploy/prometheus/stepfast.rules.yml"
+TRIALS = ROOT / "deploy/prometheus/stepfast.rules.test.yml"
 PAGE = ROOT / "docs/how-to/monitoring.md"
 OF_PROMETHEUS = {"job", "instance", "le"}
 
@@ -79,6 +80,17 @@ def test_the_alerts_ask_for_what_there_is_and_are_documented(families: dict[str,
         assert rule["labels"]["severity"] in ("page", "ticket")
     documented = re.findall(r"^\| `(Stepfast\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert documented == [rule["alert"] for rule in rules]
+
+
+def test_each_alert_has_something_that_makes_it_fire(families: dict[str, Family]) -> None:
+    """The file is for promtool, which is not asked here; but what it names is there."""
+    written, known = TRIALS.read_text(), samples(families)
+    trials = yaml.safe_load(written)
+    assert trials["rule_files"] == [RULES.name]
+    assert set(re.findall(r"Stepfast\w+", written)) == set(re.findall(r"alert: (\w+)", RULES.read_text()))
+    for trial in trials["tests"]:
+        for row in trial["input_series"]:
+            check(row["series"], known)
 
 
 def test_every_metric_is_documented_with_its_labels_and_none_beside(families: dict[str, Family]) -> None:
