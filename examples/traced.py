@@ -1,7 +1,7 @@
 """Traces of an order that waits: what OpenTelemetry sees of it, printed as trees.
 
 The order is charged at the second try, waits for a word from the warehouse (no span is open meanwhile), and is shipped
-by a child. Nothing is sent anywhere: the spans are kept in memory. In earnest an exporter would send them to a collector.
+by a child. Nothing is sent anywhere: the spans are kept in memory. In earnest an exporter sends them to a collector.
 
     pip install 'stepfast[otel]' opentelemetry-sdk
     python examples/traced.py

@@ -23,6 +23,7 @@ ENGINES = {
     "stepfast": Entry("Stepfast", "stepfast", "StepfastEngine", "stepfast"),
     "stepfast_plain": Entry("Stepfast, plain steps", "stepfast_plain", "StepfastPlain", "stepfast"),
     "stepfast_observed": Entry("Stepfast, with metrics", "stepfast_observed", "StepfastObserved", "stepfast"),
+    "stepfast_traced": Entry("Stepfast, with traces", "stepfast_traced", "StepfastTraced", "opentelemetry"),
     "dbos": Entry("DBOS", "dbos", "DbosEngine", "dbos"),
     "absurd": Entry("Absurd", "absurd", "AbsurdEngine", "absurd_sdk"),
     "pgqueuer": Entry("PgQueuer", "pgqueuer", "PgQueuerEngine", "pgqueuer"),

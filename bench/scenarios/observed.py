@@ -1,11 +1,11 @@
-"""What metrics cost: tasks that do nothing and workflows of five steps, with an observer that counts and without."""
+"""What metrics and traces cost: tasks that do nothing and workflows of five steps, with an observer and without."""
 
 from __future__ import annotations
 
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject, amount, drain, warm
 
-ENGINES = ("stepfast", "stepfast_observed")
+ENGINES = ("stepfast", "stepfast_observed", "stepfast_traced")
 CONCURRENCY = 500
 
 
@@ -22,7 +22,7 @@ async def measure(subject: Subject) -> Figures:
 
 SCENARIO = Scenario(
     name="observed",
-    title="with metrics and without, one worker process, 500 at once",
+    title="with metrics, with traces and without, one worker process, 500 at once",
     figures={"noop": Figure("noop tasks"), "steps": Figure("5-step workflows")},
     engines=ENGINES,
     quick_engines=ENGINES,
