@@ -35,6 +35,10 @@ class Done:
 
     go_on: str
     shape: Any
+    said: str | None = None
+    """What came of it, in words, for the audit."""
+    open: bool = False
+    """Whether it goes on, and its line in the audit is closed later."""
 
 
 @dataclass(frozen=True, slots=True)

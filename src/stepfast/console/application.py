@@ -14,10 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError
-from ..watching.onlooker import seen_anew
+from ..watching.auditing import audited
 from . import refusing, routes
 from .access import Auth, Door, OwnDoor, TokenDoor
-from .answers import Page, respond
+from .answers import Answer, Page, respond
+from .deeds import deed_of
 from .desk import Desk
 from .forms import read_form
 from .gate import SAFE, Gate
@@ -80,6 +81,7 @@ class Console:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        await self._desk.jobs.close()
         await self._desk.app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -112,9 +114,16 @@ class Console:
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
         visit = Visit(request, self._desk, who, params, **form)
         before = await self._desk.tabs.asked()
-        answer = await route.answer(visit)
+        answer = await (route.answer(visit) if request.method in SAFE else self._acted(visit, route))
         if isinstance(answer, Page):
             answer = replace(answer, again=await self._desk.tabs.again(answer.again, before))
-        elif request.method not in SAFE:
-            await seen_anew(self._desk.app)
         return respond(visit, answer)
+
+    async def _acted(self, visit: Visit, route: routes.Route) -> Answer:
+        """Act, with a line in the audit: whatever is no safe method has one."""
+        what = deed_of(visit, route.deed)
+        known = replace(visit, line=what.id)
+        return await audited(
+            self._desk.app, what, lambda: route.answer(known), lambda done: getattr(done, "said", None),
+            refusals=(Refused,), over=lambda done: not getattr(done, "open", False),
+        )  # fmt: skip

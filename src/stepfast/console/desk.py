@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from ..app import Stepfast
+from ..store.remembered import Remembered
+from ..watching.hour import Hour
 from ..watching.onlooker import onlooker
+from .jobs import Jobs
 from .live import Tabs
 from .redacting import Rule, Veil
+
+_SLOW = 15.0
 
 
 class Desk:
@@ -19,6 +24,11 @@ class Desk:
         """What is hidden of payloads; None: nothing."""
         self.read_only = read_only
         self.tabs = Tabs(app)
+        self.hour = Hour()
+        """How queues stood within the last hour."""
+        self.slow = Remembered(_SLOW)
+        """Answers that take long to find, and need not be new."""
+        self.jobs = Jobs(app)
 
     def veil(self) -> Veil:
         """A new veil, for one answer about one run."""

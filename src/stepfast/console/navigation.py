@@ -2,4 +2,13 @@
 
 from __future__ import annotations
 
-NAVIGATION = (("Runs", "runs"),)
+NAVIGATION = (
+    ("Runs", "runs"),
+    ("Queues", "queues"),
+    ("Workers", "workers"),
+    ("Schedules", "schedules"),
+    ("Failures", "failures"),
+    ("System", "system"),
+    ("Audit", "audit"),
+    ("Start", "start"),
+)

@@ -12,9 +12,11 @@ from ..errors import (
     PayloadError,
     QueueFull,
     RunNotFound,
+    ScheduleNotFound,
     SchemaError,
     UnknownWorkflow,
 )
+from ..store.glance import TookTooLong
 
 
 class Refused(Exception):
@@ -29,6 +31,7 @@ class Refused(Exception):
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (RunNotFound, 404),
+    (ScheduleNotFound, 404),
     (UnknownWorkflow, 404),
     (InvalidState, 409),
     (QueueFull, 409),
@@ -36,6 +39,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (PayloadError, 400),
     (SchemaError, 503),
     (DatabaseUnavailable, 503),
+    (TookTooLong, 503),
     (ConfigurationError, 400),
 )
 

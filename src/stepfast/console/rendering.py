@@ -66,6 +66,19 @@ def _sentence(text: str) -> Markup:
     )
 
 
+def _capped(number: int, most: int) -> str:
+    """A number that was counted up to a bound: ``10 000+``."""
+    return f"{number:,}".replace(",", "\u202f") + ("+" if number >= most else "")
+
+
+def _bytes(number: int) -> str:
+    """A size as people say it: ``12 kB``, ``3.4 MB``."""
+    size, units = float(number), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}" if size < 100 else f"{size:.0f} {units[0]}"
+
+
 def _make() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("stepfast.console"),
@@ -77,7 +90,7 @@ def _make() -> jinja2.Environment:
     )
     made.filters.update(
         moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, status_of=status_of,
-        count=count, sentence=_sentence,
+        count=count, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     return made
 

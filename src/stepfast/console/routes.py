@@ -23,13 +23,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from .access import VIEW
+from .actions import bulk as bulk_actions
+from .actions import queues as queue_actions
 from .actions import runs as run_actions
+from .actions import schedules as schedule_actions
+from .actions import starting
 from .answers import Answer
+from .pages.audit import audit
+from .pages.bulk import bulk, job
 from .pages.confirm import confirm
+from .pages.failures import failures
 from .pages.home import home
 from .pages.payload import payload
+from .pages.queues import confirm_queue, queues
 from .pages.run import run
 from .pages.runs import runs
+from .pages.schedules import confirm_schedule, schedules
+from .pages.starting import start_form
+from .pages.system import system
+from .pages.workers import workers
 from .refusals import Refused
 from .visit import Visit
 
@@ -46,6 +58,8 @@ class Route(NamedTuple):
     answer: Handler
     role: str = VIEW
     """Who may ask. What is no GET needs the role ``operate`` whatever stands here."""
+    deed: str = ""
+    """What the audit calls it, if it is an action."""
 
 
 ROUTES: tuple[Route, ...] = (
@@ -54,11 +68,30 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/runs/{id}", run),
     Route("GET", "/runs/{id}/payload", payload),
     Route("GET", "/runs/{id}/confirm/{action}", confirm),
-    Route("POST", "/runs/{id}/cancel", run_actions.cancel),
-    Route("POST", "/runs/{id}/pause", run_actions.pause),
-    Route("POST", "/runs/{id}/resume", run_actions.resume),
-    Route("POST", "/runs/{id}/retry", run_actions.retry),
-    Route("POST", "/runs/{id}/signal", run_actions.signal),
+    Route("POST", "/runs/{id}/cancel", run_actions.cancel, deed="run.cancel"),
+    Route("POST", "/runs/{id}/pause", run_actions.pause, deed="run.pause"),
+    Route("POST", "/runs/{id}/resume", run_actions.resume, deed="run.resume"),
+    Route("POST", "/runs/{id}/retry", run_actions.retry, deed="run.retry"),
+    Route("POST", "/runs/{id}/signal", run_actions.signal, deed="run.signal"),
+    Route("GET", "/start", start_form),
+    Route("POST", "/start", starting.start, deed="run.start"),
+    Route("GET", "/bulk/{action}", bulk),
+    Route("POST", "/bulk/{action}", bulk_actions.bulk, deed="bulk.runs"),
+    Route("GET", "/bulk/jobs/{job}", job),
+    Route("GET", "/queues", queues),
+    Route("GET", "/queues/confirm/{action}", confirm_queue),
+    Route("POST", "/queues/pause", queue_actions.pause, deed="queue.pause"),
+    Route("POST", "/queues/resume", queue_actions.resume, deed="queue.resume"),
+    Route("POST", "/queues/limits", queue_actions.limits, deed="queue.limits"),
+    Route("GET", "/workers", workers),
+    Route("GET", "/schedules", schedules),
+    Route("GET", "/schedules/confirm/{action}", confirm_schedule),
+    Route("POST", "/schedules/pause", schedule_actions.pause, deed="schedule.pause"),
+    Route("POST", "/schedules/resume", schedule_actions.resume, deed="schedule.resume"),
+    Route("POST", "/schedules/trigger", schedule_actions.trigger, deed="schedule.trigger"),
+    Route("GET", "/failures", failures),
+    Route("GET", "/system", system),
+    Route("GET", "/audit", audit),
 )
 
 

@@ -27,6 +27,8 @@ class Visit:
     """The named parts of the address: ``{id}`` of ``/runs/{id}``."""
     form: Form = field(default_factory=Form)
     """What was sent along, with a POST."""
+    line: str = ""
+    """The id of the line in the audit, of an action."""
 
     @property
     def app(self) -> Stepfast:

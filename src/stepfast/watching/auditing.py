@@ -33,21 +33,29 @@ def deed(who: str, what: str, which: str, origin: str, detail: Mapping[str, Any]
 
 
 async def audited(
-    app: Stepfast, what: Deed, act: Callable[[], Awaitable[T]], said: Callable[[T], str | None] = lambda _: None
+    app: Stepfast,
+    what: Deed,
+    act: Callable[[], Awaitable[T]],
+    said: Callable[[T], str | None] = lambda _: None,
+    *,
+    refusals: tuple[type[Exception], ...] = (),
+    over: Callable[[T], bool] = lambda _: True,
 ) -> T:
-    """Do it, and leave a line. ``said`` tells in words what came of it."""
+    """Do it, and leave a line. ``said`` tells in words what came of it, ``refusals`` are further errors that refuse it,
+    and ``over`` says whether it is: if not, the line is closed by whoever goes on with it."""
     store = await app.store()
     keep = app.settings.retention_audit
     await store.audit_begin(what, None if keep is None else int(seconds(keep, "retention_audit") * 1000))
     try:
         result = await act()
     except Exception as error:
-        refused = isinstance(error, StepfastError) and not isinstance(error, DatabaseUnavailable)
+        refused = isinstance(error, (StepfastError, *refusals)) and not isinstance(error, DatabaseUnavailable)
         await _close(app, what, REFUSED if refused else FAILED, str(error) if refused else type(error).__name__)
         raise
     finally:
         await seen_anew(app)
-    await _close(app, what, DONE, said(result))
+    if over(result):
+        await _close(app, what, DONE, said(result))
     return result
 
 

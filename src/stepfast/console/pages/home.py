@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..answers import Done
+from ..navigation import NAVIGATION
 from ..visit import Visit
 
 
 async def home(visit: Visit) -> Done:
     """Go on to the runs."""
-    return Done(visit.url("runs"), {"pages": ["runs"]})
+    return Done(visit.url("runs"), {"pages": [path for _, path in NAVIGATION]})

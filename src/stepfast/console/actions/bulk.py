@@ -1,0 +1,19 @@
+"""One wish for all runs that filters choose."""
+
+from __future__ import annotations
+
+from ..answers import Done
+from ..filters import Filters
+from ..jobs import Job
+from ..pages.bulk import choices_of, counted, wish_of, written
+from ..visit import Visit
+
+
+async def bulk(visit: Visit) -> Done:
+    """Begin it, beside the pages; the page that comes next tells how far it is. Its line in the audit stays open until
+    it has ended."""
+    wish, filters = wish_of(visit), Filters.of(visit.form)
+    choices = choices_of(wish, filters)
+    job = Job(wish, str(await counted(visit, choices)), written(filters))
+    visit.desk.jobs.begin(job, choices, visit.line)
+    return Done(visit.url("bulk", "jobs", job.id), job.shape(), open=True)

@@ -1,0 +1,27 @@
+"""What can be done with a schedule: pause, resume, trigger."""
+
+from __future__ import annotations
+
+from ..answers import Done
+from ..visit import Visit
+
+
+async def pause(visit: Visit) -> Done:
+    """Hold it: its ticks start nothing."""
+    name = visit.form.required("schedule")
+    await visit.app.pause_schedule(name)
+    return Done(visit.url("schedules", done=f"Schedule {name} is paused."), {"name": name, "paused": True})
+
+
+async def resume(visit: Visit) -> Done:
+    """Let it go on with its next tick."""
+    name = visit.form.required("schedule")
+    await visit.app.resume_schedule(name)
+    return Done(visit.url("schedules", done=f"Schedule {name} goes on."), {"name": name, "paused": False})
+
+
+async def trigger(visit: Visit) -> Done:
+    """Start a run of it now."""
+    name = visit.form.required("schedule")
+    run = await visit.app.trigger(name)
+    return Done(visit.url("runs", run.id, done="trigger"), {"name": name, "id": run.id}, said=f"run {run.id}")

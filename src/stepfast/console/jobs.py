@@ -1,0 +1,140 @@
+"""One wish for all runs that filters choose, carried out beside the pages: how far it is can be looked at.
+
+It lives in this process. If that ends, what was done is done; asked again, the rest is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..app import Stepfast
+from ..bulk import Bulk, Tally
+from ..errors import StepfastError
+from ..listing import ListKeywords
+from ..model import status
+from ..model.ids import new_id
+from ..run import Run
+from ..store.audit import DONE, FAILED
+from ..telling.words import count
+from .refusals import Refused
+
+_AT_ONCE = 3
+_KEPT = 50
+"""Jobs that can still be looked at after their end."""
+
+
+class Wish(NamedTuple):
+    """What can be asked of many runs."""
+
+    verb: str
+    done: str
+    usual: Sequence[str]
+    """The statuses of runs that it is about, unless the filters name one."""
+    ask: Callable[[Run[Any]], Awaitable[object]]
+    happens: str
+    """What happens to each of them, in a sentence."""
+
+
+_GOING_ON = (status.QUEUED, status.RUNNING, status.WAITING)
+WISHES = {
+    wish.verb: wish
+    for wish in (
+        Wish(
+            "cancel", "cancelled", (*_GOING_ON, status.PAUSED), lambda run: run.cancel(),
+            "Each ends at once, or after the step that is being executed; its children are cancelled too, and its "
+            "completed steps undone where they say how.",
+        ),
+        Wish("pause", "paused", _GOING_ON, lambda run: run.pause(),
+             "Each is held from its next step on, until somebody resumes it."),
+        Wish("resume", "resumed", (status.PAUSED,), lambda run: run.resume(), "Each goes on where it was held."),
+        Wish("retry", "retried", (status.FAILED,), lambda run: run.retry(),
+             "Each is queued again: recorded steps are kept, what failed is made anew."),
+    )
+}  # fmt: skip
+
+
+class Job:
+    """A wish for many runs, under way or done."""
+
+    def __init__(self, wish: Wish, found: str, chosen: str) -> None:
+        self.id = new_id()
+        self.wish = wish
+        self.found = found
+        """How many were counted before it began."""
+        self.chosen = chosen
+        """What they are chosen by, as an address has it."""
+        self.tally = Tally()
+        self.began = time.monotonic()
+        self.ended: float | None = None
+        self.error: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far, or took."""
+        return (self.ended or time.monotonic()) - self.began
+
+    @property
+    def said(self) -> str:
+        """How far it is, in words."""
+        refused = f", {len(self.tally.refused):,} refused" if self.tally.refused else ""
+        return f"{count(self.tally.done, 'run')} {self.wish.done}{refused}"
+
+    def shape(self) -> dict[str, Any]:
+        """The same as JSON, as the command line has it."""
+        refused = [{"id": run_id, "error": why} for run_id, why in list(self.tally.refused.items())[:1000]]
+        return {
+            "job": self.id, "found": self.found, self.wish.done: self.tally.done, "refused": refused,
+            "ended": self.ended is not None, "error": self.error,
+        }  # fmt: skip
+
+
+class Jobs:
+    """The jobs of one console."""
+
+    def __init__(self, app: Stepfast) -> None:
+        self._app = app
+        self._jobs: dict[str, Job] = {}
+
+    def get(self, job_id: str) -> Job:
+        """A job by its id."""
+        if job_id not in self._jobs:
+            raise Refused(404, "there is no such job any more; the audit says what came of it")
+        return self._jobs[job_id]
+
+    def begin(self, job: Job, choices: Sequence[ListKeywords], line: str) -> None:
+        """Carry it out from now on; its line in the audit is closed at the end."""
+        if sum(each.ended is None for each in self._jobs.values()) >= _AT_ONCE:
+            raise Refused(409, f"{_AT_ONCE} such jobs are under way already: wait for one to end")
+        over = [each.id for each in self._jobs.values() if each.ended is not None]
+        for job_id in over[: max(0, len(self._jobs) - _KEPT + 1)]:
+            del self._jobs[job_id]
+        self._jobs[job.id] = job
+        job._task = asyncio.create_task(self._carry_out(job, choices, line))
+
+    async def close(self) -> None:
+        """Give up what is under way; called again, the rest would be done."""
+        tasks = [job._task for job in self._jobs.values() if job._task is not None and not job._task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, job: Job, choices: Sequence[ListKeywords], line: str) -> None:
+        bulk = Bulk(self._app, job.wish.verb, job.wish.ask, lambda _: True)
+        job.tally = bulk.tally
+        try:
+            await bulk.run(choices, None, lambda _: None)
+        except Exception as error:
+            job.error = str(error) if isinstance(error, StepfastError) else type(error).__name__
+            self._app.logger.warning("the console could not %s all runs it was asked to", job.wish.verb, exc_info=True)
+        finally:
+            job.ended = time.monotonic()
+        outcome = DONE if job.error is None else FAILED
+        said = job.said if job.error is None else f"{job.said}; then {job.error}"
+        try:
+            await (await self._app.store()).audit_end(line, outcome, said)
+        except StepfastError as error:
+            self._app.logger.warning("what came of a job could not be written into the audit: %s", error)

@@ -1,0 +1,27 @@
+"""``/audit``: who did what by the console, to which run, queue or schedule, when, and from where."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ...model.ids import check_id
+from ...watching.auditing import line_shape
+from ...watching.onlooker import glance_of
+from ..answers import Page
+from ..visit import Visit
+
+PAGE = 50
+_AGAIN = 15.0
+
+
+async def audit(visit: Visit) -> Page:
+    """A page of lines, the newest first; of one run, queue or schedule, if the address says so."""
+    which, before = visit.query.get("which") or None, visit.query.get("before") or None
+    glance = await glance_of(visit.look)
+    found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
+    lines, more = found[:PAGE], len(found) > PAGE
+    rows = [{"line": line, "at": datetime.fromtimestamp(line.at / 1000, UTC)} for line in lines]
+    link = visit.url("audit", which=which, before=lines[-1].id) if more else None
+    shown = {"lines": rows, "which": which or "", "more": link, "first": before is None}
+    headers = {"Link": f'<{link}>; rel="next"'} if link else {}
+    return Page("audit.html", shown, [line_shape(line) for line in lines], again=_AGAIN, headers=headers)

@@ -1,0 +1,75 @@
+"""``/bulk/{action}``: how many runs the filters choose, and what would happen to them; ``/bulk/jobs/{job}``: how far it
+is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from ...listing import ListKeywords
+from ...watching.searching import Counted, count_runs
+from ..answers import Page
+from ..asking import Question
+from ..filters import Filters
+from ..jobs import WISHES, Wish
+from ..refusals import Refused
+from ..visit import Visit
+
+_AGAIN = 1.0
+
+
+async def bulk(visit: Visit) -> Page:
+    """The counted dry run, and the form that makes it so."""
+    wish, filters = wish_of(visit), Filters.of(visit.query)
+    number = await counted(visit, choices_of(wish, filters))
+    title = f"{wish.verb.capitalize()} {number} {'run' if str(number) == '1' else 'runs'}"
+    sentence = f"{number} chosen by {chosen_by(filters)}. {wish.happens}" if number.number else (
+        f"No run is chosen by {chosen_by(filters)} that could be {wish.done}."
+    )  # fmt: skip
+    fields = filters.query | {"counted": str(number)}
+    question = Question(title, sentence, ("bulk", wish.verb), fields, danger=wish.verb == "cancel")
+    page = question.page(visit, ("runs",), possible=number.number > 0)
+    return Page(page.template, page.shown, {"found": number.number, "more": number.more, wish.done: 0, "refused": []})
+
+
+async def job(visit: Visit) -> Page:
+    """How far a job is."""
+    found = visit.desk.jobs.get(visit.params["job"])
+    refused = list(found.tally.refused.items())
+    shown = {"job": found, "refused": refused[:20], "more": max(0, len(refused) - 20)}
+    return Page("job.html", shown, found.shape(), again=_AGAIN if found.ended is None else None)
+
+
+def wish_of(visit: Visit) -> Wish:
+    """What is asked of them."""
+    wish = WISHES.get(visit.params["action"])
+    if wish is None:
+        raise Refused(404, f"there is no such action; there are {', '.join(WISHES)}")
+    return wish
+
+
+def choices_of(wish: Wish, filters: Filters) -> list[ListKeywords]:
+    """The filters for each status that is meant. All runs at once are not meant by a link that names none."""
+    if not filters.any:
+        raise Refused(400, "which runs? Narrow the list down by a filter first")
+    if filters.text is not None:
+        raise Refused(400, "runs that were found by a text cannot be chosen: the text is only looked for in the newest")
+    given = filters.keywords
+    given.pop("oldest_first", None)
+    return [{**given, "status": each} for each in ([filters.status] if filters.status else wish.usual)]
+
+
+async def counted(visit: Visit, choices: Sequence[ListKeywords]) -> Counted:
+    """How many these are, up to ten thousand of each."""
+    found = [await count_runs(visit.look, choice) for choice in choices]
+    return Counted(sum(each.number for each in found), any(each.more for each in found))
+
+
+def chosen_by(filters: Filters) -> str:
+    """The filters in words."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in filters.query.items() if name != "sort")
+
+
+def written(filters: Filters) -> str:
+    """The filters as an address has them, for the audit."""
+    return urlencode(filters.query)

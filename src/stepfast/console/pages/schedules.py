@@ -1,0 +1,54 @@
+"""``/schedules``: when each fires, how it stands, its next five ticks; and the page before an action."""
+
+from __future__ import annotations
+
+from ...errors import ScheduleNotFound
+from ...schedule_info import ScheduleInfo
+from ...telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
+from ..answers import Page
+from ..asking import Question
+from ..refusals import Refused
+from ..visit import Visit
+
+_AGAIN = 10.0
+
+
+async def schedules(visit: Visit) -> Page:
+    """All schedules, by name."""
+    found = await visit.look.schedules()
+    rows = [
+        {
+            "info": info,
+            "when": when_in_words(info),
+            "state": state_in_words(info),
+            "next": "" if info.paused else times_in_words(info),
+        }
+        for info in found
+    ]
+    shown = {"schedules": rows, "done": visit.query.get("done", "")}
+    return Page("schedules.html", shown, [schedule_shape(info) for info in found], again=_AGAIN)
+
+
+async def confirm_schedule(visit: Visit) -> Page:
+    """The page before a schedule is paused, resumed or triggered."""
+    name, action = visit.query.get("schedule", ""), visit.params["action"]
+    info = next((each for each in await visit.look.schedules() if each.name == name), None)
+    if info is None:
+        raise ScheduleNotFound(name)
+    said = {"pause": _paused, "resume": _resumed, "trigger": _triggered}.get(action)
+    if said is None:
+        raise Refused(404, "there is no such action")
+    title = f"{action.capitalize()} schedule {name}"
+    return Question(title, said(info), ("schedules", action), {"schedule": name}).page(visit, ("schedules",))
+
+
+def _paused(info: ScheduleInfo) -> str:
+    return f"Its ticks start nothing until it is resumed; the next would be {times_in_words(info)}. Its runs go on."
+
+
+def _resumed(info: ScheduleInfo) -> str:
+    return "It goes on with its next tick. Ticks that passed meanwhile are skipped."
+
+
+def _triggered(info: ScheduleInfo) -> str:
+    return f"A run of {info.workflow} is started now, with the input of the schedule, beside its ticks."
