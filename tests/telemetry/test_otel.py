@@ -293,6 +293,25 @@ async def test_a_run_that_fails_is_an_error_and_so_is_an_attempt_before(make_app
     assert {said(claim)["error.type"] for claim in claims} == {"LookupError"}
 
 
+async def test_a_failed_run_that_is_retried_goes_on_in_its_trace(url: str, seen: Seen) -> None:
+    async with Stepfast(url, observers=[seen.tracing()]) as app:
+        calls: list[int] = []
+
+        @app.workflow(max_attempts=1)
+        async def order(ctx: Context) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise LookupError("gone")
+
+        run = await app.start(order)
+        await app.drain()
+        await run.retry()
+        await app.drain()
+        failed, retried = seen.named("run order")
+        assert [said(claim)["stepfast.outcome"] for claim in (failed, retried)] == ["failed", "completed"]
+        assert trace_of(failed) == trace_of(retried) and links_of(retried) == {"claim": id_of(failed)}
+
+
 async def test_a_cancelled_run_is_no_error(make_app: MakeApp, seen: Seen) -> None:
     app = make_app(observers=[seen.tracing()])
     begun, cancelled = asyncio.Event(), asyncio.Event()

@@ -96,7 +96,7 @@ class Observer:
         """The outcome of a remote step came, or none in time."""
 
     def releasing(self, event: RunReleasing) -> None:
-        """A run is about to give its slot back. What is put into ``event.trace`` is told at the next claim."""
+        """A run is about to leave, and may come again. What is put into ``event.trace`` is told at its next claim."""
 
     def suspended(self, event: RunReleased) -> None:
         """A run gave its slot back, and will come again."""
@@ -324,7 +324,7 @@ class Observers:
         execution.departure = move
         if move.successor is not None:
             goes_on_as(self, execution, move.successor)
-        if self.releasing and move.status not in status.TERMINAL:
+        if self.releasing and move.status not in (status.COMPLETED, status.SKIPPED):
             before = execution.claimed.trace
             event = RunReleasing(execution.run_id, execution.claim, decoded(before))
             self.tell(self.releasing, event)

@@ -67,7 +67,8 @@ class SignalTaken(Struct, frozen=True, gc=False):
 
 
 class RunReleasing(Struct, frozen=True):
-    """A run is about to give its slot back; ``RunReleased`` follows when that is committed."""
+    """A run is about to leave its worker, and may come again: it waits, is to be tried again, or has failed or was
+    cancelled, and somebody may retry it. ``RunReleased`` or ``RunEnded`` follows when that is committed."""
 
     run_id: str
     claim: int
