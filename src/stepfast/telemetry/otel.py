@@ -36,7 +36,7 @@ from .span_names import SpanNames
 try:
     from opentelemetry import context as otel_context
     from opentelemetry import trace
-    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.propagators.textmap import Setter, TextMapPropagator
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
@@ -240,6 +240,17 @@ class _Claim:
         self.trace_id = span.get_span_context().trace_id
 
 
+class _Put(Setter[dict[str, str]]):
+    """How a propagator writes headers."""
+
+    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
+        """Write one header."""
+        carrier[key] = value
+
+
+_PUT = _Put()
+
+
 class Headers:
     """Contexts as the short texts that are sent along, by the propagator."""
 
@@ -249,7 +260,7 @@ class Headers:
     def put(self, context: otel_context.Context | None, into: dict[str, str], prefix: str = "") -> None:
         """Write the context, or the current one, in place of what was there of it."""
         headers: dict[str, str] = {}
-        self._propagator.inject(headers, context)
+        self._propagator.inject(headers, context, _PUT)
         for name in [name for name in into if name.startswith(prefix) and prefix]:
             del into[name]
         into.update({f"{prefix}{name}": value for name, value in headers.items()})
