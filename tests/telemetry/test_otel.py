@@ -293,6 +293,7 @@ async def test_a_run_that_fails_is_an_error_and_so_is_an_attempt_before(make_app
     assert {said(claim)["error.type"] for claim in claims} == {"LookupError"}
 
 
+@pytest.mark.enough_on("sqlite")
 async def test_a_failed_run_that_is_retried_goes_on_in_its_trace(url: str, seen: Seen) -> None:
     async with Stepfast(url, observers=[seen.tracing()]) as app:
         calls: list[int] = []

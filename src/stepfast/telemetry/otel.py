@@ -244,7 +244,7 @@ class _Put(Setter[dict[str, str]]):
     """How a propagator writes headers."""
 
     def set(self, carrier: dict[str, str], key: str, value: str) -> None:
-        """Write one header."""
+        """Write one header down."""
         carrier[key] = value
 
 
