@@ -68,6 +68,8 @@ GOALS = (
     Goal("2 000 000 finished runs kept, 5 steps ÷ empty", 0.95, _plain("history", "steps-2M")),
     Goal("2 000 000 finished runs kept, noop ÷ empty", 0.95, _plain("history", "noop-2M")),
     Goal("noop while 2 000 000 old runs are removed ÷ while they stay", 0.9, _plain("pruning", "noop")),
+    Goal("ten tabs of the console, queries per second", 5, _plain("console", "queries"), at_least=False),
+    Goal("noop beside ten tabs of the console ÷ alone", 0.98, _plain("console", "noop")),
     Goal("two worker processes ÷ one (where cores allow)", 1.3, _plain("two_workers", "gain")),
     Goal("memory with 1 000 running runs, MB", 150, _plain("memory", "running"), at_least=False),
     Goal("memory that waiting runs add, MB", 5, _plain("memory", "waiting"), at_least=False),

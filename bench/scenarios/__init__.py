@@ -20,6 +20,7 @@ SCENARIOS = (
     "eight_workers",
     "history",
     "pruning",
+    "console",
     "limited",
     "backlog",
     "memory",

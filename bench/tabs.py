@@ -1,0 +1,106 @@
+"""Ten tabs of a console, in a process of its own: `python -m bench.tabs URL`.
+
+Each asks for its page again when the page says so. A line on stdin, `look` or `rest`, opens and closes them; the answer
+to `rest` is what they asked meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from contextlib import suppress
+from time import perf_counter
+from typing import Any
+
+import httpx
+
+from stepfast import Stepfast
+from stepfast.console import console
+from stepfast.watching.onlooker import glance_of
+
+PAGES = (
+    "/runs", "/runs?status=failed", "/runs?status=waiting&sort=oldest", "/runs?workflow=nobody+has+it", "/queues",
+    "/workers", "/failures", "/system",
+)  # fmt: skip
+RUNS = 2
+"""Tabs that show one run each."""
+_AGAIN = re.compile(r'data-again="([0-9.]+)"')
+
+
+class Tabs:
+    """Opens and closes them, and knows what was asked."""
+
+    def __init__(self, app: Stepfast, client: httpx.AsyncClient) -> None:
+        self._app = app
+        self._client = client
+        self._tasks: list[asyncio.Task[None]] = []
+        self._took: list[float] = []
+        self._began = 0.0
+        self._pages = 0
+
+    async def prepare(self) -> None:
+        """Measure every question that is put to the database."""
+        glance: Any = await glance_of(self._app)
+        ask = glance._ask
+
+        async def timed(name: str, *arguments: Any) -> Any:
+            begin = perf_counter()
+            try:
+                return await ask(name, *arguments)
+            finally:
+                self._took.append(perf_counter() - begin)
+
+        glance._ask = timed
+
+    async def look(self) -> None:
+        """Open all tabs; each has shown its page once when this returns."""
+        listed = (await self._client.get("/runs", headers={"Accept": "application/json"})).json()
+        pages = [*PAGES, *(f"/runs/{run['id']}" for run in listed[:RUNS])]
+        for page in pages:
+            (await self._client.get(page)).raise_for_status()
+        self._took.clear()
+        self._pages, self._began = 0, perf_counter()
+        self._tasks = [asyncio.create_task(self._tab(page)) for page in pages]
+
+    async def _tab(self, page: str) -> None:
+        while True:
+            answer = await self._client.get(page)
+            self._pages += 1
+            again = _AGAIN.search(answer.text)
+            await asyncio.sleep(float(again[1]) if again else 3600)
+
+    async def rest(self) -> dict[str, float]:
+        """Close them."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        seconds = perf_counter() - self._began
+        return {
+            "asked": len(self._took),
+            "slowest": max(self._took, default=0.0),
+            "pages": self._pages,
+            "seconds": seconds,
+        }
+
+
+async def main(url: str) -> None:
+    """Answer line by line, until the input ends."""
+    logging.disable(logging.WARNING)
+    async with Stepfast(url) as app:
+        served = console(app, auth=lambda request: ("bench", "view"))
+        transport = httpx.ASGITransport(app=served)
+        async with httpx.AsyncClient(transport=transport, base_url="http://bench", timeout=60) as client:
+            tabs = Tabs(app, client)
+            await tabs.prepare()
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                answer = await (tabs.look() if line.strip() == "look" else tabs.rest())
+                print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
