@@ -63,6 +63,39 @@ async def test_blocking_calls_go_on_side_by_side(threads: Threads) -> None:
     assert most == 10
 
 
+def test_a_line_stands_still_if_looks_that_come_in_time_find_it_so(threads: Threads) -> None:
+    threads._awake, threads._looked_at, threads._moved_at = 1, 10.0, 10.0
+    assert not threads._stands_still(10.002), "once may be chance"
+    threads._looked_at = 10.002
+    assert threads._stands_still(10.004)
+    threads._looked_at, threads._taken = 10.004, 1000
+    assert not threads._stands_still(10.006), "it has moved"
+
+
+def test_looks_that_come_late_say_little_on_a_busy_machine(threads: Threads) -> None:
+    """The thread may have been kept from working by what kept the loop from looking; but not for ever."""
+    threads._awake, threads._moved_at = 1, 10.0
+    for late in (10.005, 10.01, 10.015, 10.02):
+        threads._looked_at = late - 0.005
+        assert not threads._stands_still(late)
+    threads._looked_at = 10.02
+    assert not threads._stands_still(10.03)
+    threads._looked_at = 10.03
+    assert threads._stands_still(10.04)
+
+
+def test_quick_calls_end_what_slow_ones_prolong(threads: Threads) -> None:
+    """Each call has a thread of its own for as long as some of them block."""
+    threads._wide_until = time.monotonic() + 0.1
+    threads._notice(0.01)
+    assert threads._wide_until > time.monotonic() + 0.5
+    for _ in range(63):
+        threads._notice(0.0)
+    assert threads._wide_until
+    threads._notice(0.0)
+    assert not threads._wide_until
+
+
 async def test_errors_come_back(threads: Threads) -> None:
     def fails() -> None:
         raise ValueError("no")

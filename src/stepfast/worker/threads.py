@@ -3,7 +3,9 @@
 Waking a thread for each call costs more than most calls do: the interpreter runs one thread at a time, and each hand-
 over may have to wait for its turn. So calls stand in a line, one thread works through it for as long as that goes
 quickly, and what it has done is handed back together. Calls that block are noticed within milliseconds by the line
-that does not move; from then on, for a while, each call wakes a thread of its own.
+that does not move; from then on, for a while, each call wakes a thread of its own. On a busy machine the line may stand
+still although nothing blocks, because the thread does not get its turn. So a look that comes late itself says little;
+and calls that turn out to be quick, one after the other, share few threads again.
 
 A pool of fixed size would not do: a timed-out handler may keep its thread for as long as it likes, and the slot it
 no longer holds must find a thread all the same. The number is bounded by the callers, who hold slots.
@@ -16,6 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 _KEEP_IDLE = 10.0
@@ -25,7 +28,13 @@ _LOOK = 0.002
 _QUICK = 0.00025
 """Seconds that a call may take on average while few threads do them all. Blocking calls take longer."""
 _STAY_WIDE = 1.0
-"""Seconds for which each call wakes a thread of its own after calls were seen to block."""
+"""Seconds for which each call wakes a thread of its own after one was last seen to block."""
+_STALLED = 0.02
+"""Seconds after which a line that does not move is taken to be blocked, however late the looks come."""
+_FEW = 8
+"""Threads that are added when the line stands still for the first time."""
+_QUICK_AGAIN = 64
+"""After so many quick calls in a row they share few threads again."""
 
 Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
@@ -52,7 +61,13 @@ class Threads:
         """Calls taken out of the line since somebody last looked."""
         self._looking: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
+        self._stalled = 0
+        """How many looks in a row that came in time have found the line standing still."""
+        self._moved_at = 0.0
+        """When it was last found moving."""
         self._wide_until = 0.0
+        self._quick = 0
+        """Quick calls in a row, since each has a thread of its own."""
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a blocking call; the future belongs to the running loop."""
@@ -61,7 +76,7 @@ class Threads:
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
             self._line.append((function, future))
-            waking = self._awake == 0 or self._loop.time() < self._wide_until
+            waking = self._awake == 0 or monotonic() < self._wide_until
             spawning = waking and self._wake()
         if spawning:
             self._spawn()
@@ -95,7 +110,12 @@ class Threads:
         threading.Thread(target=self._work, name=f"stepfast-{self._name}-{self._count}", daemon=True).start()
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._taken, self._looked_at = 0, loop.time()
+        """A first look at a line."""
+        self._stalled, self._moved_at = 0, monotonic()
+        self._look_again(loop)
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._taken, self._looked_at = 0, monotonic()
         self._looking = loop.call_later(_LOOK, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -104,14 +124,29 @@ class Threads:
         waiting = len(self._line)
         if not waiting:
             return
-        now = loop.time()
-        if (now - self._looked_at) * self._awake > _QUICK * self._taken:
-            self._wide_until = now + _STAY_WIDE
-            with self._lock:
-                made = sum(self._wake() for _ in range(waiting))
-            for _ in range(made):
-                self._spawn()
-        self._look_later(loop)
+        now = monotonic()
+        if self._stands_still(now):
+            self._widen(now, waiting)
+        self._look_again(loop)
+
+    def _stands_still(self, now: float) -> bool:
+        """Whether the line has not moved for so long that a call must block."""
+        passed = now - self._looked_at
+        if passed * self._awake <= _QUICK * self._taken:
+            self._stalled, self._moved_at = 0, now
+        elif passed < 2 * _LOOK or now - self._moved_at > _STALLED:
+            self._stalled += 1  # else the loop was kept from looking, and perhaps the thread from working
+        return self._stalled > 1
+
+    def _widen(self, now: float, waiting: int) -> None:
+        """A few more threads; and if these do not help, one for each call that waits, and for each that comes."""
+        few = self._stalled == 2
+        if not few:
+            self._quick, self._wide_until = 0, now + _STAY_WIDE
+        with self._lock:
+            made = sum(self._wake() for _ in range(min(_FEW, waiting) if few else waiting))
+        for _ in range(made):
+            self._spawn()
 
     def _hand_back(self) -> None:
         self._handing_back = False
@@ -147,15 +182,28 @@ class Threads:
                     self._idle += not self._closed
                     return not self._closed
             self._taken += 1
+            began = monotonic()
             try:
                 done: Done = (future, function(), None)
             except BaseException as caught:  # ends here: handed to whoever waits for the thread
                 done = (future, None, caught)
+            if began < self._wide_until:
+                self._notice(monotonic() - began)
             self._done.append(done)
             del function, future, done
             if not self._handing_back:
                 self._handing_back = True
                 self._call_loop()
+
+    def _notice(self, took: float) -> None:
+        """How long a call took while each has a thread of its own: calls that block go on having one, and many quick
+        ones in a row do not. (Two threads may count at once, and be one off: that is no matter.)"""
+        if took >= _QUICK:
+            self._quick, self._wide_until = 0, monotonic() + _STAY_WIDE
+            return
+        self._quick += 1
+        if self._quick >= _QUICK_AGAIN:
+            self._wide_until = 0.0
 
     def _call_loop(self) -> None:
         assert self._loop is not None
