@@ -36,10 +36,9 @@ ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
 -- name: start_tags
--- The tags of the runs just started, for finding them again.
+-- The tags ($2) of runs ($1) just started, for finding them again.
 INSERT INTO {schema}.run_tags (tag, run_id)
-SELECT tag, r.id FROM {schema}.runs r CROSS JOIN unnest($2::text[]) AS tag
-WHERE r.id = ANY($1::uuid[])
+SELECT u.tag, r.id FROM unnest($1::uuid[], $2::text[]) AS u(id, tag) JOIN {schema}.runs r ON r.id = u.id
 ON CONFLICT DO NOTHING;
 
 -- name: by_keys

@@ -104,6 +104,10 @@ class Starts:
                 await self._insert(connection, shape, kind, group[first : first + self._batch], first)
         for first in range(0, len(dag_steps), self._batch):
             await self._insert_dag_steps(connection, dag_steps[first : first + self._batch], first)
+        tags = [(run.id, tag) for shape, _, group in groups if shape.tags for run in group for tag in shape.tags]
+        for first in range(0, len(tags), self._batch):  # of all groups together: runs of schedules differ in their tags
+            some = tags[first : first + self._batch]
+            await connection.execute(self._sql["start_tags"], *map(list, zip(*some, strict=True)))
 
     async def _insert(
         self, connection: Any, shape: RunShape, kind: str, runs: Sequence[NewRun], first: int = 0
@@ -112,8 +116,6 @@ class Starts:
             await self._insert_dags(connection, shape, runs)
         else:
             await self._insert_runs(connection, shape, kind == _LINKED, runs, first)
-        if shape.tags:
-            await connection.execute(self._sql["start_tags"], [run.id for run in runs], list(shape.tags))
 
     async def _insert_runs(
         self, connection: Any, shape: RunShape, linked: bool, runs: Sequence[NewRun], first: int
