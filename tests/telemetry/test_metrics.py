@@ -11,6 +11,7 @@ import pytest
 
 from stepfast import Backoff, Context, Settings, Stepfast
 from stepfast.errors import DatabaseUnavailable
+from stepfast.model.rows import Definition
 from stepfast.telemetry import Metrics, StepEnded, metrics_text
 from tests.store.scene import Rows
 from tests.telemetry.conftest import MakeApp
@@ -181,12 +182,14 @@ async def test_workers_and_their_slots(app: Stepfast) -> None:
     @app.task(queue="mail")
     async def send() -> None: ...
 
+    await (await app.store()).put_definitions([Definition("elsewhere", "1", "task", "far", "{}", None)])
     async with app.worker(concurrency=7), app.worker(queues=["other"], concurrency=5):
         samples = await scrape(app)
     assert value(samples, "stepfast_workers", state="live") == 2
     assert value(samples, "stepfast_worker_slots", state="live") == 12
     assert value(samples, "stepfast_queue_workers", queue="mail") == 1
     assert value(samples, "stepfast_queue_workers", queue="other") == 2
+    assert value(samples, "stepfast_queue_workers", queue="far") == 0, "one looks at it, and has not the code"
 
 
 async def test_the_oldest_comes_first(app: Stepfast) -> None:

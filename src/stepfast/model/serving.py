@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .records import WorkerInfo
 
@@ -20,6 +20,11 @@ def serves(worker: WorkerInfo, workflow: str, queue: str) -> bool:
 def serves_queue(worker: WorkerInfo, queue: str) -> bool:
     """Whether it looks at the queue at all."""
     return worker.queues is None or queue in worker.queues
+
+
+def serves_any(worker: WorkerInfo, workflows: Collection[str] | None, queue: str) -> bool:
+    """Whether it looks at the queue and has the code of any of these workflows; None: nobody knows which there are."""
+    return serves_queue(worker, queue) and (not workflows or any(name in worker.workflows for name in workflows))
 
 
 def nobody_serves(workers: Sequence[WorkerInfo], workflow: str, queue: str) -> str | None:

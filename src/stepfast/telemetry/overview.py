@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.gate import Gate
 from ..model.records import WorkerInfo
-from ..model.serving import claiming_workers, serves_queue
+from ..model.serving import claiming_workers, serves_any
 from ..store.census import Census
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class QueueNow(NamedTuple):
     oldest: float
     """For how many seconds the first in line has been ready."""
     workers: int
-    """Live workers that serve it."""
+    """Live workers that look at it, and have the code of a workflow that is at home there."""
     paused: bool
     limited: bool
 
@@ -36,14 +36,14 @@ class Overview(NamedTuple):
     workers: list[WorkerInfo]
     gates: dict[str, Gate]
     """What is said about queues; nothing is about most."""
-    defined: set[str]
-    """Queues that workflows are at home in."""
+    at_home: dict[str, set[str]]
+    """Queues that workflows are at home in, and which."""
 
     @property
     def queues(self) -> list[QueueNow]:
         """All queues that anything is known of, those that wait longest first."""
         live = claiming_workers(self.workers)
-        named = self.defined | self.gates.keys() | self.census.queues.keys()
+        named = self.at_home.keys() | self.gates.keys() | self.census.queues.keys()
         named |= {queue for worker in live for queue in worker.queues or ()}
         return sorted((self._queue(name, live) for name in named), key=lambda queue: (-queue.oldest, queue.name))
 
@@ -51,7 +51,8 @@ class Overview(NamedTuple):
         ready, oldest = self.census.queues.get(name, (0, 0.0))
         gate = self.gates.get(name)
         paused, limited = (False, False) if gate is None else (gate.paused, gate.limited)
-        return QueueNow(name, ready, oldest, sum(serves_queue(worker, name) for worker in live), paused, limited)
+        workers = sum(serves_any(worker, self.at_home.get(name), name) for worker in live)
+        return QueueNow(name, ready, oldest, workers, paused, limited)
 
     @property
     def late(self) -> list[tuple[str, float]]:
@@ -66,4 +67,7 @@ async def look(store: Store) -> Overview:
     census = await store.census(MOST)
     workers = await store.workers()
     gates = {gate.name: gate for gate in await store.queues()}
-    return Overview(census, workers, gates, {definition.queue for definition in await store.definitions()})
+    at_home: dict[str, set[str]] = {}
+    for definition in await store.definitions():
+        at_home.setdefault(definition.queue, set()).add(definition.name)
+    return Overview(census, workers, gates, at_home)
