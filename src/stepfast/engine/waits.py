@@ -183,6 +183,9 @@ class Waits:
             return
         if any(future.done() for future in self._open):
             return  # what it waited for has come, in this very turn of the loop: it is about to go on
+        due_at = self._earliest()
+        if due_at is not None and due_at <= execution.database_now():
+            return  # the same for a time. Released, it would be due at once, be claimed, and be released again
         if must_go_on_first(execution) and any(wait.what == status.WAITING_RETRY for wait in self._open.values()):
             return  # whether the step has acted is known after its next try: only then is the run cancelled
         ends = Counter(wait.group or future for future, wait in self._open.items() if wait.by_end)
@@ -193,7 +196,7 @@ class Waits:
             if wait.leaving is not None:
                 wait.leaving()
         execution.leave_open()
-        execution.suspend(self._earliest(), self._what(), awaits, linger)
+        execution.suspend(due_at, self._what(), awaits, linger)
 
     def _earliest(self) -> int | None:
         return min((wait.due_at for wait in self._open.values() if wait.due_at is not None), default=None)
