@@ -73,6 +73,8 @@ class Duties:
         self.sweeper = Sweeper(kit, self.claimer, self)
         self.scheduler = Scheduler(kit, planning, self)
         self.heartbeat = Heartbeat(kit, self)
+        self._unheard = False
+        """Whether a claim was put off until the next beat."""
         self.janitor = Janitor(kit)
 
     def listen(self) -> None:
@@ -119,7 +121,7 @@ class Duties:
 
     def free_slots(self) -> int:
         """How many runs may be claimed."""
-        free = 0 if self.stopping else self.executor.slots.free
+        free = 0 if self.stopping or self._is_unheard() else self.executor.slots.free
         limited = self.limited
         if limited.wanted is None and not limited.asked:
             return free
@@ -127,8 +129,18 @@ class Duties:
 
     def limited_slots(self) -> int:
         """How many runs of limited queues may be claimed."""
-        free = 0 if self.stopping else max(0, self.executor.slots.free - self.claimer.asked)
+        free = 0 if self.stopping or self._is_unheard() else max(0, self.executor.slots.free - self.claimer.asked)
         return self._sharing.for_limited(free, self.limited.wanted, self.claimer.wanted)
+
+    def _is_unheard(self) -> bool:
+        """Whether no beat has come through for a whole lease, as after the process was stopped: others may have buried
+        us, and would take away what we claim. The next beat tells, and is sent at once."""
+        heartbeat = self.heartbeat
+        if heartbeat.age <= self._kit.settings.lease or not heartbeat.alive:
+            return False
+        self._unheard = True
+        heartbeat.hurry()
+        return True
 
     def suspect_room(self) -> list[int]:
         """How many more runs that workers have died with may come in, by their losses."""
@@ -289,6 +301,9 @@ class Duties:
         if not answer.alive:
             self._reborn()
             return
+        if self._unheard:
+            self._unheard = False
+            self.slots_freed()
         held = {run.id: run.claim for run in answer.held}
         for run_id, claim in before.items():
             if held.get(run_id) != claim and self.executor.works_on(run_id, claim):
