@@ -17,7 +17,7 @@ from stepfast.engine.clock import Timer
 from stepfast.model import ids
 from stepfast.store.sqlite import guard
 from stepfast.worker.clockwork import Clockwork, Pool
-from tests.faults import bystanders, graphs, ledger
+from tests.faults import bystanders, graphs, ledger, remote_workload
 from tests.simulation.loop import EPOCH, Process, SimLoop, current_process
 from tests.simulation.threads import SimBell, SimPool, SimThread, sleep
 
@@ -81,9 +81,9 @@ def time_of(loop: SimLoop, seed: str, now: Callable[[], int]) -> Iterator[None]:
     system = SimpleNamespace(getpid=lambda: current_process.get(loop.outside).pid)
     changes: list[tuple[Any, str, Any]] = [(module, "time", told) for module in _ASK_THE_MACHINE]
     changes += [(ids, "_bits", lambda: bits.getrandbits(64)), (ids, "_last", 0), (graphs, "time", told)]
-    for module in (ledger, graphs, bystanders):
+    for module in (ledger, graphs, bystanders, remote_workload):
         changes += [(module, "now", now), (module, "secrets", drawn)]
-    changes += [(module, "os", system) for module in (ledger, graphs)]
+    changes += [(module, "os", system) for module in (ledger, graphs, remote_workload)]
     before = [(module, name, vars(module)[name]) for module, name, _ in changes]
     state = random.getstate()
     random.seed(f"{seed} chance")

@@ -46,6 +46,28 @@ class Line:
         """Whether nothing gets through."""
         return self.loop.time() < self.down_until
 
+    def asking(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """The same call over this line: it takes its time, and may be lost on its way there or back."""
+        network, loop = self.network, self.loop
+
+        async def ask(*args: Any, **kwargs: Any) -> Any:
+            self.asked[name] += 1
+            lost = network.lose(self, name)
+            await asyncio.sleep(network.delay())
+            if self.down or lost == "request":
+                raise DatabaseUnavailable("the request was lost")
+            answer = await call(*args, **kwargs)
+            if lost == "death":
+                self.die()
+            await asyncio.sleep(network.delay())
+            if self.down or lost == "reply":
+                raise DatabaseUnavailable("the reply was lost")
+            if loop.trace is not None:
+                loop.note(f"{self.process.name} {name} {_told(answer)}")
+            return answer
+
+        return ask
+
 
 class Network:
     """All lines, the ears of all processes, and chance."""
@@ -115,7 +137,7 @@ class LineStore:
         value = getattr(self._store, name)
         if not inspect.iscoroutinefunction(value):
             return value
-        made = value if name in NEVER_LOST else self._asking(name, value)
+        made = value if name in NEVER_LOST else self._line.asking(name, value)
         setattr(self, name, made)
         return made
 
@@ -146,7 +168,7 @@ class LineStore:
 
     async def register(self, worker: Any) -> None:
         """Register under the number of the process in the world. Only a lease tells that it is gone."""
-        await self._asking("register", self._store.register)(
+        await self._line.asking("register", self._store.register)(
             replace(worker, pid=self._line.process.pid, host="world", process=None)
         )
 
@@ -159,28 +181,7 @@ class LineStore:
                 raise threads.Gone
             return process.run(call, connection)
 
-        return await self._asking("transact", self._store.transact)(worker, run_id, claim, address, called, *rest)
-
-    def _asking(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        line, network, loop = self._line, self._line.network, self._line.loop
-
-        async def ask(*args: Any, **kwargs: Any) -> Any:
-            line.asked[name] += 1
-            lost = network.lose(line, name)
-            await asyncio.sleep(network.delay())
-            if line.down or lost == "request":
-                raise DatabaseUnavailable("the request was lost")
-            answer = await call(*args, **kwargs)
-            if lost == "death":
-                line.die()
-            await asyncio.sleep(network.delay())
-            if line.down or lost == "reply":
-                raise DatabaseUnavailable("the reply was lost")
-            if loop.trace is not None:
-                loop.note(f"{line.process.name} {name} {_told(answer)}")
-            return answer
-
-        return ask
+        return await self._line.asking("transact", self._store.transact)(worker, run_id, claim, address, called, *rest)
 
 
 def _told(value: Any) -> str:

@@ -7,32 +7,63 @@ is paused, and sends a signal to whoever listens, until every run has ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from stepfast import RunCancelled, RunFailed, Stepfast
+from stepfast import InvalidState, RunCancelled, RunFailed, Stepfast
 from tests.faults.bystanders import TROUBLE, Sender, wish
 from tests.faults.evidence import Seen
-from tests.faults.ledger import Ledger
-from tests.simulation.database import SimStore
-from tests.simulation.loop import SimLoop
+from tests.faults.graph_storm import ANSWERS
+from tests.simulation import dags
+from tests.simulation.scenario import NARROW
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    pass
 
 _OPEN = (
-    "SELECT id, status, waiting_for FROM stepfast_runs "
+    "SELECT id, status, waiting_for, workflow FROM stepfast_runs "
     "WHERE status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND dag_id IS NULL ORDER BY id"
 )
+
+
+@dataclass(frozen=True)
+class Debounced:
+    """A debounced start that returned: which run, from when to when it took, and the input that it gave."""
+
+    run: str
+    at: int
+    answered: int
+    input: Any
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an operator did to the narrow queue, from when to when."""
+
+    what: str
+    at: int
+    answered: int
+    concurrency: int | None = None
 
 
 class People:
     """All of them, in one process."""
 
-    def __init__(self, app: Stepfast, ledger: Ledger, scenario: dict[str, Any], store: SimStore, loop: SimLoop) -> None:
+    def __init__(self, world: World, app: Stepfast) -> None:
         self._app = app
-        self._ledger = ledger
-        self._scenario = scenario
-        self._store = store
-        self._loop = loop
+        self._ledger = world.ledger
+        self._scenario = world.scenario
+        self._world = world
+        self._gates = dags.gates(world.scenario["dag"] or [])
+        self._answered: set[tuple[str, str]] = set()
+        self.debounced: list[Debounced] = []
+        self.orders: list[Order] = []
         self._runs: dict[int, Any] = {}
         self.seen: list[Seen] = []
         self._watching: list[asyncio.Task[None]] = []
@@ -43,8 +74,10 @@ class People:
             acts = [self._start(number, each) for number, each in enumerate(self._scenario["runs"])]
             acts += [self._signal(number, each) for number, each in enumerate(self._scenario["signals"])]
             acts += [self._wish(each) for each in self._scenario["wishes"]]
+            acts += [self._order(each) for each in self._scenario["orders"]]
             await asyncio.gather(*acts, asyncio.sleep(self._scenario["horizon"]))
             calm()
+            await self._let_go()
             await self._see_to_the_end()
             await asyncio.gather(*self._watching, *(self._wait(run) for run in self._runs.values()))
 
@@ -52,11 +85,15 @@ class People:
 
     async def _start(self, number: int, run: dict[str, Any]) -> None:
         await asyncio.sleep(run["at"])
+        options, at = run.get("options", {}), self._world.time.microseconds()
         try:
-            started = await self._app.start(run["workflow"], run["input"], **run.get("options", {}))
+            started = await self._app.start(run["workflow"], run["input"], **options)
         except TROUBLE:
             return
-        self._ledger.started(started.id, run["workflow"], run.get("options", {}).get("key"))
+        bounces = "debounce" in options  # its key is free again when it is claimed
+        self._ledger.started(started.id, run["workflow"], None if bounces else options.get("key"))
+        if bounces:
+            self.debounced.append(Debounced(started.id, at, self._world.time.microseconds(), run["input"]))
         self._runs[number] = started
         if run.get("watched"):
             self._watching.append(asyncio.create_task(self._wait(self._runs.pop(number))))
@@ -92,17 +129,45 @@ class People:
         if run is not None:
             await wish(self._app, self._ledger, run.id, wished["what"])
 
+    async def _order(self, order: dict[str, Any]) -> None:
+        """Hold the narrow queue, let it go, or give it other limits."""
+        await asyncio.sleep(order["at"])
+        what, at = order["do"], self._world.time.microseconds()
+        limits = {"concurrency": order["concurrency"]} if what == "set_limits" else {}
+        with contextlib.suppress(*TROUBLE):
+            await getattr(self._app, what)(NARROW, **limits)
+        self.orders.append(Order(what, at, self._world.time.microseconds(), order.get("concurrency")))
+
     # -- to the end --------------------------------------------------------------------------------------------------
+
+    async def _let_go(self) -> None:
+        """Nothing is held any more, and no tick comes."""
+        if self._scenario["limits"]:
+            await self._order({"do": "resume_queue", "at": 0.0})
+        if self._scenario["schedule"]:
+            await self._app.pause_schedule("ticks")
 
     async def _see_to_the_end(self) -> None:
         sender = Sender(self._app, self._ledger, "closer", within=0)
-        while rows := self._store.connection.execute(_OPEN).fetchall():
-            for run_id, status, waiting_for in rows:
+        transport = self._world.transport
+        while (rows := self._world.store.connection.execute(_OPEN).fetchall()) or transport.left():
+            for run_id, status, waiting_for, workflow in rows:
                 if status == "paused":
                     await wish(self._app, self._ledger, run_id, "resume")
                 for name in _listened_for(waiting_for):
                     await sender.send(run_id, name)
+                for name in self._gates if workflow == dags.NAME else ():
+                    await self._answer(run_id, name)
             await asyncio.sleep(1.0)
+
+    async def _answer(self, run_id: str, name: str) -> None:
+        """Open a gate, once."""
+        if (run_id, name) in self._answered:
+            return
+        self._answered.add((run_id, name))
+        self._ledger.append(ANSWERS, {"run": run_id, "name": name, "value": f"word {name}"})
+        with contextlib.suppress(*TROUBLE, InvalidState):
+            await self._app.signal(run_id, name, f"word {name}")
 
 
 def _listened_for(waiting_for: str | None) -> list[str]:

@@ -7,6 +7,7 @@ of the storms, so their checker judges it; whether it fails this time is counted
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -25,6 +26,7 @@ from stepfast import (
 )
 from stepfast.engine.durable_call import DurableCall
 from stepfast.engine.scope import current_call, current_execution
+from stepfast.engine.workflow import Workflow
 from stepfast.errors import WaitTimeout
 from tests.faults.composing import key_of
 from tests.faults.evidence import ASKS, LATE, RAISES, RETURNS, TASK
@@ -78,15 +80,27 @@ class Outside:
             self.wrong.append((run_id, f"at {branch}:{position} it drew {value}, and before that another value"))
 
 
+class Stage:
+    """Where programs are played: the code is the same in all worlds, and what is outside of it is not."""
+
+    outside: Outside
+
+
 class Acts:
     """What steps, undos and transactions do."""
 
-    def __init__(self, outside: Outside) -> None:
-        self._outside = outside
-        self._ledger = outside.ledger
+    def __init__(self) -> None:
         self.undo = step(name="undo", retries=9, backoff=QUICK)(self._undo)
         self.slow_undo = step(name="slow undo", retries=9, backoff=SLOW)(self._slow_undo)
         self.no_undo = step(name="no undo", retries=1, backoff=QUICK)(self._no_undo)
+
+    @property
+    def _outside(self) -> Outside:
+        return Stage.outside
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Stage.outside.ledger
 
     async def work(self, needs: int, op: Op) -> str:
         """A step that takes a while, and fails the first few times."""
@@ -193,8 +207,8 @@ class Story:
 class Player:
     """Plays a program in an ``async def`` workflow."""
 
-    def __init__(self, outside: Outside, acts: Acts, story: Story) -> None:
-        self._outside = outside
+    def __init__(self, acts: Acts, story: Story) -> None:
+        self._outside = Stage.outside
         self._acts = acts
         self._story = story
         self._draws: Counter[tuple[str, int]] = Counter()
@@ -286,7 +300,7 @@ class Player:
         if op["do"] == "sleep":
             return ctx.sleep(op["seconds"])
         self._branching(ctx, [op["ops"]])
-        return ctx.branch(Player(self._outside, self._acts, mine).line, op["ops"])
+        return ctx.branch(Player(self._acts, mine).line, op["ops"])
 
     async def _patience(self, ctx: Context, op: Op) -> None:
         """The code itself gives a step up."""
@@ -321,8 +335,8 @@ class Player:
 class PlainPlayer:
     """Plays what a plain ``def`` workflow can do."""
 
-    def __init__(self, outside: Outside, acts: Acts) -> None:
-        self._outside = outside
+    def __init__(self, acts: Acts) -> None:
+        self._outside = Stage.outside
         self._acts = acts
         self.story = Story()
 
@@ -393,19 +407,20 @@ class PlainPlayer:
         raise NonRetryableError("all of it was in vain")
 
 
-def add_to(app: Stepfast, outside: Outside) -> None:
-    """Register the workflows that play programs, and tasks."""
-    acts = Acts(outside)
+@functools.cache
+def code() -> dict[str, Workflow[Any, Any]]:
+    """The workflows that play programs, and tasks: declared once, for reading the code takes longer than playing it."""
+    app, acts = Stepfast("sqlite://"), Acts()
 
     async def play(ctx: Context, input: dict[str, Any]) -> dict[str, Any]:
         story = Story()
-        await Player(outside, acts, story).line(ctx, input["program"])
+        await Player(acts, story).line(ctx, input["program"])
         if input.get("left"):
             ctx.continue_as({**input, "left": input["left"] - 1})
         return story.told()
 
     def play_plainly(ctx: SyncContext, input: dict[str, Any]) -> dict[str, Any]:
-        player = PlainPlayer(outside, acts)
+        player = PlainPlayer(acts)
         player.line(ctx, input["program"])
         return player.story.told()
 
@@ -421,3 +436,5 @@ def add_to(app: Stepfast, outside: Outside) -> None:
     @app.task(max_attempts=3, backoff=QUICK)
     def task_def(input: Op) -> str:
         return acts.work_in_thread(0, input)
+
+    return app.workflows

@@ -8,6 +8,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from tests.simulation import dags, remote
+
 Scenario = dict[str, Any]
 Op = dict[str, Any]
 
@@ -17,6 +19,8 @@ SIMPLE = ("step", "step", "step", "step", "sleep", "sleep", "signal", "signal", 
           "tell", "draw", "stumble", "child", "child")  # fmt: skip
 NESTED = ("together", "branches", "branches", "map", "race", "race", "patience")
 FAULTS = ("kill", "death", "death", "request", "reply", "reply", "freeze", "freeze", "cut", "leave", "step", "deaf")
+NARROW = "narrow"
+"""The queue with limits."""
 NAMES = ("red", "blue")
 """Of signals."""
 QUESTIONS = ("flush", "flush", "flush", "flush", "claim", "claim", "transact", "promote", "deliver", "mail", "tick",
@@ -35,11 +39,18 @@ def make(seed: int, size: int = 3) -> Scenario:
         "restart": chance.choice((0.1, 1.0, lease * 1.5)),
         "horizon": 0.0,
     }
-    made["runs"] = [_run(chance) for _ in range(chance.randint(1, size))]
+    made["dag"] = dags.make(chance) if chance.random() < 0.3 else None
+    made["remote"] = chance.random() < 0.2
+    made["limits"] = _limits(chance) if chance.random() < 0.25 else None
+    made["schedule"] = _schedule(chance) if chance.random() < 0.12 else None
+    made["runs"] = [_any_run(chance, made) for _ in range(chance.randint(1, size))]
+    if chance.random() < 0.15:
+        made["runs"] += _debounced(chance)
     last = max(run["at"] for run in made["runs"])
     made["horizon"] = last + chance.choice((2.0, 5.0, 10.0))
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
     made["wishes"] = [_wish(chance, made) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
+    made["orders"] = _orders(chance, made) if made["limits"] else []
     made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 3, 4)))]
     return made
 
@@ -63,11 +74,31 @@ def _settings(chance: Random, lease: float) -> dict[str, Any]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+def _any_run(chance: Random, made: Scenario) -> dict[str, Any]:
+    """A run of whatever the scenario has."""
+    kinds = ["plain", *(["dag"] * 2 if made["dag"] else []), *(["remote"] * 2 if made["remote"] else [])]
+    kind = chance.choice(kinds)
+    if kind == "dag":
+        run: dict[str, Any] = {"at": _early(chance), "workflow": dags.NAME, "input": dags.fate(chance, made["dag"])}
+        return {**run, "options": {}}
+    if kind == "remote":
+        workflow = chance.choice(remote.WORKFLOWS)
+        return {"at": _early(chance), "workflow": workflow, "input": remote.make(chance, workflow), "options": {}}
+    run = _run(chance)
+    if made["limits"] and chance.random() < 0.8:
+        run["options"] |= {"queue": NARROW, "concurrency_key": chance.choice(("one", "other"))}
+    return run
+
+
+def _early(chance: Random) -> float:
+    return round(chance.random() * 2, 3)
+
+
 def _run(chance: Random) -> dict[str, Any]:
     workflow = chance.choice(
         ("plain",) * 6 + ("plain_def", "doomed", "saga", "saga_def", "sour", "chain", "task", "task_def")
     )
-    run: dict[str, Any] = {"at": round(chance.random() * 2, 3), "workflow": workflow, "input": _input(chance, workflow)}
+    run: dict[str, Any] = {"at": _early(chance), "workflow": workflow, "input": _input(chance, workflow)}
     if chance.random() < 0.3:
         run["watched"] = True
     options: dict[str, Any] = {}
@@ -75,8 +106,10 @@ def _run(chance: Random) -> dict[str, Any]:
         options["priority"] = chance.choice((-5, 5))
     if chance.random() < 0.15:
         options["delay"] = chance.choice((0.1, 2.0))
-    if workflow == "doomed" and chance.random() < 0.3:
-        options["deadline"] = chance.choice((0.5, 3.0))
+    if workflow == "doomed" and chance.random() < 0.5:
+        options |= chance.choice(({"deadline": 0.5}, {"deadline": 3.0}, {"expires_in": 0.2}, {"timeout": 1.0}))
+    if workflow == "plain" and chance.random() < 0.1:
+        options["key"] = "a key"
     run["options"] = options
     return run
 
@@ -203,7 +236,48 @@ def _signal(chance: Random, made: Scenario) -> dict[str, Any]:
 def _wish(chance: Random, made: Scenario) -> dict[str, Any]:
     number = chance.randrange(len(made["runs"]))
     at = made["runs"][number]["at"] + chance.random() * 3
-    return {"at": round(at, 3), "run": number, "what": chance.choice(("cancel", "pause", "resume"))}
+    return {"at": round(at, 3), "run": number, "what": chance.choice(("cancel", "cancel", "pause", "resume"))}
+
+
+def _limits(chance: Random) -> dict[str, Any]:
+    """Of the one queue that has any."""
+    limits: dict[str, Any] = {"concurrency": chance.choice((1, 2))}
+    if chance.random() < 0.4:
+        limits["key_concurrency"] = 1
+    if chance.random() < 0.4:
+        limits["rate"] = [chance.choice((1, 3)), chance.choice((1.0, 3.0))]
+    return limits
+
+
+def _orders(chance: Random, made: Scenario) -> list[dict[str, Any]]:
+    """What an operator does to that queue."""
+    some: list[Op] = [
+        {"do": "pause_queue"},
+        {"do": "resume_queue"},
+        {"do": "set_limits", "concurrency": chance.choice((1, 3))},
+    ]
+    return [
+        {**chance.choice(some), "at": round(chance.random() * made["horizon"], 3)}
+        for _ in range(chance.choice((0, 1, 2)))
+    ]
+
+
+def _schedule(chance: Random) -> dict[str, Any]:
+    return {
+        "every": chance.choice((1.0, 2.5)),
+        "missed": chance.choice(("all", "latest", "skip")),
+        "overlap": chance.choice(("allow", "skip")),
+        "jitter": chance.choice((0.0, 0.5)),
+    }
+
+
+def _debounced(chance: Random) -> list[dict[str, Any]]:
+    """Several starts of one key, each of which puts the run off."""
+    options = {"key": "bounce", "debounce": chance.choice((0.3, 1.0)), "debounce_max": 2.0}
+    return [
+        {"at": _early(chance), "workflow": "task", "input": {"pause": 0.0, "number": number}, "options": options}
+        for number in range(chance.randint(2, 4))
+    ]
 
 
 def _fault(chance: Random, made: Scenario, lease: float) -> dict[str, Any]:
@@ -212,7 +286,9 @@ def _fault(chance: Random, made: Scenario, lease: float) -> dict[str, Any]:
     if kind in ("freeze", "cut"):
         fault["seconds"] = round(lease * chance.choice((0.3, 1.2, 2.0)), 3)
     if kind == "step":
-        return {"kind": kind, "at": round(chance.random() * 5, 3), "ms": chance.choice((500, 20_000, 3_600_000))}
+        back = chance.random() < 0.25
+        ms = chance.choice((-400, -20_000)) if back else chance.choice((500, 20_000, 3_600_000))
+        return {"kind": kind, "at": round(chance.random() * 5, 3), "ms": ms}
     if kind == "deaf":
         return {"kind": kind, "at": 0.0}
     if kind in ("death", "request", "reply") or chance.random() < 0.6:

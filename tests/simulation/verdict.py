@@ -1,19 +1,33 @@
-"""What is wrong with a world that is over: the storms' checker, and a few rules that only a simulation can ask for."""
+"""What is wrong with a world that is over: the storms' checkers, each for its kind of runs, and a few rules that only a
+simulation can ask for."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
-from tests.faults import checker
+from tests.faults import checker, graph_rules, graphs, remote_rules, remote_workload
 from tests.faults.cases import Violation
-from tests.faults.evidence import UNDO
+from tests.faults.evidence import Evidence
+from tests.faults.graph_storm import ANSWERS
+from tests.simulation import dags, remote, rules
 from tests.simulation.world import Outcome
+
+TIMED = frozenset({"too soon", "too early", "slept too short", "undone out of order", "signal out of order", "no claim",
+                   "paused by nobody", "acted after its cancel", "signal lost", "too late", "lost without cause",
+                   "begun while paused"})  # fmt: skip
+"""Kinds that compare times. Where the database's clock was put back, they say nothing."""
 
 
 def judge(outcome: Outcome) -> list[Violation]:
     """Every violation; none, if all promises were kept."""
-    return [*_ended(outcome), *checker.check(outcome.evidence), *_drawn(outcome), *_tries(outcome)]
+    found = [*_ended(outcome), *_plain(outcome), *_graphs(outcome), *_remote(outcome)]
+    for rule in rules.ALL:
+        found += rule(outcome)
+    if any(fault["kind"] == "step" and fault["ms"] < 0 for fault in outcome.world.scenario["faults"]):
+        found = [violation for violation in found if violation.kind not in TIMED]
+    return found
 
 
 def _ended(outcome: Outcome) -> Iterator[Violation]:
@@ -24,26 +38,60 @@ def _ended(outcome: Outcome) -> Iterator[Violation]:
         yield Violation("broke", "-", trouble)
 
 
-def _drawn(outcome: Outcome) -> Iterator[Violation]:
-    for run_id, text in outcome.outside.wrong:
-        yield Violation("drawn anew", run_id, text)
+# -- each kind of runs by its own checker ------------------------------------------------------------------------------
 
 
-def _tries(outcome: Outcome) -> Iterator[Violation]:
-    """A step that failed was tried as often as its retries say; no step is tried more often."""
-    evidence = outcome.evidence
-    tries = Counter((row.run, row.branch, row.position, row.attempt) for row in evidence.tries if row.branch != UNDO)
-    most = Counter[tuple[str, str, int]]()
-    for (run_id, branch, position, _), count in tries.items():
-        most[run_id, branch, position] = max(most[run_id, branch, position], count)
-    for place, count in most.items():
-        allowed = outcome.outside.allowed.get(place)
-        if allowed is not None and count > allowed + 1:
-            yield Violation("tried too often", place[0], f"{place[1:]}: {count} tries, with {allowed} retries")
-    for step in evidence.steps:
-        place = (step.run, *step.place)
-        allowed = outcome.outside.allowed.get(place)
-        failed = step.status == "failed" and step.kind in ("step", "transaction")
-        if failed and allowed is not None and most[place] < allowed + 1:
-            text = f"{step.place}: given up after {most[place]} tries, with {allowed} retries"
-            yield Violation("tried too rarely", step.run, text)
+def _plain(outcome: Outcome) -> list[Violation]:
+    others = {row.id for row in outcome.evidence.runs if _kind(row.workflow) != "plain"}
+    return checker.check(part(outcome.evidence, others, without=True))
+
+
+def _graphs(outcome: Outcome) -> list[Violation]:
+    world, evidence = outcome.world, outcome.evidence
+    if world.graph is None:
+        return []
+    wanted = {row.id for row in evidence.runs if _kind(row.workflow) == dags.NAME}
+    scene = graph_rules.Scene(
+        part(evidence, wanted),
+        {dags.NAME: world.graph},
+        [graph_rules.DagStepRow(*row) for row in world.dag_steps],
+        [graph_rules.GraphAct(**line) for line in world.ledger.read(graphs.ACTS)],
+        [(line["run"], line["name"], line["value"]) for line in world.ledger.read(ANSWERS)],
+    )
+    return graph_rules.check(scene)
+
+
+def _remote(outcome: Outcome) -> list[Violation]:
+    world, evidence = outcome.world, outcome.evidence
+    if not world.scenario["remote"]:
+        return []
+    rows, records = world.remote_rows
+    scene = remote_rules.RemoteScene(
+        part(evidence, {row.id for row in evidence.runs if _kind(row.workflow) == "remote"}),
+        [remote_rules.Served(**line) for line in world.ledger.read(remote_workload.SERVED)],
+        [remote_rules.RemoteRow(*row) for row in rows],
+        {(row[0], row[1], row[2]): (row[3], row[4], row[5]) for row in records},
+        {(row[0], row[1], row[2]) for row in records if row[6] is not None},
+        {},
+        world.transport.left(),
+    )
+    return remote_rules.check(scene)
+
+
+def _kind(workflow: str) -> str:
+    name = workflow.partition("/")[0]
+    return name if name == dags.NAME else "remote" if name in remote.WORKFLOWS else "plain"
+
+
+def part(evidence: Evidence, runs: set[str], without: bool = False) -> Evidence:
+    """The evidence about some runs, or about all others."""
+
+    def wanted(item: Any) -> bool:
+        run_id = getattr(item, "run", None) or getattr(item, "id", None)
+        return (run_id in runs) is not without
+
+    kept = ("acts", "starts", "seen", "runs", "steps", "tries", "signals", "wishes", "rows", "letters", "moves",
+            "writes")  # fmt: skip
+    lists: Any = {name: list(filter(wanted, getattr(evidence, name))) for name in kept}
+    others = [(table, run_id) for table, run_id in evidence.others if (run_id in runs) is not without]
+    return replace(evidence, others=others, **lists)

@@ -14,19 +14,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from stepfast import Stepfast
+from stepfast import Rate, Stepfast
 from stepfast.connecting import Connections
+from stepfast.engine.workflow import Workflow
+from stepfast.model.graph import Graph
 from stepfast.settings import Settings
 from stepfast.store import Store
+from stepfast.worker.transport import Transport
 from tests.faults.bystanders import TROUBLE
 from tests.faults.evidence import FROZEN, KILLED, OUTAGE, Evidence, Fault
 from tests.faults.ledger import Ledger
-from tests.simulation import programs
+from tests.simulation import dags, programs, remote
 from tests.simulation.clock import SimClock, time_of
 from tests.simulation.database import Recorded, SimStore, Time
 from tests.simulation.loop import Process, SimLoop, Stuck
 from tests.simulation.network import Line, LineStore, Network
 from tests.simulation.people import People
+from tests.simulation.remote import LineTransport, SimTransport
+from tests.simulation.scenario import NARROW
 from tests.simulation.threads import bury_all, futures_give_the_turn_back
 
 STOPPED = "stopped"
@@ -60,8 +65,8 @@ class MemoryLedger(Ledger):
 class Outcome:
     """What is known when a world is over."""
 
+    world: World
     evidence: Evidence
-    outside: programs.Outside
     stuck: str | None = None
     troubles: list[str] = field(default_factory=list)
     """Errors that nobody caught, and workers that broke."""
@@ -111,11 +116,11 @@ class Worker:
         """Stop in good order, and begin anew."""
         self._world.fault(self.process, STOPPED)
         self.process.run(self._stop.set)
-        self._world.later(2.0, self._again, 0.1)
+        self._world.later(2.0, self._again, 0.1, self.process)
 
-    def _again(self, seconds: float) -> None:
+    def _again(self, seconds: float, process: Process | None = None) -> None:
         loop = self._world.loop
-        if not self.process.dead:
+        if not self.process.dead and process in (None, self.process):
             loop.kill(self.process)
             self._world.network.heard.pop(self.process, None)
             self._world.later(seconds, self.begin)
@@ -151,6 +156,9 @@ class World:
         self.network.lose = self._lose
         self.ledger = MemoryLedger()
         self.outside = programs.Outside(self.ledger)
+        self.transport = SimTransport(self.loop, self.ledger, seed)
+        self.graph: Graph | None = None
+        self._code = self._all_code()
         self.faults: list[Fault] = []
         self.troubles: list[str] = []
         self.workers: list[Worker] = []
@@ -169,8 +177,31 @@ class World:
         clock = SimClock(self.loop, process, self.seed)
         app._clock = clock
         app._connections = Connections(lambda: store, self.settings, _SILENT, lambda: None, lambda: clock)
-        programs.add_to(app, self.outside)
+        app.workflows.update(self._code)
+        self._declare(app)
+        if self.scenario["remote"]:
+            app.transport = cast(Transport, LineTransport(self.transport, line))
         return app, line
+
+    def _all_code(self) -> dict[str, Workflow[Any, Any]]:
+        """The code that every process has."""
+        found = dict(programs.code())
+        if self.scenario["remote"]:
+            found |= remote.code()
+        if self.scenario["dag"]:
+            app = Stepfast("sqlite://", settings=self.settings)
+            self.graph = dags.add_to(app, self.ledger, self.scenario["dag"])
+            found |= app.workflows
+        return found
+
+    def _declare(self, app: Stepfast) -> None:
+        """What an application says beside its code."""
+        scenario = self.scenario
+        if limits := scenario["limits"]:
+            rate = Rate(limits["rate"][0], per=limits["rate"][1]) if "rate" in limits else None
+            app.queue(NARROW, **{**limits, "rate": rate})
+        if scenario["schedule"]:
+            app.schedule("ticks", "task", input={"pause": 0.0}, **scenario["schedule"])
 
     def later(self, seconds: float, function: Callable[..., object], *args: Any) -> None:
         """Do something to the world."""
@@ -255,13 +286,14 @@ class World:
             except Stuck as error:
                 stuck = str(error)
             self._collect(evidence)
-            outcome = Outcome(evidence, self.outside, stuck, self.troubles, self.loop.turns, self.loop.time())
+            self.troubles += [_said(context) for context in self.loop.troubles]
+            outcome = Outcome(self, evidence, stuck, list(self.troubles), self.loop.turns, self.loop.time())
             self._bury()
-        outcome.troubles += [_said(context) for context in self.loop.troubles]
         return outcome
 
     @contextlib.contextmanager
     def _all_of_it(self) -> Iterator[None]:
+        programs.Stage.outside = self.outside
         with futures_give_the_turn_back(), time_of(self.loop, self.seed, self.time.microseconds):
             asyncio.set_event_loop(self.loop)
             try:
@@ -278,7 +310,7 @@ class World:
         self._strike_in_time()
         client = self.loop.process("client")
         app, _ = self.make_app(client)
-        self.people = People(app, self.ledger, self.scenario, self.store, self.loop)
+        self.people = People(self, app)
         await self.loop.spawn(client, self.people.act(self.calm))
 
     def _collect(self, evidence: Evidence) -> None:
@@ -291,9 +323,24 @@ class World:
         evidence.faults = self.faults
         evidence.seen = self.people.seen
         evidence.lease, evidence.strict, evidence.cut = self.settings.lease, True, True
+        self.queues = dict(self.store.connection.execute("SELECT id, queue FROM stepfast_runs"))
+        self.remote_rows = self._remote_rows()
+        self.dag_steps = self.store.connection.execute(
+            "SELECT id, dag_id, dag_step FROM stepfast_runs WHERE dag_id IS NOT NULL"
+        ).fetchall()
         evidence.may_fail, evidence.may_undo = programs.MAY_FAIL, programs.MAY_UNDO
         evidence.branched = self.outside.branched
         evidence.may_fail_to_undo = programs.MAY_FAIL_TO_UNDO
+
+    def _remote_rows(self) -> tuple[list[Any], list[Any]]:
+        """What is known of remote steps, and their records."""
+        fetch = self.store.connection.execute
+        return (
+            fetch("SELECT run_id, seq, state, attempt, resent, due_at FROM stepfast_remote_steps").fetchall(),
+            fetch(
+                "SELECT run_id, branch, position, status, output, error, undo FROM stepfast_steps WHERE kind = 'remote'"
+            ).fetchall(),
+        )
 
     def _bury(self) -> None:
         """Leave no task and no thread behind. What they still do counts for nothing."""
@@ -312,11 +359,22 @@ class World:
                 if not any(process.ready for process in processes):
                     break
                 self.loop._run_once_more()
-        for task in [task for process in processes for task in process.tasks if not task.done()]:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(RuntimeError):
-                task.get_coro().close()
+        self._close_the_rest(processes)
         self.store.connection.close()
+
+    def _close_the_rest(self, processes: list[Process]) -> None:
+        """What does not end when it is cancelled is cut off where it stands."""
+        closed: set[asyncio.Task[Any]] = set()
+        asyncio._set_running_loop(self.loop)
+        try:
+            while left := [t for process in processes for t in process.tasks if not t.done() and t not in closed]:
+                for task in left:
+                    closed.add(task)
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    with contextlib.suppress(RuntimeError):
+                        task.get_coro().close()
+        finally:
+            asyncio._set_running_loop(None)
 
 
 def _said(context: dict[str, Any]) -> str:

@@ -1,0 +1,110 @@
+"""What only a simulation can ask for: rules about how often a step is tried, about queues with limits, debounced starts
+and schedules. Pure functions of what is known when a world is over."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from tests.faults.cases import SLACK, Violation, load
+from tests.faults.evidence import UNDO
+from tests.simulation.people import Order
+from tests.simulation.scenario import NARROW
+from tests.simulation.world import Outcome
+
+_ON_ITS_WAY = 1_200_000
+"""Microseconds that a question which was asked before may still be under way."""
+_EVERYWHERE = 2_500_000
+"""Microseconds until limits that were changed hold on all workers."""
+
+
+def drawn(outcome: Outcome) -> Iterator[Violation]:
+    """What a run draws is the same whenever its code is replayed."""
+    for run_id, text in outcome.world.outside.wrong:
+        yield Violation("drawn anew", run_id, text)
+
+
+def tries(outcome: Outcome) -> Iterator[Violation]:
+    """A step that failed was tried as often as its retries say; no step is tried more often."""
+    evidence, allowed = outcome.evidence, outcome.world.outside.allowed
+    counts = Counter((row.run, row.branch, row.position, row.attempt) for row in evidence.tries if row.branch != UNDO)
+    most = Counter[tuple[str, str, int]]()
+    for (run_id, branch, position, _), count in counts.items():
+        most[run_id, branch, position] = max(most[run_id, branch, position], count)
+    for place, count in most.items():
+        if count > allowed.get(place, count) + 1:
+            yield Violation("tried too often", place[0], f"{place[1:]}: {count} tries, with {allowed[place]} retries")
+    for step in evidence.steps:
+        place = (step.run, *step.place)
+        failed = step.status == "failed" and step.kind in ("step", "transaction") and place in allowed
+        if failed and most[place] < allowed[place] + 1:
+            text = f"{step.place}: given up after {most[place]} tries, with {allowed[place]} retries"
+            yield Violation("tried too rarely", step.run, text)
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def limits(outcome: Outcome) -> Iterator[Violation]:
+    """Never are more runs of a limited queue at work than its limit says; none is claimed while it is paused."""
+    world = outcome.world
+    if not world.scenario["limits"]:
+        return
+    held: dict[str, bool] = {}
+    for move in outcome.evidence.moves:
+        if world.queues.get(move.run) != NARROW:
+            continue
+        held[move.run] = move.worker is not None
+        if move.worker is None or move.claim == move.old_claim:
+            continue
+        if sum(held.values()) > (most := _most(world.scenario["limits"]["concurrency"], world.people.orders, move.at)):
+            yield Violation("too many at once", move.run, f"{sum(held.values())} at work, and {most} are allowed")
+        if _paused(world.people.orders, move.at):
+            yield Violation("claimed while paused", move.run, f"claim {move.claim} of a queue that is held")
+
+
+def _most(declared: int, orders: list[Order], at: int) -> int:
+    """What may have been in force at a time."""
+    changes = [(declared, 0)]
+    changes += [(order.concurrency, order.answered) for order in orders if order.concurrency and order.at <= at]
+    changes.sort(key=lambda change: change[1])
+    newest = changes[-1][1]
+    return max(most for most, when in changes if when == newest or newest > at - _EVERYWHERE)
+
+
+def _paused(orders: list[Order], at: int) -> bool:
+    """Whether the queue was held by a pause that had returned, and nobody had asked to let it go."""
+    held = [order for order in orders if order.what == "pause_queue" and order.answered + _ON_ITS_WAY < at]
+    freed = [order for order in orders if order.what == "resume_queue" and order.at <= at]
+    return bool(held) and not any(order.answered >= max(pause.at for pause in held) for order in freed)
+
+
+def debounced(outcome: Outcome) -> Iterator[Violation]:
+    """The run of a debounced start has the input of the last one that it was given for."""
+    given = defaultdict(list)
+    for start in outcome.world.people.debounced:
+        given[start.run].append(start)
+    rows = {row.id: row for row in outcome.evidence.runs}
+    for run_id, starts in given.items():
+        if run_id not in rows:
+            yield Violation("lost start", run_id, "a debounced start was acknowledged, and is not in the table")
+            continue
+        found = load(rows[run_id].input)
+        latest = [s for s in starts if not any(other.at > s.answered + SLACK for other in starts)]
+        unknown = all(found != start.input for start in starts)  # that of a start whose reply was lost
+        if not unknown and all(found != start.input for start in latest):
+            yield Violation("old input", run_id, f"it has {found}, and was given {[s.input for s in latest]} later")
+
+
+def schedules(outcome: Outcome) -> Iterator[Violation]:
+    """One run per tick; with ``missed="all"`` none is left out."""
+    schedule = outcome.world.scenario["schedule"]
+    if not schedule:
+        return
+    ticks = Counter(row.key for row in outcome.evidence.runs if row.key is not None and "ticks" in row.key)
+    for key, count in ticks.items():
+        if count > 1:
+            yield Violation("tick twice", "-", f"{count} runs of {key}")
+
+
+ALL = (drawn, tries, limits, debounced, schedules)

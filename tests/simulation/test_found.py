@@ -1,0 +1,39 @@
+"""What seeds have found, each as the small scenario that was left of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.verdict import judge
+from tests.simulation.world import World
+
+CALM: dict[str, Any] = {
+    "workers": 2, "slow": 0.0, "restart": 0.1, "horizon": 8.0, "dag": None, "remote": False, "limits": None,
+    "schedule": None, "runs": [], "signals": [], "wishes": [], "orders": [], "faults": [],
+    "settings": {"lease": 3.0, "sweep": 1.0, "poll": 1.0, "moment": 0.2, "concurrency": 1, "max_losses": 20},
+}  # fmt: skip
+
+
+def played(seed: int, **changes: Any) -> list[str]:
+    """What is wrong with a scenario, in words."""
+    return [str(violation) for violation in judge(World({**CALM, **changes}, f"found {seed}").play())]
+
+
+def test_a_worker_that_was_frozen_beyond_its_lease_claims_nothing_before_it_has_beaten() -> None:
+    """It was woken for a run meanwhile, and would take that for a worker that others have buried."""
+    busy = {"at": 0.5, "workflow": "task", "input": {"pause": 20.0}, "options": {}}
+    ready = {"at": 5.0, "workflow": "task", "input": {"pause": 1.5}, "options": {}}
+    frozen = {"kind": "freeze", "worker": 0, "at": 0.2, "seconds": 6.5}
+    for seed in range(5):
+        assert played(seed, runs=[busy, ready], faults=[frozen]) == []
+
+
+def test_a_wait_that_is_over_goes_on_where_no_run_may_stay_in_memory() -> None:
+    """In a limited queue a run was released with a time that had passed, over and over."""
+    program = [{"do": "signal", "name": "red", "timeout": 1.5}, {"do": "step"}]
+    run = {"at": 0.0, "workflow": "plain", "input": {"program": program}, "options": {"queue": "narrow"}}
+    world = World({**CALM, "limits": {"concurrency": 1}, "runs": [run]}, "found")
+    outcome = world.play()
+    assert judge(outcome) == []
+    [row] = outcome.evidence.runs
+    assert row.claim < 5, f"{row.claim} claims of a run that waits once"
