@@ -81,6 +81,7 @@ def time_of(loop: SimLoop, seed: str, now: Callable[[], int]) -> Iterator[None]:
     system = SimpleNamespace(getpid=lambda: current_process.get(loop.outside).pid)
     changes: list[tuple[Any, str, Any]] = [(module, "time", told) for module in _ASK_THE_MACHINE]
     changes += [(ids, "_bits", lambda: bits.getrandbits(64)), (ids, "_last", 0), (graphs, "time", told)]
+    changes += [(ids, "os", SimpleNamespace(urandom=bits.randbytes))]
     for module in (ledger, graphs, bystanders, remote_workload):
         changes += [(module, "now", now), (module, "secrets", drawn)]
     changes += [(module, "os", system) for module in (ledger, graphs, remote_workload)]

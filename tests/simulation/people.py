@@ -71,7 +71,7 @@ class People:
     async def act(self, calm: Callable[[], None]) -> None:
         """Everything that people do, until all is over."""
         async with self._app:
-            acts = [self._start(number, each) for number, each in enumerate(self._scenario["runs"])]
+            acts = [self._start(number, each) for number, each in enumerate(self._scenario["runs"]) if each]
             acts += [self._signal(number, each) for number, each in enumerate(self._scenario["signals"])]
             acts += [self._wish(each) for each in self._scenario["wishes"]]
             acts += [self._order(each) for each in self._scenario["orders"]]

@@ -14,6 +14,8 @@ from tests.simulation.world import Outcome
 
 _ON_ITS_WAY = 1_200_000
 """Microseconds that a question which was asked before may still be under way."""
+_BY_CHANCE = 4
+"""A time may pass while the word that a run waits for it is on its way."""
 _EVERYWHERE = 2_500_000
 """Microseconds until limits that were changed hold on all workers."""
 
@@ -40,6 +42,17 @@ def tries(outcome: Outcome) -> Iterator[Violation]:
         if failed and most[place] < allowed[place] + 1:
             text = f"{step.place}: given up after {most[place]} tries, with {allowed[place]} retries"
             yield Violation("tried too rarely", step.run, text)
+
+
+def released(outcome: Outcome) -> Iterator[Violation]:
+    """A run is not released to wait for a time that has passed already, over and over."""
+    counts = Counter[str]()
+    for move in outcome.evidence.moves:
+        if (move.old_status, move.status) == ("running", "waiting") and move.due is not None and move.due < move.at:
+            counts[move.run] += 1
+    for run_id, count in counts.items():
+        if count > _BY_CHANCE:
+            yield Violation("released in vain", run_id, f"{count} times with a time that had passed")
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -107,4 +120,4 @@ def schedules(outcome: Outcome) -> Iterator[Violation]:
             yield Violation("tick twice", "-", f"{count} runs of {key}")
 
 
-ALL = (drawn, tries, limits, debounced, schedules)
+ALL = (drawn, tries, released, limits, debounced, schedules)

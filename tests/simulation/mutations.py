@@ -1,0 +1,210 @@
+"""Rules of the product taken out, one at a time: a simulation that does not notice is worth nothing.
+
+Each is a context manager. What it changes is changed in this process alone, and only while a world is played.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from stepfast.engine import step_call, undo, waits
+from stepfast.engine.execution import Execution
+from stepfast.model import leaving, settling
+from stepfast.store.flows import limiting, sweeping
+from stepfast.store.sqlite import claiming, ctx_transaction, flushing
+from stepfast.store.sqlite.store import SqliteStore
+from stepfast.worker import duties, vigil
+
+Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
+    """Something else under a name, for a while."""
+    return mock.patch.object(owner, name, value, create=create)
+
+
+def fence() -> Any:
+    """Whoever writes is believed."""
+    return swapped(flushing, "_passing", lambda batch, claims, answer: batch)
+
+
+def transaction_fence() -> Any:
+    """Whoever comes back from a transaction is believed."""
+    return swapped(ctx_transaction, "_fence", lambda *_: None)
+
+
+def wakes() -> Any:
+    """A run says that it waits, and is believed, whatever has come in meanwhile."""
+    return swapped(leaving, "_woken", lambda run, move: False)
+
+
+def token() -> Any:
+    """A claim whose reply was lost is not asked for again."""
+    taken = claiming.Claims._taken
+
+    def forgotten(self: Any, database: Any, worker: str, token: int, known: Any) -> Any:
+        return taken(self, database, worker, token, known) if known else []
+
+    return swapped(claiming.Claims, "_taken", forgotten)
+
+
+@contextlib.contextmanager
+def lease() -> Iterator[None]:
+    """Workers bury each other by the rows alone: nobody has to have looked on for a lease."""
+    silent = swapped(vigil.Vigil, "silent", lambda self, now: list(self._seen))
+    with silent, swapped(duties.Duties, "may_reap", lambda self: True):
+        yield
+
+
+def own_lease() -> Any:
+    """A worker that nothing was heard of for a lease claims before it has beaten."""
+    return swapped(duties.Duties, "_is_unheard", lambda self: False)
+
+
+def retries() -> Any:
+    """A step has one retry more than it was given."""
+    delay = vars(step_call)["retry_delay"]
+    return swapped(
+        step_call, "retry_delay", lambda error, failures, allowed, *rest: delay(error, failures, allowed + 1, *rest)
+    )
+
+
+def rewritten(name: str, old: str, new: str) -> Any:
+    """Another text in a statement, by its name."""
+    make = SqliteStore.__init__
+
+    def made(self: Any, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        assert old in self._sql[name], f"statement {name} has no {old!r}"
+        self._sql[name] = self._sql[name].replace(old, new)
+
+    return swapped(SqliteStore, "__init__", made)
+
+
+def take() -> Any:
+    """A signal stays in the mailbox when it was taken."""
+    return rewritten("take_mail", "WHERE", "WHERE false AND")
+
+
+def parents() -> Any:
+    """Nobody tells a parent how its child ended."""
+    tell = vars(flushing)["tell"]
+
+    def told(moves: Any, answer: Any) -> Any:
+        yield from tell([move for move in moves if not move.child], answer)
+
+    return swapped(flushing, "tell", told)
+
+
+def release() -> Any:
+    """The end of a dag step is not counted for a step that waits for two of them."""
+    summed = vars(settling)["summed"]
+
+    def fewer(settled: Any) -> Any:
+        found = summed(settled)
+        return {name: (count - 1, met) if count > 1 else (count, met) for name, (count, met) in found.items()}
+
+    return swapped(settling, "summed", fewer)
+
+
+def forgotten_release() -> Any:
+    """Who waits for a dag step is not told that it was skipped."""
+    summed = vars(settling)["summed"]
+
+    def fewer(settled: Any) -> Any:
+        return summed([end for end in settled if end.outcome != "skipped"])
+
+    return swapped(settling, "summed", fewer)
+
+
+def reverse() -> Any:
+    """What was done first is undone first."""
+    return swapped(undo, "sorted", lambda items, key, reverse: sorted(items, key=key), create=True)
+
+
+def bar() -> Any:
+    """A run that is to be cancelled starts children all the same."""
+
+    def nothing(*_: Any) -> Iterator[Any]:
+        yield from ()
+
+    return swapped(flushing, "bar", nothing)
+
+
+def history() -> Any:
+    """A claim leaves out the last record of a run."""
+    bring = claiming.Claims._bring_records
+
+    def fewer(self: Any, database: Any, run: Any) -> None:
+        bring(self, database, run)
+        if run.records:
+            run.records.pop()
+
+    return swapped(claiming.Claims, "_bring_records", fewer)
+
+
+def limits() -> Any:
+    """What workers hold does not count for the limit of a queue."""
+    choose = vars(limiting)["choose"]
+
+    def generous(candidates: Any, limits: Any, usage: Any, room: Any) -> Any:
+        usage.whole = usage.whole._replace(running=0)
+        return choose(candidates, limits, usage, room)
+
+    return swapped(limiting, "choose", generous)
+
+
+@contextlib.contextmanager
+def due() -> Iterator[None]:
+    """A sleeper is woken a second before its time."""
+    was = vars(sweeping)["due"]
+    early = swapped(sweeping, "due", lambda run, now: was(run, now + 1000))
+    with early, rewritten("lock_due", "<= stepfast_now()", "<= stepfast_now() + 1000"):
+        yield
+
+
+def past() -> Any:
+    """A run whose time has come is released once more."""
+    release = waits.Waits.release
+
+    def released(self: Any) -> None:
+        with swapped(Execution, "database_now", lambda _: -1):
+            release(self)
+
+    return swapped(waits.Waits, "release", released)
+
+
+def new_input() -> Any:
+    """A start that puts a debounced run off leaves it its first input."""
+    return rewritten("change_input", "WHERE r.id = u.id", "WHERE false")
+
+
+ALL: dict[str, Mutation] = {
+    "fence": fence,
+    "transaction fence": transaction_fence,
+    "wakes": wakes,
+    "token": token,
+    "lease": lease,
+    "own lease": own_lease,
+    "retries": retries,
+    "take": take,
+    "parents": parents,
+    "release": release,
+    "skips": forgotten_release,
+    "reverse": reverse,
+    "bar": bar,
+    "history": history,
+    "limits": limits,
+    "due": due,
+    "past": past,
+    "new input": new_input,
+}
+"""By the name of the rule that is taken out."""
+
+
+def what(name: str) -> str:
+    """What is so without the rule, in a sentence."""
+    return (ALL[name].__doc__ or "").strip().replace("\n    ", " ")
