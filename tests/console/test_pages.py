@@ -2,35 +2,288 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from stepfast import Run, Stepfast
 from stepfast.console import console
+from stepfast.telling.shapes import run_shape
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-async def test_the_list_and_a_run(url: str) -> None:
-    app = shop(url)
-    async with app:
-        waiting = await app.start("order", "tea", key="o-1", tags=["vip"])
-        failed = await app.start("breaks", "milk")
+
+class Scene(NamedTuple):
+    app: Stepfast
+    client: httpx.AsyncClient
+    runs: dict[str, Run[Any]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(shared_url: str) -> AsyncIterator[Scene]:
+    async with shop(shared_url) as app:
+        runs: dict[str, Run[Any]] = {
+            "waiting": await app.start("order", "tea", key="o/1", tags=["vip"]),
+            "failed": await app.start("breaks", 'salt & "pepper"'),
+            "undone": await app.start("undone", "milk"),
+            "parent": await app.start("parent", "rice", queue="slow"),
+            "dag": await app.start("graph", None),
+            "many": await app.start("many", 12),
+        }
         await app.drain()
         async with browse(console(app, token=TOKEN)) as client:
-            page = await client.get("/runs")
-            assert page.status_code == 200, page.text
-            assert waiting.id in page.text and failed.id in page.text and "no milk today" in page.text
-            one = await client.get(f"/runs/{waiting.id}")
-            assert one.status_code == 200, one.text
-            assert "waits for signal" in one.text
-            listed = (await client.get("/runs", headers=JSON)).json()
-            assert {run["id"] for run in listed} == {waiting.id, failed.id}
-            told = (await client.get(f"/runs/{waiting.id}", headers=JSON)).json()
-            assert told["status"] == "waiting" and told["steps"][0]["name"] == "pack"
-            assert (await client.get(f"/runs/{failed.id}")).status_code == 200
-            confirm = await client.get(f"/runs/{waiting.id}/confirm/cancel")
-            assert "1 completed step will be undone" in confirm.text, confirm.text
-            sent = await client.post(
-                f"/runs/{waiting.id}/signal", data={"name": "approved", "value": "true"}, headers=OWN
-            )
-            assert sent.status_code == 303, sent.text
-            await app.drain()
-            assert await waiting.result() == "tea: True"
-            out = await client.get(f"/runs/{waiting.id}/payload?what=step&branch=&position=0")
-            assert "12345678901234567890" in out.text, out.text
+            yield Scene(app, client, runs)
+
+
+async def told(scene: Scene, address: str) -> Any:
+    answer = await scene.client.get(address, headers=JSON)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def page(scene: Scene, address: str) -> str:
+    answer = await scene.client.get(address)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+# -- the list
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", {"waiting", "failed", "undone", "parent", "dag", "many", "child"}),
+        ("workflow=order", {"waiting", "child"}),
+        ("status=failed", {"failed", "dag"}),
+        ("status=compensated&reason=code", {"undone"}),
+        ("queue=slow", {"parent"}),
+        ("tag=vip", {"waiting"}),
+        ("key=o%2F1", {"waiting"}),
+        ("since=1h", {"waiting", "failed", "undone", "parent", "dag", "many", "child"}),
+        ("older_than=1h", set()),
+        ("text=salt+%26+%22pep", {"failed"}),
+        ("text=nowhere", set()),
+    ],
+)
+async def test_filters_stand_in_the_address(scene: Scene, query: str, found: set[str]) -> None:
+    known = {run.id: name for name, run in scene.runs.items()}
+    listed = {known.get(run["id"], "child") for run in await told(scene, f"/runs?{query}")}
+    assert listed == found
+    shown = await page(scene, f"/runs?{query}")
+    for run_id, name in known.items():
+        assert (f'id="r-{run_id}"' in shown) == (name in listed)
+
+
+async def test_the_json_of_the_list_is_that_of_the_command_line(scene: Scene) -> None:
+    (listed,) = await told(scene, "/runs?key=o%2F1")
+    (info,) = await scene.app.runs(key="o/1")
+    same = msgspec.to_builtins(info)
+    assert listed | {"read_at": None} == msgspec.json.decode(msgspec.json.encode(same)) | {"read_at": None}
+
+
+async def test_pages_go_on_by_the_last_run(scene: Scene) -> None:
+    everything = [run["id"] for run in await told(scene, "/runs")]
+    seen, address = [], "/runs?limit=3"
+    while address:
+        answer = await scene.client.get(address, headers=JSON)
+        seen += [run["id"] for run in answer.json()]
+        link = answer.headers.get("link", "")
+        address = link.partition(">")[0].removeprefix("<")
+    assert seen == everything
+    oldest = [run["id"] for run in await told(scene, "/runs?sort=oldest&limit=500")]
+    assert oldest == everything[::-1]
+    assert "Next page" in await page(scene, "/runs?limit=3")
+    assert "Next page" not in await page(scene, "/runs")
+
+
+@pytest.mark.parametrize("query", ["status=none", "reason=x", "since=soon", "sort=up", "limit=0", "limit=x", "after=x"])
+async def test_what_is_no_filter_is_said(scene: Scene, query: str) -> None:
+    assert (await scene.client.get(f"/runs?{query}")).status_code == 400
+
+
+async def test_one_box_finds_ids_parts_of_them_and_keys(scene: Scene) -> None:
+    run_id = scene.runs["waiting"].id
+    others = [run.id for name, run in scene.runs.items() if name != "waiting"]
+    begin = next(run_id[:n] for n in range(4, 37) if not any(other.startswith(run_id[:n]) for other in others))
+    for text in (run_id, run_id.upper(), run_id.replace("-", ""), begin, run_id[-12:], "o/1"):
+        answer = await scene.client.get("/runs", params={"find": f" {text} "})
+        if text == begin:  # the child has the time of its parent
+            assert answer.status_code in (200, 303)
+            continue
+        assert (answer.status_code, answer.headers.get("location")) == (303, f"/runs/{run_id}"), text
+    several = await scene.client.get("/runs", params={"find": run_id[:6]})
+    assert several.status_code == 200 and run_id in several.text
+    assert "Nothing has the id or the key" in (await scene.client.get("/runs", params={"find": "nobody"})).text
+
+
+async def test_how_far_a_text_was_looked_for_is_said(scene: Scene) -> None:
+    assert "Looked through the inputs of 1 run." in await page(scene, "/runs?text=salt&workflow=breaks")
+
+
+async def test_a_text_is_not_looked_for_behind_a_codec() -> None:
+    class Codec:
+        def encode(self, data: bytes, /) -> bytes:
+            return data[::-1]
+
+        def decode(self, data: bytes, /) -> bytes:
+            return data[::-1]
+
+    async with shop("sqlite://", codec=Codec()) as app:
+        run = await app.start("breaks", "secret")
+        async with browse(console(app, token=TOKEN)) as client:
+            refused = await client.get("/runs?text=secret")
+            assert refused.status_code == 400 and "codec" in refused.text
+            assert "secret" in (await client.get(f"/runs/{run.id}/payload?what=input")).text
+
+
+# -- one run
+
+
+async def test_the_json_of_a_run_is_that_of_the_command_line(scene: Scene) -> None:
+    run = scene.runs["waiting"]
+    found = await told(scene, f"/runs/{run.id}")
+    same = run_shape(await run.info(), found["why"], await run.steps(), [], await run.values(), [])
+    expected = msgspec.json.decode(msgspec.json.encode(same))
+    assert found.pop("read_at") and expected.pop("read_at")
+    assert found == expected
+    assert found["why"].startswith("It waits for signal 'approved'")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("waiting", ["It waits for signal", "<svg", "progress", "Send a signal", "/confirm/cancel", "pack", "vip"]),
+        ("failed", ["It failed with ValueError", "Traceback", "Retry", "no salt &amp; &#34;pepper&#34; today"]),
+        ("undone", ["were undone", "unpack", "compensated", "Retry from the start"]),
+        ("parent", ["It waits for its child", "Children", "inside"]),
+        ("dag", ["sf-graph", "the second breaks", "first", "traceback"]),
+        ("many", ["It completed", "count 11", "Output"]),
+    ],
+)
+async def test_the_page_of_a_run(scene: Scene, name: str, words: list[str]) -> None:
+    shown = await page(scene, f"/runs/{scene.runs[name].id}")
+    assert [word for word in words if word not in shown] == []
+    assert "<script>" not in shown and " style=" not in shown and "onclick" not in shown
+
+
+async def test_children_know_their_parents(scene: Scene) -> None:
+    parent = scene.runs["parent"]
+    (child,) = (await told(scene, f"/runs/{parent.id}"))["children"]
+    shown = await page(scene, f"/runs/{child}")
+    assert 'aria-label="Parents"' in shown and f"/runs/{parent.id}" in shown
+    assert f"/runs/{child}" in await page(scene, f"/runs/{parent.id}")
+
+
+async def test_a_step_of_a_dag_knows_its_run(scene: Scene) -> None:
+    dag = scene.runs["dag"]
+    steps = (await told(scene, f"/runs/{dag.id}"))["steps"]
+    shown = await page(scene, f"/runs/{steps[1]['child']}")
+    assert f'a step of <a class="id" href="/runs/{dag.id}"' in shown
+
+
+async def test_payloads_are_loaded_when_opened_with_all_their_digits(scene: Scene) -> None:
+    run_id = scene.runs["waiting"].id
+    shown = await page(scene, f"/runs/{run_id}")
+    address = f"/runs/{run_id}/payload?what=step&amp;position=0"
+    assert f'data-load="{address}"' in shown and "12345678901234567890" not in shown
+    plain = address.replace("&amp;", "&")
+    loaded = await page(scene, plain)
+    assert "12345678901234567890" in loaded and "0.1\n" in loaded
+    assert "12345678901234567890" in (await scene.client.get(plain, headers=JSON)).text
+    for what in ("input", "arguments&position=0", "value&key=progress"):
+        assert "<pre>" in await page(scene, f"/runs/{run_id}/payload?what={what}")
+    traceback = await page(scene, f"/runs/{scene.runs['failed'].id}/payload?what=error")
+    assert "ValueError: no salt" in traceback
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["", "nothing", "step&position=99", "step&position=x", "value&key=none", "output", "error", "error&position=0"],
+)
+async def test_what_is_no_payload_is_said(scene: Scene, what: str) -> None:
+    answer = await scene.client.get(f"/runs/{scene.runs['waiting'].id}/payload?what={what}")
+    assert answer.status_code in (400, 404)
+
+
+async def test_a_large_payload_is_cut(scene: Scene) -> None:
+    run = await scene.app.start("breaks", "x" * 100_000, queue="nobody")
+    shown = await page(scene, f"/runs/{run.id}/payload?what=input")
+    assert len(shown) < 70_000 and "65536 of 100002 characters" in shown
+    refused = await scene.client.get(f"/runs/{run.id}/payload?what=input", headers=JSON)
+    assert refused.status_code == 413
+    assert len(await page(scene, "/runs?queue=nobody")) < 20_000
+    await run.cancel()
+
+
+async def test_a_long_history_is_shown_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepfast.console.history.read_history.__defaults__", (None, 5))
+    run_id, seen, after = scene.runs["many"].id, [], ""
+    for _ in range(4):
+        shape = await told(scene, f"/runs/{run_id}?after={after}")
+        seen += [step["name"] for step in shape["steps"]]
+        after = shape.get("after")
+        if after is None:
+            break
+    assert seen == [f"count {n}" for n in range(12)]
+    shown = await page(scene, f"/runs/{run_id}")
+    assert "Next steps" in shown and "count 4" in shown and "count 5" not in shown
+
+
+async def test_there_is_no_such_run(scene: Scene) -> None:
+    for address, status in {"0197a1b2-0000-7000-8000-000000000000": 404, "x": 400, "..": 400}.items():
+        for more in ("", "/confirm/cancel", "/payload?what=input"):
+            answer = await scene.client.get(f"/runs/{address}{more}".replace("..", "%2E%2E"))
+            assert answer.status_code == status, (address, answer.text)
+
+
+# -- asking something of a run
+
+
+async def test_what_will_happen_is_said_before(scene: Scene) -> None:
+    run_id = scene.runs["waiting"].id
+    said = {action: await page(scene, f"/runs/{run_id}/confirm/{action}") for action in ("cancel", "pause", "signal")}
+    assert "1 completed step will be undone: &#39;pack&#39;" in said["cancel"]
+    assert "held from its next step on" in said["pause"]
+    assert 'value="approved"' in said["signal"]
+    assert (await told(scene, f"/runs/{run_id}/confirm/cancel"))["action"] == "cancel"
+    assert (await scene.client.get(f"/runs/{run_id}/confirm/explode")).status_code == 404
+    assert await scene.runs["waiting"].status() == "waiting"
+
+
+async def test_a_run_is_held_let_go_answered_and_seen_at_once(scene: Scene) -> None:
+    run = await scene.app.start("order", "salt")
+    await scene.app.drain()
+
+    async def act(action: str, status: str, **form: str) -> None:
+        answer = await scene.client.post(f"/runs/{run.id}/{action}", data=form, headers=OWN)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run.id}?done={action}")
+        assert f"s-{status}" in await page(scene, answer.headers["location"])
+
+    await page(scene, f"/runs/{run.id}")
+    await act("pause", "paused")
+    await act("resume", "waiting")
+    refused = await scene.client.post(f"/runs/{run.id}/resume", headers=OWN)
+    assert refused.status_code == 409
+    told_so = await scene.client.post(
+        f"/runs/{run.id}/signal", data={"name": "approved", "value": "true"}, headers={**OWN, **JSON}
+    )
+    assert told_so.json() == {"run": run.id, "done": "signal"}
+    await scene.app.drain()
+    assert await run.result() == "salt: True"
+
+
+async def test_a_run_is_cancelled_and_tried_again(scene: Scene) -> None:
+    run = await scene.app.start("breaks", "sugar", queue="nobody")
+    for action, status in (("cancel", "cancelled"), ("retry", "queued"), ("cancel", "cancelled")):
+        assert (await scene.client.post(f"/runs/{run.id}/{action}", headers=OWN)).status_code == 303
+        assert await run.status() == status
+    answer = await scene.client.post(f"/runs/{run.id}/retry", data={"from_start": "1"}, headers=OWN)
+    other = answer.headers["location"].partition("?")[0].rpartition("/")[2]
+    assert other != run.id and (await scene.app.get(other).info()).origin == run.id
+    await scene.app.get(other).cancel()

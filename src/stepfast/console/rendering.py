@@ -11,7 +11,8 @@ import jinja2
 from markupsafe import Markup
 
 from .. import __version__
-from ..telling.states import status_of
+from ..reports import RunInfo
+from ..telling.states import waited_for
 from ..telling.words import ago, brief, count, lasting, shortened
 from . import static_files
 from .navigation import NAVIGATION
@@ -57,8 +58,13 @@ def _iso(when: datetime | None) -> str:
     return "" if when is None else when.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+def _standing(run: RunInfo) -> str:
+    """Why a run ended, or what it waits for, in a word or two."""
+    return run.reason or (waited_for(run.waiting_for) if run.waiting_for else "")
+
+
 def _sentence(text: str) -> Markup:
-    """A sentence, with what stands between backticks as code."""
+    """A sentence of ours, with what stands between backticks as code. Not for one that quotes what others wrote."""
     parts = _CODE.split(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(plain(part)) if number % 2 else plain(part)
@@ -89,7 +95,7 @@ def _make() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, status_of=status_of,
+        moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, standing=_standing,
         count=count, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     return made

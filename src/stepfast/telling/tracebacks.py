@@ -31,6 +31,6 @@ def _without_empty_heads(lines: list[str]) -> list[str]:
     """A line that announces frames is left out where none follows."""
     return [
         line
-        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        for line, after in zip(lines, [*lines[1:], ""], strict=False)  # of nothing, nothing
         if not _HEAD.match(line) or _FRAME.match(after)
     ]

@@ -1,0 +1,77 @@
+"""Mounted in another application, under any prefix; and served by itself behind a proxy that adds one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from stepfast import Stepfast
+from stepfast.console import console
+from tests.console.conftest import OWN, TOKEN, browse
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Stepfast]:
+    async with Stepfast("sqlite://") as made:
+
+        @made.task
+        async def job(given: str) -> None: ...
+
+        yield made
+
+
+def under(prefix: str, served: Any) -> Any:
+    """As a server does that is told of a prefix, and as frameworks do that mount."""
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        await served({**scope, "root_path": prefix}, receive, send)
+
+    return asgi
+
+
+@pytest.mark.parametrize("prefix", ["/stepfast", "/deep/er", "/a b"])
+async def test_every_link_has_the_prefix(app: Stepfast, prefix: str) -> None:
+    run = await app.start("job", "x")
+    outer = Starlette(routes=[Mount(prefix, console(app, token=TOKEN))])
+    shown = prefix.replace(" ", "%20")
+    async with browse(outer, token=None) as client:
+        answer = await client.get(f"{shown}/runs?token={TOKEN}")
+        assert answer.headers["location"] == f"{shown}/runs"
+        assert f"Path={shown}/;" in answer.headers["set-cookie"]
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        for address in ("/runs", f"/runs/{run.id}", f"/runs/{run.id}/confirm/cancel", "/nothing"):
+            page = (await client.get(f"{shown}{address}")).text
+            links = re.findall(r'(?:href|src|action|data-load)="([^"]*)"', page)
+            assert links and all(link.startswith((f"{shown}/", "#")) for link in links)
+            for link in links:
+                if "/static/" in link:
+                    assert (await client.get(link)).status_code == 200
+        done = await client.post(f"{shown}/runs/{run.id}/cancel", headers=OWN)
+        assert done.headers["location"] == f"{shown}/runs/{run.id}?done=cancel"
+        assert (await client.get(shown + "/")).headers["location"] == f"{shown}/runs"
+
+
+async def test_a_server_that_is_told_of_the_prefix(app: Stepfast) -> None:
+    async with browse(under("/stepfast", console(app, token=TOKEN))) as client:
+        for address in ("/stepfast/runs", "/runs"):
+            page = await client.get(address)
+            assert page.status_code == 200 and 'action="/stepfast/runs"' in page.text
+
+
+async def test_a_name_with_a_slash_is_one_part(app: Stepfast) -> None:
+    async with browse(console(app, token=TOKEN)) as client:
+        assert (await client.get("/runs/a%2Fb")).status_code == 400  # no id, but one part
+        assert (await client.get("/runs/a/b")).status_code == 404
+        assert (await client.get("/runs/")).status_code == 200
+
+
+async def test_errors_of_an_application_around_it_are_not_needed(app: Stepfast) -> None:
+    outer = Starlette(routes=[Mount("/c", console(app, token=TOKEN))])
+    async with browse(outer) as client:
+        answer = await client.get("/c/runs/0197a1b2-0000-7000-8000-000000000000/cancel")
+        assert answer.status_code == 405 and "content-security-policy" in answer.headers
