@@ -9,9 +9,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.faults.ledger import now
 from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
+from tests.support.standby import Pair
 
 LEASE = 2.0
 LONG_LEASE = 60.0
@@ -197,3 +199,33 @@ async def everything(server: PrivatePostgres, url: str, folder: Path, seconds: f
             server.start()
             proxy.resume()
             await storm.verdict(runs=ENOUGH)
+
+
+async def failovers(pair: Pair, url: str, folder: Path, seconds: float) -> None:
+    """The primary dies under load, again and again, and its synchronous standby takes over. Everybody knows both by one
+    URL."""
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
+        await storm.launch_ready(3)
+        await storm.launch_ready(program="start")
+        killed: list[int] = []
+
+        async def fail_over() -> None:
+            if pair.standby is None:
+                await asyncio.to_thread(pair.renew)
+                return
+            killed.append(now())
+            await asyncio.to_thread(pair.fail_over)
+            TOTALS["failovers"] += 1
+
+        async with meanwhile(*storm.bystanders()):
+            await asyncio.gather(until_over(seconds, every(1.0, fail_over)), storm.keep_starting(seconds))
+        evidence = await storm.verdict(runs=ENOUGH)
+        assert killed, "the primary was never killed: not a storm"
+        tell_of_pauses(killed, [write.at for write in evidence.writes])
+
+
+def tell_of_pauses(killed: list[int], writes: list[int]) -> None:
+    """How long no record was written after each death, by the time of the writes themselves."""
+    pauses = [min((at for at in writes if at > death + 1000), default=death) - death for death in killed]
+    TOTALS["ms of failovers"] += sum(pauses) // 1000
+    print(f"{len(killed)} failovers; no record for {', '.join(f'{pause / 1e6:.2f}' for pause in pauses)} s after each")

@@ -1,0 +1,32 @@
+"""Failover for real, behind a URL with both hosts: no commit that returned is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import storms
+from tests.support.standby import Pair
+
+SECONDS = float(os.environ.get("FAULT_SECONDS", "60"))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Pair() as made:
+        yield made
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+async def test_the_primary_dies_under_load(pair: Pair, tmp_path: Path) -> None:
+    await storms.failovers(pair, pair.create_database("storm"), tmp_path / "ledger", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS * 2 + 300)
+async def test_primaries_die_one_after_the_other(pair: Pair, tmp_path: Path) -> None:
+    await storms.failovers(pair, pair.create_database("storm"), tmp_path / "ledger", SECONDS)
