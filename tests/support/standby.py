@@ -50,6 +50,8 @@ class Pair:
         self.primary = PrivatePostgres(fsync=True, settings=REPLICATED)
         self.standby: Standby | None = None
         self._ports: tuple[int, int] = (0, 0)
+        self.deaths: list[int] = []
+        """When primaries were dead, in microseconds since 1970."""
 
     def __enter__(self) -> Self:
         self.primary.start()
@@ -94,6 +96,7 @@ class Pair:
         """SIGKILL for the primary and all its processes; the standby takes over."""
         assert self.standby is not None
         self.primary.kill9()
+        self.deaths.append(time.time_ns() // 1000)
         wire.execute(HOST, self.standby.port, "SELECT pg_promote()")
         old, self.primary, self.standby = self.primary, self.standby, None
         old.stop()
