@@ -16,7 +16,8 @@ COLUMNS = ("storms", "runs", "steps", "acts", "sleeps", "signals", "children", "
            "dag runs", "dag steps", "dag acts", "dag undos", "lost doing", "lost undoing",
            "remote steps", "served", "sent again", "by stepfast", "by node", "by python",
            "cancels", "pauses", "retries", "kills", "kills of stepfast", "kills of node", "kills of python",
-           "zombies", "restarts", "failovers", "ms of failovers", "terminated", "resets", "stalls", "swallowed commits",
+           "zombies", "restarts", "failovers", "ms of failovers", "disks filled",
+           "terminated", "resets", "stalls", "swallowed commits",
            "false losses", "violations")  # fmt: skip
 
 

@@ -21,9 +21,13 @@ from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
 ACTS, STARTS, UNWANTED, SIGNALS, ANSWERS, WISHES = "acts", "starts", "unwanted", "signals", "answers", "wishes"
 
 
+_OFF_BY = int(os.environ.get("STORM_CLOCK_OFF_BY", "0")) * 10**6
+"""By how much the clock of this process is wrong on purpose."""
+
+
 def now() -> int:
     """Microseconds since 1970. The databases run on this machine, so their clock is the same."""
-    return time.time_ns() // 1000
+    return time.time_ns() // 1000 - _OFF_BY
 
 
 class Ledger:

@@ -108,14 +108,14 @@ def _die_before(number: int) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    connect = sqlite3.connect
+    connect: Callable[..., Any] = sqlite3.connect
 
-    def counted(*arguments: Any, **named: Any) -> sqlite3.Connection:
+    def counted(*arguments: Any, **named: Any) -> Any:
         database = connect(*arguments, **named)
         database.set_trace_callback(count)
         return database
 
-    sqlite3.connect = counted
+    setattr(sqlite3, "connect", counted)  # noqa: B010 - its type is that of the original alone
     for name in ("execute", "fetch", "fetchval"):
         setattr(asyncpg.Connection, name, _counting(getattr(asyncpg.Connection, name), count))
 

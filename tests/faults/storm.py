@@ -151,15 +151,22 @@ class Storm:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def launch(self, program: str = "work", **arguments: Any) -> Process:
-        """Start a process, ready or not."""
+    def launch(
+        self,
+        program: str = "work",
+        *,
+        environment: dict[str, str] | None = None,
+        code: Path = ROOT,
+        **arguments: Any,
+    ) -> Process:
+        """Start a process, ready or not; perhaps with other code, or in other surroundings."""
         self._processes += 1
         settings = {**self.settings, **arguments.pop("settings", {})}
         common = {"url": self.through, "folder": str(self.ledger.folder), "settings": settings, "concurrency": 30,
                   "change": self.change}  # fmt: skip
         log = self.ledger.folder / f"log-{self._processes}"
         given = json.dumps({**common, "keys": 20, **arguments})
-        process = Process([sys.executable, "-m", self.programs, program, given], log)
+        process = Process([sys.executable, "-m", self.programs, program, given], log, code, environment)
         (self.workers if program == "work" else self._starters).append(process)
         return process
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.storm import ENOUGH, TOTALS, Process, Storm, every, meanwhile
+from tests.support.false_time import off_by
 from tests.support.postgres import PrivatePostgres
 from tests.support.proxy import Proxy
+from tests.support.small_disk import SmallDisk
 from tests.support.standby import Pair
 
 LEASE = 2.0
@@ -230,3 +232,65 @@ def tell_of_pauses(deaths: list[int], writes: list[int]) -> None:
     pauses = [min((at for at in writes if at > death), default=death) - death for death in deaths]
     TOTALS["ms of failovers"] += sum(pauses) // 1000
     print(f"{len(deaths)} failovers; no record for {', '.join(f'{pause / 1e6:.2f}' for pause in pauses)} s after each")
+
+
+async def full_disks(
+    url: str, folder: Path, seconds: float, disk: SmallDisk, server: PrivatePostgres | None = None
+) -> None:
+    """The disk of the database is full for a while, again and again. A server that ends because of it is started when
+    there is space again."""
+    async with Storm(url, folder, lease=LONG_LEASE, strict=True, cut=True) as storm:
+        await storm.launch_ready(3)
+
+        async def fill_it_up() -> None:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+                await asyncio.to_thread(disk.fill)
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+                disk.free()
+                TOTALS["disks filled"] += 1
+                if server is not None:
+                    await asyncio.to_thread(_start_again, server)
+
+        async with meanwhile(*storm.bystanders()):
+            await asyncio.gather(fill_it_up(), storm.keep_starting(seconds))
+        await storm.verdict(runs=ENOUGH)
+
+
+def _start_again(server: PrivatePostgres) -> None:
+    TOTALS["restarts"] += not server.running
+    server.start()
+
+
+async def wrong_clocks(url: str, folder: Path, seconds: float) -> None:
+    """Two workers are an hour ahead and an hour behind, and some are killed meanwhile: who takes over may have any of
+    these clocks."""
+    clocks = [off_by(3600), off_by(-3600), off_by(0)]
+    async with Storm(url, folder, lease=LEASE) as storm:
+        for clock in clocks:
+            await storm.launch_ready(1, environment=clock)
+
+        def kill_one() -> None:
+            storm.kill(random.choice(storm.workers))
+            storm.launch(environment=random.choice(clocks))
+
+        async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
+            await storm.keep_starting(seconds)
+        await storm.verdict(runs=ENOUGH)
+
+
+async def two_versions(url: str, folder: Path, seconds: float, old: Path) -> None:
+    """Workers of an earlier commit beside those of today, on the same tables: each takes over what the other leaves."""
+    theirs: dict[str, Any] = {"environment": {"PYTHONPATH": str(old / "src")}, "code": old}
+    async with Storm(url, folder, lease=LEASE) as storm:
+        await storm.launch_ready(2)
+        await storm.launch_ready(2, **theirs)
+
+        def kill_one() -> None:
+            storm.kill(random.choice(storm.workers))
+            storm.launch(**random.choice(({}, theirs)))
+
+        async with meanwhile(every(1.5, kill_one), *storm.bystanders()):
+            await storm.keep_starting(seconds)
+        await storm.verdict(runs=ENOUGH)
