@@ -51,6 +51,10 @@ test: $(STAMP) ## run the tests on their own private Postgres and on SQLite (ARG
 test-all: $(STAMP) ## run the tests on every database in full (longer)
 	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(STAMP) ## take the pictures of the console that the documents show (needs chromium)
+	STEPFAST_SCREENSHOTS=docs/images $(PYTEST) -n 0 tests/browser/test_looks.py $(ARGS)
+
 .PHONY: test-oldest
 test-oldest: ## run the tests with the oldest dependencies that the package says it works with
 	@python="$${PYTHON:-$$($(find_python))}"; VENV=.venv-oldest "$$python" tools/bootstrap.py --oldest

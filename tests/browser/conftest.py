@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
 from stepfast import Stepfast
 from tests.browser.backstage import Backstage
@@ -29,6 +29,10 @@ _ARGUMENTS = [
 ]
 _PATIENCE = 15_000
 """Milliseconds that a click or an expectation waits, on a machine with much to do."""
+
+
+DESK: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 
 
 class Scene(NamedTuple):
@@ -76,11 +80,9 @@ def scene(backstage: Backstage) -> Iterator[Scene]:
 
 
 @asynccontextmanager
-async def window(
-    browser: Browser, url: str, width: int = 1280, height: int = 800, **options: str
-) -> AsyncIterator[Page]:
+async def window(browser: Browser, url: str) -> AsyncIterator[Page]:
     """A window that is let in, and must not complain until it is closed."""
-    context = await browser.new_context(viewport={"width": width, "height": height}, **options)  # type: ignore[arg-type]
+    context = await browser.new_context(viewport=DESK, color_scheme="light")
     page = await context.new_page()
     page.set_default_timeout(_PATIENCE)
     complaints = Complaints(page)

@@ -11,7 +11,9 @@ from playwright.async_api import Page
 _CONTRASTS = """
 () => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const parse = (text) => {
+  const known = new Map();
+  const parse = (text) => known.get(text) ?? (known.set(text, measure(text)), known.get(text));
+  const measure = (text) => {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = "#000"; canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
     const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;

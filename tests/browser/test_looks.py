@@ -1,0 +1,76 @@
+"""Every page can be read, in light and dark, and fits a phone. `make screenshots` keeps pictures of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page
+
+from tests.browser.backstage import Backstage, in_browser
+from tests.browser.conftest import DESK, PHONE, window
+from tests.browser.looking import contrasts, overhang
+from tests.browser.story import Told, told
+
+_PICTURES = os.environ.get("STEPFAST_SCREENSHOTS")
+"""The folder that pictures are written to; none: they are not taken."""
+_TALLEST = 1500
+"""Pixels of a page that are pictured; what comes below is more of the same."""
+
+_TWICE = ("run", "runs")
+"""Pages that are also pictured in the dark, and on a phone."""
+
+
+@pytest.fixture(scope="module")
+def shop(backstage: Backstage, browser: Browser) -> Iterator[Told]:
+    with backstage.holding(told) as found:
+        yield found
+
+
+async def picture(page: Page, name: str) -> None:
+    """Keep what is seen, if somebody wants to."""
+    if _PICTURES is None:
+        return
+    size = page.viewport_size
+    assert size is not None
+    height = min(int(await page.evaluate("document.documentElement.scrollHeight")), _TALLEST)
+    await page.set_viewport_size({"width": size["width"], "height": height})
+    await page.screenshot(path=Path(_PICTURES) / f"console-{name}.png", animations="disabled")
+    await page.set_viewport_size(size)
+
+
+@in_browser
+async def test_every_page_can_be_read_and_fits(browser: Browser, shop: Told) -> None:
+    async with window(browser, shop.url) as page:
+        for name, path in shop.pages.items():
+            answer = await page.goto(shop.url + path)
+            assert answer is not None and answer.status == 200, name
+            for theme in ("light", "dark"):
+                await page.emulate_media(color_scheme=theme)
+                found = await contrasts(page)
+                assert len(found) > 10, name
+                assert [text for text in found if not text.enough] == [], f"{name}, {theme}"
+                assert await overhang(page) <= 0, name
+                if theme == "light" or name in _TWICE:
+                    await picture(page, name if theme == "light" else f"{name}-dark")
+            await page.emulate_media(color_scheme="light")
+            await page.set_viewport_size(PHONE)
+            assert await overhang(page) <= 0, f"{name}, on a phone"
+            if name in _TWICE:
+                await picture(page, f"{name}-phone")
+            await page.set_viewport_size(DESK)
+
+
+@in_browser
+async def test_somebody_chooses_dark(browser: Browser, shop: Told) -> None:
+    async with window(browser, shop.url) as page:
+        ground = "getComputedStyle(document.body).backgroundColor"
+        light = await page.evaluate(ground)
+        await page.get_by_role("button", name="Light or dark").click()
+        dark = await page.evaluate(ground)
+        assert light != dark
+        await page.reload()  # it is remembered, and there from the first paint on
+        assert await page.evaluate(ground) == dark
+        assert [text for text in await contrasts(page) if not text.enough] == []
