@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,8 @@ from stepfast.testing import Lab
 from tests.browser.serving import listening
 from tests.browser.shop import Order, World, make_shop
 
-_BEGIN = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
+_LASTS = timedelta(hours=30)
+"""How long ago the story begins: it ends now. The page that says whether clocks agree comes first."""
 
 
 class Told(NamedTuple):
@@ -27,7 +29,7 @@ class Told(NamedTuple):
 async def told() -> AsyncIterator[Told]:
     """The shop after all that has happened, and its console."""
     world = World()
-    async with Lab(make_shop(world), now=_BEGIN) as lab:
+    async with Lab(make_shop(world), now=datetime.now(UTC) - _LASTS) as lab:
         pages = await _happened(lab, world)
         async with listening(lab.app) as url:
             yield Told(url, pages)
@@ -58,14 +60,21 @@ async def _happened(lab: Lab, world: World) -> dict[str, str]:
     await lab.start("import-catalogue", 12, tags=["nightly"])
     waiting = await lab.start("order-fulfilment", {"gift": False, "to": "Ada"}, key="f-2202")
     asked = await lab.start("checkout", Order("o-1021", 120_000), key="o-1021", tags=["web"])
-    await lab.advance(timedelta(minutes=11))
-    return {path: f"/{path}" for _, path in NAVIGATION} | {
-        "run": f"/runs/{approved.id}",
-        "run-undone": f"/runs/{undone.id}",
-        "run-graph": f"/runs/{waiting.id}",
-        "run-failed": f"/runs/{declined.id}",
-        "run-waiting": f"/runs/{asked.id}",
-        "run-map": f"/runs/{imported.id}",
-        "confirm": f"/runs/{asked.id}/confirm/cancel",
-        "signal": f"/runs/{asked.id}/confirm/signal",
-    }
+    await lab.advance(_LASTS - timedelta(milliseconds=clock.passed_ms))
+    clock.epoch_ms = round(time.time() * 1000) - clock.passed_ms
+    pages = {path: f"/{path}" for _, path in NAVIGATION}
+    return (
+        {"system": "/system"}
+        | pages
+        | {
+            "run": f"/runs/{approved.id}",
+            "run-undone": f"/runs/{undone.id}",
+            "run-graph": f"/runs/{waiting.id}",
+            "run-failed": f"/runs/{declined.id}",
+            "run-waiting": f"/runs/{asked.id}",
+            "run-map": f"/runs/{imported.id}",
+            "confirm": f"/runs/{asked.id}/confirm/cancel",
+            "signal": f"/runs/{asked.id}/confirm/signal",
+            "start": "/start?workflow=checkout",
+        }
+    )
