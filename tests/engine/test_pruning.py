@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from stepfast.archiving import _BEGINNING
 from stepfast.worker import removing
 from tests.engine.conftest import MakeApp
 from tests.store.scene import DAY, Rows
+from tests.support import nursery
 
 pytestmark = pytest.mark.enough_on("sqlite")
 EVERYWHERE = pytest.mark.enough_on("sqlite", "postgres")
@@ -255,7 +254,7 @@ async def test_a_kill_between_the_archive_and_the_removal_loses_no_run(
     runs = await app.start_many(echo, range(6))
     await app.drain()
     path = tmp_path / "old.jsonl"
-    killed = subprocess.run([sys.executable, "-c", KILLED, url, str(path)], timeout=60)
+    killed = nursery.run(["-c", KILLED, url, path], folder=tmp_path, environment=os.environ, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     there, archived = {info.id for info in await app.runs()}, [line["id"] for line in lines(path)]
     assert len(there) == 4 and len(archived) == 4

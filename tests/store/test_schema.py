@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 from typing import Any
 
 import asyncpg
@@ -19,20 +17,21 @@ from stepfast.store import Store, open_store
 from stepfast.store.statements import load_migrations, split_statements
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import Rows
+from tests.support.nursery import crowd
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.empty
 
 MIGRATE = """
-import asyncio, sys
+import asyncio, os, sys
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store import open_store
 
 async def main():
     store = open_store(parse_url(sys.argv[1]), "stepfast", Settings())
-    sys.stdout.write("ready\\n"); sys.stdout.flush()
-    sys.stdin.readline()
+    os.write(3, b".")
+    sys.stdin.read()
     await store.open()
     applied = await store.migrate()
     state = await store.schema_state()
@@ -65,19 +64,9 @@ async def test_twenty_may_migrate_at_once(stores: Stores) -> None:
 
 def test_eight_processes_may_create_one_file_at_once(sqlite_url: str) -> None:
     """Also the switch of the file to WAL is raced for."""
-    command = [sys.executable, "-c", MIGRATE, sqlite_url]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)]
-    for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=60) for process in processes]
-    assert [error for _, error in answers if error] == []
+    answers = crowd(8, MIGRATE, sqlite_url)
     known = len(list(load_migrations("stepfast.store.sqlite")))
-    assert sorted(out.strip() for out, _ in answers) == ["0 []"] * 7 + [f"{known} []"]
+    assert sorted(out.strip() for out in answers) == ["0 []"] * 7 + [f"{known} []"]
 
 
 async def test_tables_that_need_newer_code_are_refused(stores: Stores, store: Store) -> None:

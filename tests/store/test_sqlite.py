@@ -6,8 +6,6 @@ import asyncio
 import re
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -22,6 +20,7 @@ from stepfast.settings import Settings
 from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite.writer import Writer
 from tests.store.scene import Rows, Scene, new_run, step
+from tests.support.nursery import crowd
 
 
 def sqlite_store(url: str, **settings: Any) -> SqliteStore:
@@ -224,7 +223,7 @@ async def test_a_locked_file_is_waited_for(store: SqliteStore, sqlite_url: str) 
 
 
 CROWD = """
-import asyncio, sys
+import asyncio, os, sys
 from tests.store.scene import VERSIONS, Batch, completed, new_id, step, WorkerInfo, Lane
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
@@ -235,8 +234,8 @@ async def main():
     await store.open()
     worker = new_id()
     await store.register(WorkerInfo(worker, "h", 1, None, VERSIONS, 10, 30_000))
-    print("here", flush=True)
-    sys.stdin.readline()
+    os.write(3, b".")
+    sys.stdin.read()
     token = commits = 0
     while True:
         token += 1
@@ -258,15 +257,7 @@ asyncio.run(main())
 async def test_processes_share_a_file_and_none_starves(scene: Scene, store: SqliteStore, sqlite_url: str) -> None:
     """Rule 38."""
     await scene.start_many(600)
-    command = [sys.executable, "-c", CROWD, sqlite_url]
-    root = Path(__file__).parents[2]
-    pipe = subprocess.PIPE
-    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=root) for _ in range(3)]
-    for process in processes:  # none begins before all are there
-        assert process.stdout and await asyncio.to_thread(process.stdout.readline) == "here\n"
-    answers = await asyncio.gather(*(asyncio.to_thread(process.communicate, "go\n", 90) for process in processes))
-    assert [error for _, error in answers if error] == []
-    shares = [int(out) for out, _ in answers]
+    shares = [int(out) for out in await asyncio.to_thread(crowd, 3, CROWD, sqlite_url)]
     assert sum(shares) == 600 // 5 * 5
     assert min(shares) > 0, f"a process never got the lock: {shares}"
     assert await scene.rows.fetch("SELECT count(*) FROM [runs] WHERE status = 'completed' AND claim = 1") == [(600,)]

@@ -2,9 +2,10 @@
 
     nursery().start(["-m", "tests.support.worker_program", "3", "…"], …)
 
-stands for `python -m tests.support.worker_program 3 …`, and `["example.py"]` for `python example.py`. A child is a
-process like any other: it has a number, can be killed, frozen and told to stop, and ends as an interpreter does. Only
-the third of a second that its imports would take is saved, and hundreds of tests start processes.
+stands for `python -m tests.support.worker_program 3 …`. A file in place of `-m` is understood, too, and so is `-c`.
+A child is a process like any other: it has a number, can be killed, frozen and told to stop, and ends as an
+interpreter does. Only the third of a second that its imports would take is saved, and hundreds of tests start
+processes.
 
 The nursery is a process of its own without threads, so that forking it is safe: `python -m tests.support.nursery 3`. It
 ends when the test process has ended, and takes its children along.
@@ -34,7 +35,7 @@ import types
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -163,11 +164,39 @@ def run(
             code = child.wait(timeout)
         finally:
             child.kill()
-        printed = []
-        for stream in (out, err):
-            stream.seek(0)
-            printed.append(stream.read().decode())
-    return subprocess.CompletedProcess([str(word) for word in arguments], code, *printed)
+        return subprocess.CompletedProcess([str(word) for word in arguments], code, _all_of(out), _all_of(err))
+
+
+def crowd(count: int, program: str, *arguments: str, timeout: float = 90) -> list[str]:
+    """Start so many processes with this program, and let them go on when all are there. What each printed.
+
+    The program says `os.write(3, b".")` when it is there, and goes on when `sys.stdin.read()` comes back."""
+    waiting, go = os.pipe()
+    here, arrived = os.pipe()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(open(waiting, "rb"))
+        stack.enter_context(open(here, "rb"))
+        outputs = [(stack.enter_context(tempfile.TemporaryFile()), stack.enter_context(tempfile.TemporaryFile()))
+                   for _ in range(count)]  # fmt: skip
+        with open(go, "wb"):
+            with open(arrived, "wb"):
+                children = [
+                    nursery().start(["-c", program, *arguments], [waiting, out.fileno(), err.fileno(), arrived])
+                    for out, err in outputs
+                ]
+            for child in children:
+                stack.callback(child.kill)
+            for _ in children:
+                assert select.select([here], [], [], timeout)[0] and os.read(here, 1), "a process did not come up"
+        ends = [child.wait(timeout) for child in children]
+        printed = [(_all_of(out), _all_of(err)) for out, err in outputs]
+    assert ends == [0] * count and not any(errors for _, errors in printed), printed
+    return [out for out, _ in printed]
+
+
+def _all_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 # The nursery itself ------------------------------------------------------------------------------
@@ -248,6 +277,9 @@ def _main_module(arguments: list[str]) -> tuple[types.ModuleType, Any]:
         module.__spec__, module.__file__, module.__package__ = spec, spec.origin, spec.parent
         sys.argv = [spec.origin, *arguments[2:]]
         return module, spec.loader.get_code(arguments[1])  # type: ignore[union-attr]
+    if arguments[0] == "-c":
+        sys.path[0], sys.argv = "", ["-c", *arguments[2:]]
+        return module, compile(arguments[1], "<string>", "exec")
     path = arguments[0]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     sys.argv, module.__file__ = list(arguments), path

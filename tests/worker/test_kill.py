@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +15,7 @@ import pytest
 from stepfast import Stepfast
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, eventually
-from tests.support.nursery import ROOT
+from tests.support.nursery import crowd
 from tests.support.processes import Ledger, WorkerProcess
 from tests.support.proxy import Proxy
 from tests.support.worker_program import make_app as make_program
@@ -85,9 +83,11 @@ def _all_done(ledger: Ledger) -> bool:
 
 
 MIGRATE = """
-import asyncio, sys
+import asyncio, os, sys
 from stepfast import Stepfast
 async def main():
+    os.write(3, b".")
+    sys.stdin.read()
     async with Stepfast(sys.argv[1]) as app:
         await app.migrate()
 asyncio.run(main())
@@ -97,16 +97,7 @@ asyncio.run(main())
 @only_postgres
 async def test_eight_processes_migrate_at_once(url: str, tables: Tables) -> None:
     """Every deploy does it. (For SQLite there is a test of the store.)"""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", MIGRATE, url], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(8)
-    ]
-    try:
-        errors = await asyncio.gather(*(asyncio.to_thread(process.communicate) for process in processes))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * 8, errors[0][1].decode()
+    await asyncio.to_thread(crowd, 8, MIGRATE, url)
     assert await tables.one("SELECT count(*) FROM [runs]") == 0
 
 
