@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from tests.support.engine import eventually
 from tests.support.proxy import Proxy
 
 BROKEN = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)
@@ -65,9 +66,11 @@ async def test_an_orderly_end_passes_through(proxy: Proxy, direct: Any, postgres
             await asyncio.sleep(0)
 
 
-async def test_cut_resets_everyone_and_lets_them_come_back(proxy: Proxy, proxied: Any, postgres_url: str) -> None:
+async def test_cut_resets_everyone_and_lets_them_come_back(
+    proxy: Proxy, proxied: Any, direct: Any, postgres_url: str
+) -> None:
     asleep = asyncio.create_task(proxied.fetch("SELECT pg_sleep(30)"))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: direct.fetchval("SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(30)'"))
     proxy.cut()
     with pytest.raises(BROKEN):
         await asyncio.wait_for(asleep, 5)
