@@ -15,6 +15,7 @@ import pytest
 from tests.cli.conftest import Shop, Verbs
 
 
+@pytest.mark.enough_on("sqlite")
 def test_one_look_tells_of_runs_queues_workers_and_failures(stepfast: Verbs, shop: Shop) -> None:
     stepfast("migrate")
     assert "no queues" in stepfast("top", "--once").stdout
