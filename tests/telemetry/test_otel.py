@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from stepfast import Backoff, ConfigurationError, Context, NonRetryableError, Settings, Stepfast, SyncContext
+from stepfast import Backoff, ConfigurationError, Context, NonRetryableError, Run, Settings, Stepfast, SyncContext
 from stepfast.telemetry.otel import Tracing
 from stepfast.telemetry.span_names import LONGEST, SpanNames
 from tests.telemetry.conftest import MakeApp
@@ -81,6 +81,16 @@ def links_of(span: ReadableSpan) -> dict[str, int]:
     return {str((link.attributes or {})["stepfast.link"]): link.context.span_id for link in span.links}
 
 
+async def go_on(app: Stepfast, *runs: Run[Any], times: int = 1) -> None:
+    """Let runs come to where they wait for the signal ``go``, and send it, so often; until they have ended. Sleeps are no
+    good for that: on a busy machine they are over before the run has left its worker."""
+    await app.drain()
+    for _ in range(times):
+        for run in runs:
+            await run.signal("go")
+        await app.drain()
+
+
 async def current() -> int:
     """The id of the span that is current."""
     return trace.get_current_span().get_span_context().span_id
@@ -126,12 +136,12 @@ async def test_a_workflow_has_a_trace_of_its_own_and_links_over_its_waits(url: s
         @app.workflow
         async def order(ctx: Context) -> None:
             await ctx.step("charge", current)
-            await ctx.sleep(0.05)
+            await ctx.wait_signal("go")
             await ctx.step("ship", current)
-            await ctx.sleep(0.05)
+            await ctx.wait_signal("go")
 
         run = await app.start(order)
-        await app.drain()
+        await go_on(app, run, times=2)
         start, claims = seen.one("start order"), seen.named("run order")
         assert len(claims) == 3
         assert trace_of(claims[0]) != trace_of(start) and claims[0].parent is None
@@ -142,7 +152,7 @@ async def test_a_workflow_has_a_trace_of_its_own_and_links_over_its_waits(url: s
         parents = [claim.parent.span_id for claim in claims[1:] if claim.parent is not None]
         assert parents == [id_of(claims[0])] * 2
         assert [said(claim)["stepfast.outcome"] for claim in claims] == ["suspended", "suspended", "completed"]
-        assert said(claims[0])["stepfast.waiting_for"] == "time"
+        assert said(claims[0])["stepfast.waiting_for"] == "signal:go"
         assert said(claims[2])["stepfast.replayed"] == 4
         assert f"{trace_of(claims[0]):032x}" != run.id.replace("-", "")
         for name, above in (("step charge", claims[0]), ("step ship", claims[1])):
@@ -181,11 +191,10 @@ async def test_whether_runs_are_in_the_trace_of_their_start_is_a_choice(
 
     @app.workflow
     async def order(ctx: Context) -> None:
-        await ctx.sleep(0.01)
+        await ctx.wait_signal("go")
 
     await app.start(job)
-    await app.start(order)
-    await app.drain()
+    await go_on(app, await app.start(order))
     for name in ("job", "order"):
         start, claim = seen.one(f"start {name}"), seen.named(f"run {name}")[0]
         assert (trace_of(start) == trace_of(claim)) is same
@@ -240,12 +249,12 @@ async def test_a_run_that_nobody_traced_has_a_trace_of_its_own(make_app: MakeApp
 
     @app.workflow
     async def order(ctx: Context) -> None:
-        await ctx.sleep(0.01)
+        await ctx.wait_signal("go")
 
     plan = await app._planner.plan(await app._connect(), order, {})
     with seen.tracer.start_as_current_span("bystander") as bystander:
-        await (await app._connect()).starter.start(plan.runs(app._clock.new_id(), None)[0])
-        await app.drain()
+        run_id = await (await app._connect()).starter.start(plan.runs(app._clock.new_id(), None)[0])
+        await go_on(app, app.get(run_id))
     first, second = seen.named("run order")
     assert first.parent is None and links_of(first) == {}
     assert trace_of(first) == trace_of(second) != bystander.get_span_context().trace_id
@@ -420,7 +429,7 @@ async def test_nothing_is_said_of_contexts_that_do_not_fit(
     async def slow() -> None:
         await asyncio.sleep(60)
 
-    @app.workflow(timeout=0.05, max_attempts=1)
+    @app.workflow(timeout=0.5, max_attempts=1)
     async def late(ctx: Context) -> None:
         await ctx.gather(ctx.step("x", slow), ctx.step("y", slow))
 
@@ -481,14 +490,13 @@ async def test_a_sampler_is_obeyed_from_the_start_to_the_last_claim(make_app: Ma
     @app.workflow
     async def order(ctx: Context) -> None:
         await ctx.step(current)
-        await ctx.sleep(0.01)
+        await ctx.wait_signal("go")
 
     @app.task
     async def job() -> None: ...
 
-    await app.start(order)
     await app.start(job)
-    await app.drain()
+    await go_on(app, await app.start(order))
     assert seen.spans == []
 
 
@@ -498,14 +506,13 @@ async def test_what_a_sampler_takes_it_takes_whole(make_app: MakeApp) -> None:
 
     @app.workflow
     async def order(ctx: Context) -> None:
-        await ctx.sleep(0.01)
+        await ctx.wait_signal("go")
         await ctx.step("work", current)
 
-    await app.start_many(order, [None] * 24)
-    await app.drain()
+    await go_on(app, *await app.start_many(order, [None] * 24))
     taken: dict[str, list[str]] = {}
     for span in seen.spans:
-        if span.name != "start order":
+        if span.name in ("run order", "step work"):
             taken.setdefault(said(span)["stepfast.run.id"], []).append(span.name)
     assert 1 <= len(taken) <= 23  # two in 2**24 fail by chance
     assert all(names == ["run order", "step work", "run order"] for names in taken.values())

@@ -174,6 +174,9 @@ class Tracing(Observer):
 
     def step_called(self, event: StepCalled) -> None:
         """Begin the span of a try, and make it the current one of the step's function."""
+        claim = self._claims.get((event.run_id, event.claim))
+        if claim is not None and not claim.trace_id:
+            return  # there is no SDK, or it is switched off
         above = self._where(event.run_id, event.claim)
         span = self._tracer.start_span(
             self._names.of(event.kind, event.step), above, SpanKind.INTERNAL, _step_attributes(event)
@@ -238,6 +241,7 @@ class _Claim:
         self.is_first = is_first
         """Whether it is the first span of a trace that is the run's own."""
         self.trace_id = span.get_span_context().trace_id
+        """Zero, where nobody makes spans."""
 
 
 class _Put(Setter[dict[str, str]]):
@@ -337,16 +341,16 @@ def _claim_attributes(event: RunClaimed) -> dict[str, Any]:
 
 
 def _step_attributes(event: StepCalled) -> dict[str, Any]:
-    return {
+    said = {
         "stepfast.run.id": event.run_id,
         "stepfast.workflow": event.workflow,
         "stepfast.step.name": event.step,
         "stepfast.step.kind": event.kind,
-        "stepfast.step.branch": event.branch,
         "stepfast.step.position": event.position,
         "stepfast.step.try": event.number,
         "stepfast.attempt": event.attempt,
     }
+    return said | {"stepfast.step.branch": event.branch} if event.branch else said
 
 
 def _place(event: StepCalled | StepEnded) -> Place:
