@@ -82,8 +82,10 @@ def links_of(span: ReadableSpan) -> dict[str, int]:
 
 
 async def go_on(app: Stepfast, *runs: Run[Any], times: int = 1) -> None:
-    """Let runs come to where they wait for the signal ``go``, and send it, so often; until they have ended. Sleeps are no
-    good for that: on a busy machine they are over before the run has left its worker."""
+    """Let runs come to where they wait for the signal ``go``, and send it, so often; until they have ended.
+
+    Sleeps are no good for that: on a busy machine they are over before the run has left its worker.
+    """
     await app.drain()
     for _ in range(times):
         for run in runs:
