@@ -206,7 +206,8 @@ class Observers:
 
     async def call(self, step: StepCall[Any]) -> Any:
         """Call the function of a step once more, and tell of it before and after."""
-        self.step_begins(step)
+        if self.step_called:
+            self.step_begins(step)
         began = step.execution.clock.now()
         try:
             result = await step._call()
@@ -218,13 +219,12 @@ class Observers:
 
     def step_begins(self, step: StepCall[Any]) -> None:
         """The function of a step is about to be called."""
-        if self.step_called:
-            execution = step.execution
-            event = StepCalled(
-                execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
-                step.position, step._calls, execution.claimed.attempt,
-            )  # fmt: skip
-            self.tell(self.step_called, event)
+        execution = step._execution
+        event = StepCalled(
+            execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
+            step.position, step._calls, execution.claimed.attempt,
+        )  # fmt: skip
+        self.tell(self.step_called, event)
 
     def step_raised(self, step: StepCall[Any], began: float, error: BaseException) -> None:
         """The function of a step raised something, or was interrupted."""
@@ -236,7 +236,7 @@ class Observers:
     ) -> None:
         """The call of a step's function has come to its end."""
         if self.step_ended:
-            execution = step.execution
+            execution = step._execution
             event = StepEnded(
                 execution.run_id, execution.claim, execution.workflow.dag, step.name, step.kind, step.branch,
                 step.position, step._calls, execution.claimed.attempt, execution.clock.now() - began, outcome, failure,

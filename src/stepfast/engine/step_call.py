@@ -145,7 +145,7 @@ class StepCall(DurableCall[T]):
             theirs: Exception | None = None
             try:
                 try:
-                    if observers is not None:
+                    if observers is not None and observers.step_called:
                         observers.step_begins(self)
                     result = await self._call()
                 except BaseException as error:

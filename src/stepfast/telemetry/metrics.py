@@ -114,13 +114,12 @@ class Metrics(Observer):
 
     def _count_tries(self) -> None:
         """Count the tries of steps that have gathered. Only whoever has the lock takes them out."""
-        tries, observe, failed = self._tries, self._steps.seconds.observe, self._steps.failed
         with self._lock:
-            for _ in range(len(tries)):
-                event = tries.popleft()
-                observe(event.seconds, (event.workflow, event.step, event.outcome))
-                if event.outcome == FAILED:
-                    failed.add((event.workflow, event.step, event.error_type or ""))
+            tries = [self._tries.popleft() for _ in range(len(self._tries))]
+            self._steps.seconds.observe_all((each.seconds, (each.workflow, each.step, each.outcome)) for each in tries)
+            for each in tries:
+                if each.outcome == FAILED:
+                    self._steps.failed.add((each.workflow, each.step, each.error_type or ""))
 
     def step_refused(self, event: StepRefused) -> None:
         """Count a try whose result could not be recorded."""
