@@ -30,7 +30,7 @@ _BUSY = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 _LASTED = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600, 21_600, 86_400, 604_800, 2_592_000)
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _TOGETHER = 200
-"""How many tries of steps are counted together: each by itself costs nearly twice as much."""
+"""How many claims, ends and tries of steps are counted together: each by itself costs nearly twice as much."""
 _RECORDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -48,12 +48,12 @@ class Metrics(Observer):
         self._runs = RunMetrics(caps)
         self._steps = StepMetrics(caps)
         self._work = WorkMetrics(caps)
-        self._tries: deque[StepEnded] = deque()
-        """Tries of steps that are not counted yet."""
+        self._told: deque[RunClaimed | RunEnded | StepEnded] = deque()
+        """What is not counted yet of that of which there is most."""
 
     def families(self) -> list[Family]:
         """All that was counted so far. May be called from any thread."""
-        self._count_tries()
+        self._count()
         with self._lock:
             groups = (self._runs, self._steps, self._work)
             return [metric.family() for group in groups for metric in vars(group).values()]
@@ -67,36 +67,32 @@ class Metrics(Observer):
 
     def claimed(self, event: RunClaimed) -> None:
         """Note how long it had been ready."""
-        with self._lock:
-            self._runs.ready.observe(event.ready_for, (event.queue,))
+        told = self._told
+        told.append(event)
+        if len(told) >= _TOGETHER:
+            self._count()
 
     def suspended(self, event: RunReleased) -> None:
         """Note how long its worker had it."""
         with self._lock:
-            self._left(event)
+            self._runs.busy.observe(event.busy, (event.workflow,))
+            if event.replayed:
+                self._runs.replayed.add((event.workflow,), event.replayed)
             if event.dag_step is not None and event.error_type is not None:
                 self._dag_step(event, event.dag_step, FAILED)
 
     def ended(self, event: RunEnded) -> None:
         """Count the end. That of a dag's step is the end of a step."""
-        with self._lock:
-            self._left(event)
-            if event.dag_step is not None:
-                self._dag_step(event, event.dag_step, event.status)
-            else:
-                self._runs.ended.add((event.workflow, event.status, event.reason or ""))
-                self._runs.lasted.observe(event.lasted, (event.workflow,))
+        told = self._told
+        told.append(event)
+        if len(told) >= _TOGETHER:
+            self._count()
 
     def lost(self, event: RunLost) -> None:
         """Count a lease that was lost."""
         with self._lock:
             self._runs.busy.observe(event.busy, (event.workflow,))
             self._work.leases_lost.add()
-
-    def _left(self, event: RunReleased | RunEnded) -> None:
-        self._runs.busy.observe(event.busy, (event.workflow,))
-        if event.replayed:
-            self._runs.replayed.add((event.workflow,), event.replayed)
 
     def signalled(self, event: SignalSent) -> None:
         """Count a signal that was sent."""
@@ -107,19 +103,10 @@ class Metrics(Observer):
 
     def step_ended(self, event: StepEnded) -> None:
         """Note how long a try took, and why it failed."""
-        tries = self._tries
-        tries.append(event)
-        if len(tries) >= _TOGETHER:
-            self._count_tries()
-
-    def _count_tries(self) -> None:
-        """Count the tries of steps that have gathered. Only whoever has the lock takes them out."""
-        with self._lock:
-            tries = [self._tries.popleft() for _ in range(len(self._tries))]
-            self._steps.seconds.observe_all((each.seconds, (each.workflow, each.step, each.outcome)) for each in tries)
-            for each in tries:
-                if each.outcome == FAILED:
-                    self._steps.failed.add((each.workflow, each.step, each.error_type or ""))
+        told = self._told
+        told.append(event)
+        if len(told) >= _TOGETHER:
+            self._count()
 
     def step_refused(self, event: StepRefused) -> None:
         """Count a try whose result could not be recorded."""
@@ -139,6 +126,35 @@ class Metrics(Observer):
             self._steps.seconds.observe(event.busy, (event.workflow, name, outcome))
         if outcome == FAILED:
             self._steps.failed.add((event.workflow, name, event.error_type or ""))
+
+    # -- what was told of many ----------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Count what has gathered. Only whoever has the lock takes it out."""
+        with self._lock:
+            told = [self._told.popleft() for _ in range(len(self._told))]
+            claims = (each for each in told if type(each) is RunClaimed)
+            self._runs.ready.observe_all((each.ready_for, (each.queue,)) for each in claims)
+            self._count_ends([each for each in told if type(each) is RunEnded])
+            self._count_tries([each for each in told if type(each) is StepEnded])
+
+    def _count_ends(self, ends: list[RunEnded]) -> None:
+        runs = self._runs
+        runs.busy.observe_all((each.busy, (each.workflow,)) for each in ends)
+        for each in ends:
+            if each.replayed:
+                runs.replayed.add((each.workflow,), each.replayed)
+            if each.dag_step is not None:
+                self._dag_step(each, each.dag_step, each.status)
+            else:
+                runs.ended.add((each.workflow, each.status, each.reason or ""))
+        runs.lasted.observe_all((each.lasted, (each.workflow,)) for each in ends if each.dag_step is None)
+
+    def _count_tries(self, tries: list[StepEnded]) -> None:
+        self._steps.seconds.observe_all((each.seconds, (each.workflow, each.step, each.outcome)) for each in tries)
+        for each in tries:
+            if each.outcome == FAILED:
+                self._steps.failed.add((each.workflow, each.step, each.error_type or ""))
 
     # -- the worker's own ------------------------------------------------------------------------------------------
 
