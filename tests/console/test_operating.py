@@ -125,6 +125,9 @@ async def test_failures_are_grouped_and_retried_all_at_once(scene: Scene) -> Non
     assert group["count"] == 3
     assert 0 <= group["last"] <= group["first"] < 60
     assert (await scene.client.get("/failures?since=never")).status_code == 400
+    listed = await scene.page("/runs?workflow=breaks&status=failed")
+    assert "3 runs" in listed and "/bulk/retry?workflow=breaks&amp;status=failed" in listed
+    assert "/bulk/cancel?" not in listed
     ask = await scene.page("/bulk/retry?workflow=breaks&status=failed&reason=code")
     assert "3 chosen by workflow breaks, status failed, reason code. Each is queued again" in ask
     dry = await scene.json("/bulk/retry?workflow=breaks")

@@ -41,7 +41,7 @@ async def test_every_question_is_one_whose_plan_is_looked_at(monkeypatch: pytest
         await app.drain()
         await app.start("order", "tea")
         remembered = (await glance_of(app)).remembered
-        for most, addresses in ((6, LISTS), (20, [f"/runs/{run.id}" for run in runs])):
+        for most, addresses in ((10, LISTS), (20, [f"/runs/{run.id}" for run in runs])):
             for address in addresses:
                 remembered.forget()
                 before = remembered.asked

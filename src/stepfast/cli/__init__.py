@@ -13,6 +13,7 @@ from .. import __version__
 from . import queues as of_queues
 from . import schedules as of_schedules
 from .asking import cancel, pause, resume, signal
+from .auditing import audit
 from .checking import check
 from .exits import EXPLAINED
 from .exporting import export, replay
@@ -66,6 +67,7 @@ add_verb(cli, stats)
 add_verb(cli, top)
 add_verb(cli, of_schedules.schedules)
 add_verb(cli, doctor)
+add_verb(cli, audit)
 add_verb(cli, console, without={"app", "json"})
 
 queue = typer.Typer(name="queue", no_args_is_help=True, help="Hold one queue, limit it, or empty it.")

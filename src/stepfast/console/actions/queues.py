@@ -16,14 +16,14 @@ async def pause(visit: Visit) -> Done:
     """Hold it: nothing of it is claimed from now on."""
     name = visit.form.required("queue")
     await visit.app.pause_queue(name)
-    return _done(visit, f"Queue {name} is paused.", {"queue": name, "paused": True})
+    return _done(visit, "paused", {"queue": name, "paused": True})
 
 
 async def resume(visit: Visit) -> Done:
     """Let it go on."""
     name = visit.form.required("queue")
     await visit.app.resume_queue(name)
-    return _done(visit, f"Queue {name} goes on.", {"queue": name, "paused": False})
+    return _done(visit, "resumed", {"queue": name, "paused": False})
 
 
 async def limits(visit: Visit) -> Done:
@@ -35,8 +35,7 @@ async def limits(visit: Visit) -> Done:
     if not reset and not given:
         raise Refused(400, "no limit was given: write a number, a rate as 100/60s, or none")
     await visit.app.set_limits(name, reset=reset, **cast(LimitKeywords, given))
-    said = "what the code declares holds again" if reset else "set: " + ", ".join(sorted(given))
-    return _done(visit, f"Limits of queue {name}: {said}.", {"queue": name, "set": sorted(given), "reset": reset})
+    return _done(visit, "reset" if reset else "limited", {"queue": name, "set": sorted(given), "reset": reset})
 
 
 def _limit(name: str, text: str) -> object:
@@ -46,5 +45,5 @@ def _limit(name: str, text: str) -> object:
         raise Refused(400, str(error)) from None
 
 
-def _done(visit: Visit, said: str, shape: dict[str, object]) -> Done:
-    return Done(visit.url("queues", done=said), shape)
+def _done(visit: Visit, word: str, shape: dict[str, object]) -> Done:
+    return Done(visit.url("queues", done=word), shape)

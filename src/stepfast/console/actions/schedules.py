@@ -10,14 +10,14 @@ async def pause(visit: Visit) -> Done:
     """Hold it: its ticks start nothing."""
     name = visit.form.required("schedule")
     await visit.app.pause_schedule(name)
-    return Done(visit.url("schedules", done=f"Schedule {name} is paused."), {"name": name, "paused": True})
+    return Done(visit.url("schedules", done="paused"), {"name": name, "paused": True})
 
 
 async def resume(visit: Visit) -> Done:
     """Let it go on with its next tick."""
     name = visit.form.required("schedule")
     await visit.app.resume_schedule(name)
-    return Done(visit.url("schedules", done=f"Schedule {name} goes on."), {"name": name, "paused": False})
+    return Done(visit.url("schedules", done="resumed"), {"name": name, "paused": False})
 
 
 async def trigger(visit: Visit) -> Done:

@@ -13,6 +13,12 @@ from ..sparkline import sparkline
 from ..visit import Visit
 
 _AGAIN = 5.0
+_DONE = {
+    "paused": "The queue is paused.",
+    "resumed": "The queue goes on.",
+    "limited": "The limits hold within a second.",
+    "reset": "What the code declares holds again.",
+}
 LIMITS = ("concurrency", "rate", "key_concurrency", "key_rate", "max_ready")
 
 
@@ -35,7 +41,7 @@ async def queues(visit: Visit) -> Page:
         queue_shape(info, found.workers) | {"ended_within_a_minute": found.ended.get(info.name, 0)}
         for info in found.queues
     ]
-    shown = {"queues": rows, "full": found.full, "most": MOST, "done": visit.query.get("done", "")}
+    shown = {"queues": rows, "full": found.full, "most": MOST, "done": _DONE.get(visit.query.get("done", ""))}
     return Page("queues.html", shown, shape, again=_AGAIN)
 
 

@@ -6,9 +6,10 @@ from ...listing import ListKeywords
 from ...model import status
 from ...reports import RunInfo
 from ...telling.words import count
-from ...watching.searching import SEARCHED, Listed, find_runs, list_runs
+from ...watching.searching import SEARCHED, Counted, Listed, count_runs, find_runs, list_runs
 from ..answers import Done, Page
 from ..filters import ORDERS, Filters
+from ..jobs import WISHES
 from ..refusals import Refused
 from ..veiling import veiled_runs
 from ..visit import Visit
@@ -29,8 +30,9 @@ async def runs(visit: Visit) -> Page | Done:
     filters = Filters.of(visit.query)
     if filters.text is not None and visit.desk.rule is not None:
         raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
+    number = await count_runs(visit.look, filters.keywords) if filters.any and filters.text is None else None
     page: ListKeywords = {"limit": _limit(visit.query.get("limit")), "after": visit.query.get("after") or None}
-    return _page(visit, filters, await list_runs(visit.look, {**filters.keywords, **page}, filters.text), "")
+    return _page(visit, filters, await list_runs(visit.look, {**filters.keywords, **page}, filters.text), "", number)
 
 
 def _said(listed: Listed) -> str:
@@ -46,7 +48,14 @@ def _said(listed: Listed) -> str:
     return " ".join(said)
 
 
-def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str) -> Page:
+def _bulk(visit: Visit, filters: Filters, number: Counted | None) -> list[str]:
+    """What can be asked of all of them: what suits the status that they have."""
+    if number is None or not number.number or not visit.may_operate:
+        return []
+    return [wish.verb for wish in WISHES.values() if filters.status is None or filters.status in wish.usual]
+
+
+def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str, number: Counted | None = None) -> Page:
     shown = veiled_runs(listed.runs, visit.veil())
     kept = {**filters.query, "limit": visit.query.get("limit")}
     more = None if listed.after is None else visit.url("runs", **kept, after=listed.after)
@@ -55,6 +64,8 @@ def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str) -> Page:
         "filters": filters,
         "wanted": wanted,
         "said": _said(listed),
+        "number": number,
+        "bulk": _bulk(visit, filters, number),
         "more": more,
         "first": visit.query.get("after") is None,
         "statuses": status.RUN_STATUSES,

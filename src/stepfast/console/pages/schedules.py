@@ -11,6 +11,7 @@ from ..refusals import Refused
 from ..visit import Visit
 
 _AGAIN = 10.0
+_DONE = {"paused": "The schedule is paused.", "resumed": "The schedule goes on with its next tick."}
 
 
 async def schedules(visit: Visit) -> Page:
@@ -25,7 +26,7 @@ async def schedules(visit: Visit) -> Page:
         }
         for info in found
     ]
-    shown = {"schedules": rows, "done": visit.query.get("done", "")}
+    shown = {"schedules": rows, "done": _DONE.get(visit.query.get("done", ""))}
     return Page("schedules.html", shown, [schedule_shape(info) for info in found], again=_AGAIN)
 
 

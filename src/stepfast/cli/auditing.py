@@ -1,0 +1,45 @@
+"""``audit``: who did what by the console."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from ..model.ids import check_id
+from ..store.audit import AuditLine
+from ..telling.words import clock
+from ..watching.auditing import line_shape
+from .options import option
+from .output import say, write_json, write_table
+from .session import Session
+
+
+async def audit(
+    session: Session,
+    which: Annotated[
+        str | None, typer.Argument(metavar="[WHICH]", help="A run, queue or schedule: only what was done to it.")
+    ] = None,
+    limit: Annotated[int, option("--limit", "-n", min=1, max=10_000, help="Lines, the newest first. (50)")] = 50,
+    before: Annotated[str | None, option("--before", metavar="ID", help="The last line of the page before.")] = None,
+) -> None:
+    """List what was done by the console: when, who, what, to which run, queue or schedule, from where, what came of it.
+
+    A line that stays begun says that the process ended meanwhile: it may or may not have been done.
+    """
+    async with session.reading() as app:
+        found = await (await app.store()).audit(which, None if before is None else check_id(before), limit)
+    if session.json:
+        write_json([line_shape(line) for line in found])
+    elif found:
+        write_table(("when", "who", "what", "which", "from", "outcome", "in words"), [_row(line) for line in found])
+        if len(found) == limit:
+            say(f"more: --before {found[-1].id}")
+    else:
+        say("nobody has done anything by the console")
+
+
+def _row(line: AuditLine) -> tuple[str, ...]:
+    at = clock(datetime.fromtimestamp(line.at / 1000, UTC))
+    return at, line.who, line.what, line.which, line.origin, line.outcome, line.said or ""
