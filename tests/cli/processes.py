@@ -75,6 +75,10 @@ class Spoken:
     def stdout(self) -> str:
         return self._stdout.read()
 
+    def next_line(self) -> str:
+        """Wait for the next line on stdout."""
+        return self._stdout.readline().rstrip("\n")
+
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)

@@ -1,8 +1,6 @@
 // The live parts of the console. Every page works without this file; it loads payloads in place, keeps open pages up to
 // date, and adds a few keys. It makes no markup of its own: what it shows comes from the server, escaped there.
 
-const TAB = crypto.getRandomValues(new Uint32Array(2)).join("-");
-
 // -- payloads, when somebody opens them -------------------------------------------------------------------------
 
 async function load(details) {
@@ -35,19 +33,37 @@ function schedule() {
   if (again && !document.hidden) timer = setTimeout(refresh, again * 1000);
 }
 
+// Somebody is at it: nothing is taken away from under a cursor or a selection.
 function busy(part) {
   const selection = document.getSelection();
   return part.contains(document.activeElement) && document.activeElement !== document.body
-    || selection && !selection.isCollapsed && part.contains(selection.anchorNode)
-    || part.querySelector("details[open]") !== null;
+    || selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+}
+
+// What was opened stays open, with what was loaded into it; and what was scrolled stays where it is.
+function keep(old, fresh) {
+  for (const details of old.querySelectorAll("details[open]")) {
+    const row = details.closest("[id]")?.id || "";
+    const same = [...fresh.querySelectorAll("details")].find((other) => details.dataset.load
+      ? other.dataset.load === details.dataset.load
+      : !other.dataset.load && (other.closest("[id]")?.id || "") === row);
+    if (!same) continue;
+    if (details.dataset.load) same.replaceWith(details);
+    else same.open = true;
+  }
+  const scrolled = [...old.querySelectorAll(".drawing")].map((part) => part.scrollLeft);
+  return () => fresh.querySelectorAll(".drawing").forEach((part, i) => { part.scrollLeft = scrolled[i] || 0; });
 }
 
 function replace(page) {
   for (const old of document.querySelectorAll("[data-live]")) {
-    const fresh = page.getElementById(old.id);
-    if (!fresh || fresh.isEqualNode(old) || busy(old)) continue;
+    const found = page.getElementById(old.id);
+    if (!found || found.isEqualNode(old) || busy(old)) continue;
+    const fresh = document.importNode(found, true);
     const marked = old.querySelector(".marked")?.id;
-    old.replaceWith(document.importNode(fresh, true));
+    const scroll = keep(old, fresh);
+    old.replaceWith(fresh);
+    scroll();
     if (marked) document.getElementById(marked)?.classList.add("marked");
   }
   document.title = page.title;
@@ -55,7 +71,7 @@ function replace(page) {
 
 async function refresh() {
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html", "Stepfast-Tab": TAB } });
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     if (answer.status === 200) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       replace(page);
@@ -100,7 +116,8 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest?.("input, select, textarea, button, a, summary") && event.key !== "Escape") return;
+  const field = event.target.closest?.(event.key === "Enter" ? "input, select, textarea, button, a, summary" : "input, select, textarea");
+  if (field) return;
   const act = KEYS[event.key];
   if (act) {
     event.preventDefault();
