@@ -17,7 +17,7 @@ from stepfast.engine.context_base import ContextBase
 from stepfast.engine.durable_call import DurableCall
 from tests.faults.audit import Database
 from tests.faults.evidence import ASKS, RAISES, RETURNS, Place
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import Ledger, now
 
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
 RELEASED = Backoff(base=0.5, factor=1, max=0.5)
@@ -96,7 +96,7 @@ def add_to(
         await notes.see(ctx.step(work, 0, pause))
         await ctx.sleep(random.choice((0, 0.05, 0.5)))
         await notes.see(ctx.step(work, 2, pause))
-        await ctx.sleep_until(datetime.now(UTC) + timedelta(seconds=random.random() * 0.7))
+        await ctx.sleep_until(datetime.fromtimestamp(now() / 1e6, UTC) + timedelta(seconds=random.random() * 0.7))
         await notes.see(ctx.step(work, 4, pause))
         return notes.told()
 
