@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(params=["postgres", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database; on SQLite a folder for many."""
-    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else f"sqlite:///{tmp_path}"
+    return str(request.getfixturevalue("durable_url")) if request.param == "postgres" else f"sqlite:///{tmp_path}"
 
 
 def kill_at(url: str, every: int, begun: bool) -> None:
