@@ -32,11 +32,11 @@ async def test_every_question_is_one_whose_plan_is_looked_at(monkeypatch: pytest
 
     monkeypatch.setattr(SqliteGlance, "_ask", noted)
     app = shop("sqlite://")
-    dag = app.dag("graph")
+    dag = app.dag("of steps")
     dag.declare(lambda ctx: 1, name="a")
     dag.approval("ok", after=["a"])
     async with app, browse(console(app, token=TOKEN)) as client:
-        started: Any = [("order", "tea"), ("breaks", "milk"), ("parent", "x"), ("graph", None)]
+        started: Any = [("order", "tea"), ("breaks", "milk"), ("parent", "x"), ("of steps", None)]
         runs = [await app.start(name, given, key=f"o-{name}", tags=["vip"]) for name, given in started]
         await app.drain()
         await app.start("order", "tea")
