@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -11,7 +12,11 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from stepfast import DatabaseUnavailable, Stepfast
+from stepfast.cli.top import Watch, screen
+from stepfast.telemetry.overview import Overview
 from tests.cli.conftest import Shop, Verbs
 
 
@@ -33,6 +38,21 @@ def test_one_look_tells_of_runs_queues_workers_and_failures(stepfast: Verbs, sho
     assert vip["oldest"] >= 0 and found["ended"] == {"failed": 1}
     assert found["failures"][0]["error_type"] == "ValueError"
     assert found["runs"] == {"running": 0, "waiting": 0, "paused": 0, "compensating": 0}
+
+
+async def test_a_database_that_does_not_answer_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [DatabaseUnavailable("no route to db.example"), TimeoutError()]
+
+    async def fail(store: object) -> Overview:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(sys.modules[Watch.__module__], "look", fail)
+    async with Stepfast("sqlite://") as app:
+        watch = Watch(app)
+        for said in ("no route to db.example", "no answer within 5 s"):
+            console = Console(file=io.StringIO(), width=200, record=True)
+            console.print(await screen(watch))
+            assert f"the database does not answer: {said}" in console.export_text()
 
 
 @pytest.mark.enough_on("sqlite")

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from ..announcing import database_shown
 from ..app import Stepfast
 from ..errors import ConfigurationError, StepfastError, sentence
 from ..model.records import WorkerInfo
@@ -88,7 +89,7 @@ class Watch:
     @property
     def where(self) -> str:
         """The database, without its password."""
-        return f"{self._app.url} · {self._app.namespace}"
+        return f"{database_shown(self._app.url)} · {self._app.namespace}"
 
 
 async def _write_looks(watch: Watch, as_json: bool, interval: float | None) -> None:
@@ -108,12 +109,12 @@ async def _show_looks(watch: Watch, interval: float) -> None:
     """On a terminal, which is given back as it was."""
     with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(await _screen(watch), refresh=True)
+            live.update(await screen(watch), refresh=True)
             if await _left(interval):
                 return
 
 
-async def _screen(watch: Watch) -> RenderableType:
+async def screen(watch: Watch) -> RenderableType:
     """What was found; or what is wrong, until the database is there again."""
     try:
         return Group(*_parts(watch.where, await watch.look(), _SHOWN))
