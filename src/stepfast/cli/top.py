@@ -17,8 +17,9 @@ from rich.text import Text
 
 from ..announcing import database_shown
 from ..app import Stepfast
-from ..errors import ConfigurationError, StepfastError, sentence
+from ..errors import ConfigurationError, StepfastError, message_of
 from ..model.records import WorkerInfo
+from ..model.redacting import scrub
 from ..stats import Stats
 from ..telemetry.overview import MOST, Overview, look
 from ..telling.words import count, lasting, printable
@@ -119,7 +120,7 @@ async def screen(watch: Watch) -> RenderableType:
     try:
         return Group(*_parts(watch.where, await watch.look(), _SHOWN))
     except (StepfastError, TimeoutError) as error:
-        said = sentence(error) if str(error) else f"no answer within {lasting(_PATIENCE)}"
+        said = scrub(message_of(error)) or f"no answer within {lasting(_PATIENCE)}"
         return Group(Text(watch.where, style="bold"), Text(printable(f"the database does not answer: {said}"), "red"))
 
 
