@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from stepfast import Stepfast
 from tests.browser.backstage import Backstage
@@ -31,6 +31,7 @@ _PATIENCE = 15_000
 """Milliseconds that a click or an expectation waits, on a machine with much to do."""
 
 
+expect.set_options(timeout=_PATIENCE)
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 360, "height": 740}
 

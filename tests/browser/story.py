@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+import httpx
+
 from stepfast.console.navigation import NAVIGATION
 from stepfast.testing import Lab
-from tests.browser.serving import listening
+from tests.browser.serving import TOKEN, listening
 from tests.browser.shop import Order, World, make_shop
 
 _LASTS = timedelta(hours=30)
@@ -30,12 +32,25 @@ async def told() -> AsyncIterator[Told]:
     """The shop after all that has happened, and its console."""
     world = World()
     async with Lab(make_shop(world), now=datetime.now(UTC) - _LASTS) as lab:
-        pages = await _happened(lab, world)
         async with listening(lab.app) as url:
-            yield Told(url, pages)
+            yield Told(url, await _happened(lab, world, url))
 
 
-async def _happened(lab: Lab, world: World) -> dict[str, str]:
+async def _operated(url: str, lab: Lab) -> None:
+    """Somebody acts by the console."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": url}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        for path, form in (
+            ("/queues/pause", {"queue": "import-catalogue"}),
+            ("/queues/limits", {"queue": "mail", "concurrency": "10"}),
+            ("/schedules/trigger", {"schedule": "nightly-report"}),
+        ):
+            answer = await client.post(path, data=form)
+            assert answer.status_code == 303, answer.text
+    await lab.settle()
+
+
+async def _happened(lab: Lab, world: World, url: str) -> dict[str, str]:
     clock = lab._clock
     world.take = lambda seconds: clock.move_to(clock.passed_ms + round(seconds * 1000))
     world.courier.set()
@@ -56,7 +71,7 @@ async def _happened(lab: Lab, world: World) -> dict[str, str]:
         await lab.start("send-mail", name)
     await lab.advance(timedelta(minutes=4))
     declined = await lab.start("checkout", Order("o-1020", 66_600), key="o-1020", tags=["web"])
-    await lab.app.pause_queue("import-catalogue")
+    await _operated(url, lab)
     await lab.start("import-catalogue", 12, tags=["nightly"])
     waiting = await lab.start("order-fulfilment", {"gift": False, "to": "Ada"}, key="f-2202")
     asked = await lab.start("checkout", Order("o-1021", 120_000), key="o-1021", tags=["web"])
@@ -73,6 +88,8 @@ async def _happened(lab: Lab, world: World) -> dict[str, str]:
             "run-failed": f"/runs/{declined.id}",
             "run-waiting": f"/runs/{asked.id}",
             "run-map": f"/runs/{imported.id}",
+            "bulk": "/bulk/retry?status=failed",
+            "failed": "/runs?status=failed",
             "confirm": f"/runs/{asked.id}/confirm/cancel",
             "signal": f"/runs/{asked.id}/confirm/signal",
             "start": "/start?workflow=checkout",

@@ -8,17 +8,23 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
+from stepfast import Run
 from tests.browser.backstage import in_browser
 from tests.browser.conftest import Scene
 from tests.browser.shop import Order
 
 
-async def started(scene: Scene, name: str, input: Any, until: str) -> str:
+async def started(scene: Scene, name: str, input: Any, wanted: str) -> str:
     """A run that has come so far."""
     run = await scene.app.start(name, input)
-    while await run.status() != until:
-        await asyncio.sleep(0.02)
+    await until(run, wanted)
     return run.id
+
+
+async def until(run: Run[Any], wanted: str) -> None:
+    """Wait until a run stands so."""
+    while await run.status() != wanted:
+        await asyncio.sleep(0.02)
 
 
 @in_browser
@@ -61,6 +67,24 @@ async def test_a_run_goes_on_before_ones_eyes(page: Page, scene: Scene) -> None:
 
 
 @in_browser
+async def test_many_are_cancelled_at_once(page: Page, scene: Scene) -> None:
+    runs = [await scene.app.start("checkout", Order(f"b-{n}", 120_000), tags=["bulk"]) for n in range(3)]
+    other = await started(scene, "checkout", Order("b-9", 120_000), "waiting")
+    for run in runs:
+        await until(run, "waiting")
+    await page.goto(f"{scene.url}/runs?tag=bulk")
+    await page.get_by_role("link", name="Cancel all…").click()
+    await expect(page.locator(".why")).to_contain_text("3 chosen by tag bulk")
+    await page.get_by_role("button", name="Cancel 3 runs").click()
+    await expect(page.get_by_role("status")).to_contain_text("3 runs cancelled of 3")
+    for run in runs:
+        await until(run, "compensated")
+    assert await scene.app.get(other).status() == "waiting"
+    await page.get_by_role("link", name="Audit").first.click()
+    await expect(page.locator("#audit")).to_contain_text("bulk.cancel")
+
+
+@in_browser
 async def test_keys(page: Page, scene: Scene) -> None:
     for number in range(3):
         await scene.app.start("nightly-report", f"day {number}")
@@ -74,6 +98,7 @@ async def test_keys(page: Page, scene: Scene) -> None:
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog")).to_contain_text("find a run")
     await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_be_hidden()
     await page.keyboard.press("/")
     await expect(page.get_by_role("searchbox")).to_be_focused()
     await page.keyboard.press("Escape")

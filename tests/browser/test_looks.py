@@ -16,11 +16,16 @@ from tests.browser.story import Told, told
 
 _PICTURES = os.environ.get("STEPFAST_SCREENSHOTS")
 """The folder that pictures are written to; none: they are not taken."""
-_TALLEST = 1500
+_TALLEST = 940
 """Pixels of a page that are pictured; what comes below is more of the same."""
 
-_TWICE = ("run", "runs")
+_BOTTOM = """
+24 + Math.max(...[...document.querySelectorAll("main > *")].map((part) => part.getBoundingClientRect().bottom))
+"""
+_TWICE = ("run",)
 """Pages that are also pictured in the dark, and on a phone."""
+_UNSEEN = ("failed", "run-failed", "run-map")
+"""Pages that are measured, and no document shows."""
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +36,12 @@ def shop(backstage: Backstage, browser: Browser) -> Iterator[Told]:
 
 async def picture(page: Page, name: str) -> None:
     """Keep what is seen, if somebody wants to."""
-    if _PICTURES is None:
+    if _PICTURES is None or name in _UNSEEN:
         return
     size = page.viewport_size
     assert size is not None
-    height = min(int(await page.evaluate("document.documentElement.scrollHeight")), _TALLEST)
-    await page.set_viewport_size({"width": size["width"], "height": height})
+    height = int(await page.evaluate(_BOTTOM))
+    await page.set_viewport_size({"width": size["width"], "height": min(height, _TALLEST)})
     await page.screenshot(path=Path(_PICTURES) / f"console-{name}.png", animations="disabled")
     await page.set_viewport_size(size)
 
