@@ -133,14 +133,13 @@ class Metrics(Observer):
         """Count what has gathered. Only whoever has the lock takes it out."""
         with self._lock:
             told = [self._told.popleft() for _ in range(len(self._told))]
-            claims = (each for each in told if type(each) is RunClaimed)
-            self._runs.ready.observe_all((each.ready_for, (each.queue,)) for each in claims)
+            self._runs.ready.observe_all([(each.ready_for, (each.queue,)) for each in told if type(each) is RunClaimed])
             self._count_ends([each for each in told if type(each) is RunEnded])
             self._count_tries([each for each in told if type(each) is StepEnded])
 
     def _count_ends(self, ends: list[RunEnded]) -> None:
         runs = self._runs
-        runs.busy.observe_all((each.busy, (each.workflow,)) for each in ends)
+        runs.busy.observe_all([(each.busy, (each.workflow,)) for each in ends])
         for each in ends:
             if each.replayed:
                 runs.replayed.add((each.workflow,), each.replayed)
@@ -148,10 +147,10 @@ class Metrics(Observer):
                 self._dag_step(each, each.dag_step, each.status)
             else:
                 runs.ended.add((each.workflow, each.status, each.reason or ""))
-        runs.lasted.observe_all((each.lasted, (each.workflow,)) for each in ends if each.dag_step is None)
+        runs.lasted.observe_all([(each.lasted, (each.workflow,)) for each in ends if each.dag_step is None])
 
     def _count_tries(self, tries: list[StepEnded]) -> None:
-        self._steps.seconds.observe_all((each.seconds, (each.workflow, each.step, each.outcome)) for each in tries)
+        self._steps.seconds.observe_all([(each.seconds, (each.workflow, each.step, each.outcome)) for each in tries])
         for each in tries:
             if each.outcome == FAILED:
                 self._steps.failed.add((each.workflow, each.step, each.error_type or ""))

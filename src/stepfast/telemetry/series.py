@@ -7,7 +7,7 @@ each metric so many series; what comes later is counted under ``_other``, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .exposition import COUNTER, HISTOGRAM, Family, harmless, merged
 
@@ -90,7 +90,7 @@ class Histogram(Metric):
         numbers[bisect_left(self._buckets, amount)] += 1
         numbers[-1] += amount
 
-    def observe_all(self, amounts: Iterable[tuple[float, Values]]) -> None:
+    def observe_all(self, amounts: Sequence[tuple[float, Values]]) -> None:
         """The same for many, by one call."""
         known, buckets = self._known, self._buckets
         for amount, values in amounts:
