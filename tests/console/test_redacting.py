@@ -61,7 +61,7 @@ async def scene() -> AsyncIterator[Scene]:
 
     async with app:
         failed, waiting = await app.start(fails, CARD), await app.start(waits, CARD)
-        huge, graph = await app.start(large, 5000), await app.start("graph", CARD)
+        huge, graph = await app.start(large, 20_000), await app.start("graph", CARD)
         await app.drain()
         await waiting.signal("other", CARD)
         yield Scene(app, failed.id, waiting.id, huge.id, graph.id)

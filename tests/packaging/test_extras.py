@@ -16,8 +16,8 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
-            "asyncmy", "asyncpg", "click", "opentelemetry", "pydantic", "rich", "sentry_sdk", "sqlalchemy", "structlog",
-            "typer"
+            "asyncmy", "asyncpg", "click", "jinja2", "markupsafe", "opentelemetry", "pydantic", "rich", "sentry_sdk",
+            "sqlalchemy", "starlette", "structlog", "typer", "uvicorn"
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -65,6 +65,13 @@ for name in ("otel", "sentry"):
         print(error)
 """
 
+THE_CONSOLE = """
+try:
+    import stepfast.console
+except ImportError as error:
+    print(error)
+"""
+
 
 def without_extras(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run code as in an environment that has the library and what it always brings."""
@@ -93,6 +100,10 @@ def test_observers_without_their_packages_say_what_to_install(tmp_path: Path) ->
     done = without_extras(OBSERVERS, tmp_path)
     for extra in ("otel", "sentry"):
         assert f"pip install 'stepfast[{extra}]'" in done.stdout, done.stderr
+
+
+def test_the_console_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
+    assert "pip install 'stepfast[console]'" in without_extras(THE_CONSOLE, tmp_path).stdout
 
 
 def test_all_brings_every_other_extra_and_the_library_itself_little() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_the_plugin_works_where_only_the_wheel_and_pytest_are(tmp_path: Path) ->
     if built.returncode:
         leave_out(INDEX)
     (wheel,) = tmp_path.glob("stepfast-*.whl")
+    here = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src").rglob("*")
+        if path.suffix in (".html", ".css", ".js", ".svg", ".sql")
+    }
+    assert here - set(zipfile.ZipFile(wheel).namelist()) == set()
     call(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     if call(python, "-m", "pip", "install", "--quiet", wheel, "pytest", cwd=tmp_path).returncode:

@@ -17,6 +17,8 @@ from .refusals import Refused
 PAGE = 500
 BRIEF = 1024
 """Bytes of a payload that come along with the list of steps; larger ones are loaded when somebody opens them."""
+CAREFUL = 16_384
+"""The same where parts of payloads are hidden: what is known can be struck out of errors that quote it."""
 _TRIES = 500
 _RETRIED = 10
 """Of so many steps of a dag run the failed tries are looked up: each is a question of its own."""
@@ -53,6 +55,8 @@ class History(NamedTuple):
     """Where this page begins; None: at the beginning."""
     more: Address | None
     """Where the next page begins; None: this is the last."""
+    largest: int = BRIEF
+    """Payloads of more bytes were not read along."""
 
     @property
     def whole(self) -> bool:
@@ -62,17 +66,19 @@ class History(NamedTuple):
     @property
     def complete(self) -> bool:
         """Whether all its steps are here, with all that they hold."""
-        large = any((size or 0) > BRIEF for sizes in self.sizes.values() for size in sizes)
+        large = any((size or 0) > self.largest for sizes in self.sizes.values() for size in sizes)
         return self.whole and not large
 
 
-async def read_history(look: Stepfast, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
-    """A run, and the page of its steps behind an address."""
+async def read_history(
+    look: Stepfast, run_id: str, after: Address | None = None, limit: int = PAGE, largest: int = BRIEF
+) -> History:
+    """A run, and the page of its steps behind an address; without payloads that have more bytes than ``largest``."""
     handle, glance = look.get(run_id), await glance_of(look)
     row = await glance.run(handle.id)
     if row is None:
         raise RunNotFound(handle.id)
-    lean = await glance.lean_steps(handle.id, after or _BEGIN, limit + 1, BRIEF)
+    lean = await glance.lean_steps(handle.id, after or _BEGIN, limit + 1, largest)
     records = [each.record for each in lean[:limit]]
     more = (records[-1].branch, records[-1].position) if len(lean) > limit else None
     sizes = {(each.record.branch, each.record.position): Sizes(each.output_size, each.arguments_size) for each in lean}
@@ -82,7 +88,7 @@ async def read_history(look: Stepfast, run_id: str, after: Address | None = None
         steps = with_claims(steps, await begun_elsewhere(look, handle.id))
     tries = await _tries(look, info.id, steps, after)
     arguments = [look._payloads.plain(record.arguments, record.format, "arguments") for record in records]
-    return History(info, row.dag_id, steps, sizes, arguments, tries, after, more)
+    return History(info, row.dag_id, steps, sizes, arguments, tries, after, more, largest)
 
 
 async def _tries(look: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:

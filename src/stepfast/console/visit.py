@@ -12,6 +12,7 @@ from ..app import Stepfast
 from .access import OPERATE, Who
 from .desk import Desk
 from .forms import Form
+from .history import BRIEF, CAREFUL, PAGE, Address, History, read_history
 from .paths import base_of
 from .redacting import Veil
 
@@ -66,6 +67,10 @@ class Visit:
         path = "/".join(quote(part, safe="") for part in parts)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{self.base}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+    async def history(self, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
+        """A run, and a page of its steps, not veiled yet."""
+        return await read_history(self.look, run_id, after, limit, BRIEF if self.desk.rule is None else CAREFUL)
 
     def veil(self) -> Veil:
         """A new veil, for what this answer shows of one run."""

@@ -8,7 +8,6 @@ from ...model import status
 from ...reports import RunInfo
 from ..answers import Page
 from ..confirming import WISHES, what_happens
-from ..history import read_history
 from ..refusals import Refused
 from ..veiling import veiled_history
 from ..visit import Visit
@@ -19,7 +18,7 @@ async def confirm(visit: Visit) -> Page:
     wish = WISHES.get(visit.params["action"])
     if wish is None:
         raise Refused(404, "there is no such action")
-    history = veiled_history(await read_history(visit.look, visit.params["id"]), visit.veil())
+    history = veiled_history(await visit.history(visit.params["id"]), visit.veil())
     run = history.info
     sentence = what_happens(wish, run, history.steps)
     shown = {"run": run, "wish": wish, "sentence": sentence, "names": _awaited(run)}

@@ -10,7 +10,7 @@ from ...telling.tracebacks import own_code_only
 from ...watching.onlooker import glance_of
 from .. import exact
 from ..answers import Piece
-from ..history import number, read_history
+from ..history import number
 from ..refusals import Refused
 from ..veiling import veiled_history
 from ..visit import Visit
@@ -80,11 +80,11 @@ async def _stored(visit: Visit, row: RunRow) -> Stored | None:
 
 async def _traceback(visit: Visit, run_id: str) -> str:
     """The traceback of the run, or of one of its steps, veiled by all that stands on its page."""
-    history = await read_history(visit.look, run_id)
+    history = await visit.history(run_id)
     if "position" in visit.query:
         branch, position = visit.query.get("branch", ""), number(visit.query["position"])
         if not any((step.branch, step.position) == (branch, position) for step in history.steps):
-            history = await read_history(visit.look, run_id, (branch, position - 1), 1)
+            history = await visit.history(run_id, (branch, position - 1), 1)
         found = [step for step in veiled_history(history, visit.veil()).steps if step.branch == branch]
         error = next((step.error for step in found if step.position == position), None)
     else:

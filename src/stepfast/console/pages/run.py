@@ -17,7 +17,7 @@ from ...watching.onlooker import glance_of
 from ..answers import Page
 from ..confirming import offered
 from ..drawings import graph, graph_of_run, timeline
-from ..history import BRIEF, History, address_of, read_history, written
+from ..history import BRIEF, History, address_of, written
 from ..redacting import Veil
 from ..veiling import veiled_history, veiled_runs
 from ..visit import Visit
@@ -38,7 +38,7 @@ class Letter(NamedTuple):
 
 async def run(visit: Visit) -> Page:
     """One run, and a page of its steps."""
-    history = await read_history(visit.look, visit.params["id"], address_of(visit.query.get("after")))
+    history = await visit.history(visit.params["id"], address_of(visit.query.get("after")))
     veil = visit.veil()
     values = await _values(visit, history.info.id, veil)
     letters = await _letters(visit, history.info, veil)
