@@ -83,3 +83,5 @@ def test_a_chart_is_drawn_where_somebody_looked() -> None:
     assert drawn.count("<polyline") == 2
     assert 'points="0.0,23.0 0.3,1.0"' in drawn and "1 now, 4 at most" in drawn
     assert "style" not in drawn
+    young = str(sparkline([Point(30, 0, 0, 0), Point(0, 2, 0, 0)]))
+    assert 'points="108.0,23.0 120.0,1.0"' in young

@@ -129,6 +129,7 @@ async def test_failures_are_grouped_and_retried_all_at_once(scene: Scene) -> Non
     assert "3 runs" in listed and "/bulk/retry?workflow=breaks&amp;status=failed" in listed
     assert "/bulk/cancel?" not in listed
     ask = await scene.page("/bulk/retry?workflow=breaks&status=failed&reason=code")
+    assert 'href="/runs?workflow=breaks&amp;status=failed&amp;reason=code">Back' in ask
     assert "3 chosen by workflow breaks, status failed, reason code. Each is queued again" in ask
     dry = await scene.json("/bulk/retry?workflow=breaks")
     assert dry == {"found": 3, "more": False, "retried": 0, "refused": []}

@@ -23,8 +23,8 @@ class Question:
     """What the form sends along unseen."""
     danger: bool = False
 
-    def page(self, visit: Visit, back: Sequence[str], template: str | None = None, **more: Any) -> Page:
-        """The page, with the way back."""
-        shown = {"question": self, "back": visit.url(*back), "send_to": visit.url(*self.action), **more}
+    def page(self, visit: Visit, back: str, template: str | None = None, **more: Any) -> Page:
+        """The page, with the address that leads back."""
+        shown = {"question": self, "back": back, "send_to": visit.url(*self.action), **more}
         shape = {"what_happens": self.sentence, "post_to": visit.url(*self.action), "fields": dict(self.fields)}
         return Page(template or "ask.html", shown, shape)

@@ -9,6 +9,8 @@ from markupsafe import Markup
 from ..watching.hour import SPAN, Point
 
 _WIDE, _HIGH = 120, 24
+_SHORTEST = 300.0
+"""Seconds that the chart is wide at least; it grows with what was seen, up to an hour."""
 _GAP = 90.0
 """Seconds without a point that break the line: nobody looked."""
 
@@ -19,9 +21,10 @@ def sparkline(points: Sequence[Point]) -> Markup:
     if not lines:
         return Markup("")
     most = max(1, *(point.ready for point in points))
+    span = min(SPAN, max(_SHORTEST, points[0].ago))
     drawn = Markup("").join(
         Markup('<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.5"/>').format(
-            " ".join(_place(point, most) for point in stretch)
+            " ".join(_place(point, most, span) for point in stretch)
         )
         for stretch in lines
     )
@@ -41,7 +44,7 @@ def _stretches(points: Sequence[Point]) -> Iterator[list[Point]]:
     yield stretch
 
 
-def _place(point: Point, most: int) -> str:
-    across = _WIDE * (1 - point.ago / SPAN)
+def _place(point: Point, most: int, span: float) -> str:
+    across = _WIDE * (1 - point.ago / span)
     up = (_HIGH - 2) * point.ready / most
     return f"{across:.1f},{_HIGH - 1 - up:.1f}"

@@ -28,7 +28,7 @@ async def bulk(visit: Visit) -> Page:
     )  # fmt: skip
     fields = filters.query | {"counted": str(number)}
     question = Question(title, sentence, ("bulk", wish.verb), fields, danger=wish.verb == "cancel")
-    page = question.page(visit, ("runs",), possible=number.number > 0)
+    page = question.page(visit, visit.url("runs", **filters.query), possible=number.number > 0)
     return Page(page.template, page.shown, {"found": number.number, "more": number.more, wish.done: 0, "refused": []})
 
 

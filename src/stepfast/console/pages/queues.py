@@ -61,7 +61,7 @@ async def confirm_queue(visit: Visit) -> Page:
     else:
         raise Refused(404, "there is no such action")
     now = {limit: None if info is None else getattr(info, limit) for limit in LIMITS}
-    return question.page(visit, ("queues",), "confirm_limits.html" if action == "limits" else None, limits=now)
+    return question.page(visit, visit.url("queues"), "confirm_limits.html" if action == "limits" else None, limits=now)
 
 
 def _paused(info: QueueInfo | None) -> str:

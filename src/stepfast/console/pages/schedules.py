@@ -40,7 +40,7 @@ async def confirm_schedule(visit: Visit) -> Page:
     if said is None:
         raise Refused(404, "there is no such action")
     title = f"{action.capitalize()} schedule {name}"
-    return Question(title, said(info), ("schedules", action), {"schedule": name}).page(visit, ("schedules",))
+    return Question(title, said(info), ("schedules", action), {"schedule": name}).page(visit, visit.url("schedules"))
 
 
 def _paused(info: ScheduleInfo) -> str:
