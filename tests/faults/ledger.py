@@ -17,11 +17,12 @@ from typing import Any
 from stepfast.engine.context_base import ContextBase
 from stepfast.engine.scope import current_call, current_execution
 from tests.faults.evidence import TASK, UNDO, Act, Place, Signal, Start, Wish
+from tests.support.false_time import OFF_BY
 
 ACTS, STARTS, UNWANTED, SIGNALS, ANSWERS, WISHES = "acts", "starts", "unwanted", "signals", "answers", "wishes"
 
 
-_OFF_BY = int(os.environ.get("STORM_CLOCK_OFF_BY", "0")) * 10**6
+_OFF_BY = int(os.environ.get(OFF_BY, "0")) * 10**6
 """By how much the clock of this process is wrong on purpose."""
 
 

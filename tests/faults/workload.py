@@ -30,6 +30,7 @@ from tests.faults import bystanders, composing, graphs
 from tests.faults.audit import Database
 from tests.faults.evidence import LATE, RAISES, RETURNS
 from tests.faults.ledger import Ledger
+from tests.support.false_time import mend_sleep
 
 AT_ONCE = Backoff(base=0.02, factor=1, max=0.02)
 RELEASED = Backoff(base=0.5, factor=1, max=0.5)
@@ -332,6 +333,7 @@ def die_with_the_parent() -> None:
 
 def main(program: str, arguments: dict[str, Any]) -> None:
     die_with_the_parent()
+    mend_sleep()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in arguments.get("change", "").split():
         from tests.faults import changes

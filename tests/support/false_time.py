@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 from tests.support.needs import Program, leave_out
 
 FAKETIME = Program("libfaketime", "Debian: apt-get install libfaketime; macOS: brew install libfaketime")
+
+OFF_BY = "STORM_CLOCK_OFF_BY"
 
 
 def libfaketime() -> Path:
@@ -17,14 +23,25 @@ def libfaketime() -> Path:
 
 
 def off_by(seconds: int) -> dict[str, str]:
-    """What a process needs in its environment so that its clock is ahead by so much, or behind; ``ledger.now`` knows.
-    All its clocks are off alike: of those that cannot step nobody knows where they began."""
-    return {"LD_PRELOAD": str(libfaketime()), "FAKETIME": f"{seconds:+d}s", "STORM_CLOCK_OFF_BY": str(seconds)}
+    """What a process needs in its environment so that its clock is ahead, or behind; ``ledger.now`` knows of it."""
+    return {**_common(), "FAKETIME": f"{seconds:+d}s", OFF_BY: str(seconds)}
 
 
 def told_by(file: Path) -> dict[str, str]:
-    """The same for a clock that goes by what stands in a file: ``+0`` or ``-3600s``; read anew each second. The clocks
-    that cannot step do not."""
-    steady = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-    told = {"FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1"}
-    return {"LD_PRELOAD": str(libfaketime()), **steady, **told}
+    """The same for a clock that goes by what stands in a file: ``+0`` or ``-3600s``; read anew each second."""
+    return {**_common(), "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1"}
+
+
+def _common() -> dict[str, str]:
+    """The clocks that cannot step are right: what waits in the kernel goes by them, and would wait for an hour."""
+    return {"LD_PRELOAD": str(libfaketime()), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+
+
+def mend_sleep() -> None:
+    """In a process whose clock is off the library refuses ``time.sleep``. Another wait takes its place."""
+    if OFF_BY in os.environ:
+        time.sleep = _sleep
+
+
+def _sleep(seconds: Any, /) -> None:
+    threading.Event().wait(seconds)
