@@ -183,10 +183,10 @@ def _declared(graph: Graph, step: DagStep) -> str:
 
 def _told(box: Box, standing: _Standing) -> Iterator[str]:
     """Sentences for whoever points at it."""
-    if len(box.names) > 1:
+    name, *others = box.names
+    if others:
         yield f"{len(box.names)} steps: {shortened(', '.join(box.names), 300)}"
         return
-    name = box.names[0]
     step, declared = standing.steps.get(name), standing.graph.dag_steps[name]
     yield name if step is None else f"{name}: {step.status}"
     if step is not None and step.error is not None:

@@ -188,7 +188,7 @@ def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
 def _lane(row: Row, before: Row | None, number: int, scale: Scale) -> Lane:
     bars = _bars(row, scale)
     begins_item = len(row.path) > 1 and (before is None or before.path[:-1] != row.path[:-1])
-    item = row.path[-2][1] if begins_item and row.count == 1 else -1
+    item = next((item for _, item in reversed(row.path[:-1])), -1) if begins_item and row.count == 1 else -1
     return Lane(
         y=HEAD + LANE * number,
         name=row.name,
