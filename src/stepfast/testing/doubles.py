@@ -121,16 +121,15 @@ class LabObservers(Observers):
     def __init__(self, doubles: Doubles, logger: Any) -> None:
         super().__init__((), logger)
         self._doubles = doubles
+        self.step_called = (_heard,)  # steps tell of their beginning only where somebody listens
 
-    @property
-    def of_steps(self) -> Observers | None:
-        """Itself: the calls are counted."""
-        return self
-
-    async def call(self, step: StepCall[Any]) -> Any:
-        """Call the function of a step, or what stands in for it."""
+    def step_begins(self, step: StepCall[Any]) -> None:
+        """The function of a step is about to be called, or what stands in for it. What this raises, the call raises."""
         self._doubles.of_step(step)
-        return await super().call(step)
+
+
+def _heard(_: Any) -> None:
+    """Listen, and do nothing: the lab looks at the step itself."""
 
 
 def name_in_lab(what: Any, asked: str) -> str:
