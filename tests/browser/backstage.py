@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
-_LONGEST = 60.0
+_LONGEST = 100.0
 
 T = TypeVar("T")
 
