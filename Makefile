@@ -13,6 +13,8 @@ JOBS ?= 4
 ARGS ?=
 FAULT_SECONDS ?= 60
 TIMES ?= 50
+SEEDS ?= 1000
+FIRST ?= 1
 
 # Tests start hundreds of processes: what one has compiled, the next should find, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -71,6 +73,10 @@ interop: $(STAMP) ## run remote workers beside the published packages of others,
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each), and all else that takes long
 	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) -m "faults or slow" $(ARGS)
+
+.PHONY: sim
+sim: $(STAMP) ## play seeds of the simulation (SEEDS=1000, FIRST=1, JOBS=2; SEED=4711 for one of them)
+	$(BIN)/python -m tests.simulation $(if $(SEED),$(SEED),--seeds $(SEEDS) --from $(FIRST) --jobs $(JOBS)) $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## lint, formatting, types (mypy and pyright) and import rules

@@ -157,9 +157,10 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
         return STOLEN
     if move.status == "completed":
         return COMPLETED
-    # A reaper counts anew from 1 if the dead worker had recorded something; who leaves in good order counts from 0, or
-    # waits with the count that it had, if all it recorded is that it waits.
-    again = move.losses == 1 and move.status != "waiting" and _recorded_under(case, claim.number)
+    # A reaper makes a run ready, and counts anew from 1 if the dead worker had recorded something. Who leaves in good
+    # order counts from 0, or waits or ends with the count that it had, if all it recorded is that it waits.
+    ready = move.status in ("queued", "compensating")
+    again = ready and move.losses == 1 and _recorded_under(case, claim.number)
     if move.losses > move.old_losses or again:
         return LOST
     if move.attempt > move.old_attempt or any((row.position, row.claim) == (TASK, claim.number) for row in case.tries):

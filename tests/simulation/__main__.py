@@ -26,10 +26,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many, if not one")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
-    parser.add_argument("--mutations", action="store_true", help="take rules out, and tell which seed notices")
+    parser.add_argument("--mutations", nargs="*", metavar="RULE", help="take rules out, and tell which seed notices")
     args = parser.parse_args()
-    if args.mutations:
-        return find_mutations(args.first, args.seeds)
+    if args.mutations is not None:
+        return find_mutations(args.mutations or list(mutations.ALL), args.first, args.seeds)
     if args.seed is not None:
         left_out = [part for part in args.without.split(",") if part]
         played = play(args.seed, left_out)
@@ -52,10 +52,10 @@ def play_many(seeds: range, jobs: int) -> int:
     return bool(broken)
 
 
-def find_mutations(first: int, count: int) -> int:
+def find_mutations(names: list[str], first: int, count: int) -> int:
     """The table of README.md."""
     missed = 0
-    for name in mutations.ALL:
+    for name in names:
         found = first_seed(name, first, count)
         missed += found is None
         told = "not found" if found is None else f"{found[0]} | {', '.join(found[1])}"

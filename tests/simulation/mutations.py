@@ -14,7 +14,7 @@ from stepfast.engine import step_call, undo, waits
 from stepfast.engine.execution import Execution
 from stepfast.model import leaving, settling
 from stepfast.store.flows import limiting, sweeping
-from stepfast.store.sqlite import claiming, ctx_transaction, flushing
+from stepfast.store.sqlite import claiming, flushing
 from stepfast.store.sqlite.store import SqliteStore
 from stepfast.worker import duties, vigil
 
@@ -29,11 +29,6 @@ def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
 def fence() -> Any:
     """Whoever writes is believed."""
     return swapped(flushing, "_passing", lambda batch, claims, answer: batch)
-
-
-def transaction_fence() -> Any:
-    """Whoever comes back from a transaction is believed."""
-    return swapped(ctx_transaction, "_fence", lambda *_: None)
 
 
 def wakes() -> Any:
@@ -100,12 +95,11 @@ def parents() -> Any:
 
 
 def release() -> Any:
-    """The end of a dag step is not counted for a step that waits for two of them."""
+    """Who waits for a dag step is not told that it was completed."""
     summed = vars(settling)["summed"]
 
     def fewer(settled: Any) -> Any:
-        found = summed(settled)
-        return {name: (count - 1, met) if count > 1 else (count, met) for name, (count, met) in found.items()}
+        return summed([end for end in settled if end.outcome != "completed"])
 
     return swapped(settling, "summed", fewer)
 
@@ -125,15 +119,6 @@ def reverse() -> Any:
     return swapped(undo, "sorted", lambda items, key, reverse: sorted(items, key=key), create=True)
 
 
-def bar() -> Any:
-    """A run that is to be cancelled starts children all the same."""
-
-    def nothing(*_: Any) -> Iterator[Any]:
-        yield from ()
-
-    return swapped(flushing, "bar", nothing)
-
-
 def history() -> Any:
     """A claim leaves out the last record of a run."""
     bring = claiming.Claims._bring_records
@@ -148,13 +133,14 @@ def history() -> Any:
 
 def limits() -> Any:
     """What workers hold does not count for the limit of a queue."""
-    choose = vars(limiting)["choose"]
+    usage = vars(limiting)["_usage"]
 
-    def generous(candidates: Any, limits: Any, usage: Any, room: Any) -> Any:
-        usage.whole = usage.whole._replace(running=0)
-        return choose(candidates, limits, usage, room)
+    def generous(gate: Any) -> Any:
+        found = yield from usage(gate)
+        found.whole = found.whole._replace(running=0)
+        return found
 
-    return swapped(limiting, "choose", generous)
+    return swapped(limiting, "_usage", generous)
 
 
 @contextlib.contextmanager
@@ -184,7 +170,6 @@ def new_input() -> Any:
 
 ALL: dict[str, Mutation] = {
     "fence": fence,
-    "transaction fence": transaction_fence,
     "wakes": wakes,
     "token": token,
     "lease": lease,
@@ -195,7 +180,6 @@ ALL: dict[str, Mutation] = {
     "release": release,
     "skips": forgotten_release,
     "reverse": reverse,
-    "bar": bar,
     "history": history,
     "limits": limits,
     "due": due,

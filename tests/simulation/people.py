@@ -31,6 +31,9 @@ _OPEN = (
     "WHERE status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND dag_id IS NULL ORDER BY id"
 )
 
+_IN_THE_BOX = "SELECT 1 FROM stepfast_mailbox WHERE run_id = ? AND kind = 'signal' AND name = ?"
+"""What was sent already has to be enough."""
+
 
 @dataclass(frozen=True)
 class Debounced:
@@ -155,7 +158,8 @@ class People:
                 if status == "paused":
                     await wish(self._app, self._ledger, run_id, "resume")
                 for name in _listened_for(waiting_for):
-                    await sender.send(run_id, name)
+                    if not self._world.store.connection.execute(_IN_THE_BOX, (run_id, name)).fetchone():
+                        await sender.send(run_id, name)
                 for name in self._gates if workflow == dags.NAME else ():
                     await self._answer(run_id, name)
             await asyncio.sleep(1.0)

@@ -18,13 +18,14 @@ WORKFLOWS = ("plain", "plain", "plain", "plain", "plain", "plain_def", "doomed",
 SIMPLE = ("step", "step", "step", "step", "sleep", "sleep", "signal", "signal", "until", "transaction", "transaction",
           "tell", "draw", "stumble", "child", "child")  # fmt: skip
 NESTED = ("together", "branches", "branches", "map", "race", "race", "patience")
-FAULTS = ("kill", "death", "death", "request", "reply", "reply", "freeze", "freeze", "cut", "leave", "step", "deaf")
+FAULTS = ("kill", "death", "death", "request", "reply", "reply", "freeze", "freeze", "freeze", "freeze", "cut", "leave",
+          "step", "deaf")  # fmt: skip
 NARROW = "narrow"
 """The queue with limits."""
 NAMES = ("red", "blue")
 """Of signals."""
-QUESTIONS = ("flush", "flush", "flush", "flush", "claim", "claim", "transact", "promote", "deliver", "mail", "tick",
-             "beat", "give_back", "reap")  # fmt: skip
+QUESTIONS = ("flush", "flush", "flush", "flush", "flush", "claim", "claim", "claim", "transact", "transact", "transact",
+             "promote", "deliver", "mail", "tick", "beat", "give_back", "reap")  # fmt: skip
 """What a worker asks of the database, where something may happen to it."""
 
 
@@ -33,7 +34,7 @@ def make(seed: int, size: int = 3) -> Scenario:
     chance = Random(f"{seed} scenario")
     lease = chance.choice((3.0, 6.0))
     made: Scenario = {
-        "workers": chance.choice((1, 2, 2, 3)),
+        "workers": chance.choice((1, 2, 2, 2, 3)),
         "settings": _settings(chance, lease),
         "slow": chance.choice((0.0, 0.02, 0.1)),
         "restart": chance.choice((0.1, 1.0, lease * 1.5)),
@@ -51,7 +52,7 @@ def make(seed: int, size: int = 3) -> Scenario:
     made["signals"] = [_signal(chance, made) for _ in range(chance.choice((0, 1, 2, 4)))]
     made["wishes"] = [_wish(chance, made) for _ in range(chance.choice((0, 0, 0, 1, 2)))]
     made["orders"] = _orders(chance, made) if made["limits"] else []
-    made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 3, 4)))]
+    made["faults"] = [_fault(chance, made, lease) for _ in range(chance.choice((0, 1, 2, 2, 3, 4)))]
     return made
 
 
@@ -236,7 +237,20 @@ def _signal(chance: Random, made: Scenario) -> dict[str, Any]:
 def _wish(chance: Random, made: Scenario) -> dict[str, Any]:
     number = chance.randrange(len(made["runs"]))
     at = made["runs"][number]["at"] + chance.random() * 3
-    return {"at": round(at, 3), "run": number, "what": chance.choice(("cancel", "cancel", "pause", "resume"))}
+    what = chance.choice(("cancel", "cancel", "pause", "resume", "retry"))
+    if what == "retry" and made["runs"][number]["workflow"] not in (dags.NAME, *remote.WORKFLOWS):
+        what = "cancel"  # the checker of the others knows of one end only
+    return {"at": round(at + 3 * (what == "retry"), 3), "run": number, "what": what}
+
+
+_NOTED: tuple[dict[str, Any], ...] = (
+    {"kind": "freeze", "question": "transact", "number": 1},
+    {"kind": "freeze", "question": "flush", "number": 1},
+    {"kind": "freeze", "question": "flush", "number": 2},
+    {"kind": "reply", "question": "claim", "number": 1},
+    {"kind": "death", "question": "flush", "number": 2},
+)
+"""Faults at the places where most is at stake."""
 
 
 def _limits(chance: Random) -> dict[str, Any]:
@@ -281,10 +295,12 @@ def _debounced(chance: Random) -> list[dict[str, Any]]:
 
 
 def _fault(chance: Random, made: Scenario, lease: float) -> dict[str, Any]:
+    if chance.random() < 0.25:
+        return {**chance.choice(_NOTED), "worker": chance.randrange(made["workers"]), "seconds": lease * 2}
     kind = chance.choice(FAULTS)
     fault: dict[str, Any] = {"kind": kind, "worker": chance.randrange(made["workers"])}
     if kind in ("freeze", "cut"):
-        fault["seconds"] = round(lease * chance.choice((0.3, 1.2, 2.0)), 3)
+        fault["seconds"] = round(lease * chance.choice((0.3, 1.5, 2.0, 2.0)), 3)
     if kind == "step":
         back = chance.random() < 0.25
         ms = chance.choice((-400, -20_000)) if back else chance.choice((500, 20_000, 3_600_000))
@@ -292,5 +308,5 @@ def _fault(chance: Random, made: Scenario, lease: float) -> dict[str, Any]:
     if kind == "deaf":
         return {"kind": kind, "at": 0.0}
     if kind in ("death", "request", "reply") or chance.random() < 0.6:
-        return {**fault, "question": chance.choice(QUESTIONS), "number": chance.randint(1, 5)}
+        return {**fault, "question": chance.choice(QUESTIONS), "number": chance.choice((1, 1, 2, 2, 3, 4, 5))}
     return {**fault, "at": round(chance.random() * made["horizon"], 3)}

@@ -10,7 +10,7 @@ from typing import Any
 from tests.faults import story
 from tests.faults.cases import Violation
 from tests.simulation import scenario
-from tests.simulation.shrinking import shrink, without
+from tests.simulation.shrinking import MOST, shrink, without
 from tests.simulation.verdict import judge
 from tests.simulation.world import Outcome, World
 
@@ -43,10 +43,10 @@ def kinds_of_seed(seed: int) -> tuple[int, list[str]]:
     return seed, sorted({violation.kind for violation in play(seed).violations})
 
 
-def report(seed: int, violations: list[Violation]) -> str:
+def report(seed: int, violations: list[Violation], most: int = MOST) -> str:
     """The smallest scenario that is left of a seed, its story, and the command that plays it again."""
     wanted = {violation.kind for violation in violations}
-    left_out = shrink(scenario.make(seed), lambda made: bool(wanted & kinds_of(seed, made)))
+    left_out = shrink(scenario.make(seed), lambda made: bool(wanted & kinds_of(seed, made)), most)
     again = play(seed, left_out)
     return tell(seed, left_out, again)
 

@@ -19,7 +19,7 @@ SIMPLER: tuple[tuple[str, Any], ...] = (
     ("remote", False), ("limits", None), ("schedule", None), ("dag", None), ("slow", 0.0), ("workers", 1)
 )  # fmt: skip
 _GONE = object()
-_MOST = 200
+MOST = 200
 """Worlds that are played at most to make one smaller."""
 
 
@@ -72,7 +72,7 @@ def _items_of(value: Any, path: str, removable: bool) -> Iterator[str]:
         yield from _items(value, f"{path}.")
 
 
-def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool]) -> list[str]:
+def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], most: int = MOST) -> list[str]:
     """What can be left out so that it still breaks."""
     left_out: list[str] = []
     played = 0
@@ -82,7 +82,7 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool]) -> list[str]:
         for part in parts(scenario):
             if part in left_out or any(part.startswith(f"{gone}.") for gone in left_out):
                 continue
-            if played == _MOST:
+            if played == most:
                 return left_out
             played += 1
             if breaks(without(scenario, [*left_out, part])):

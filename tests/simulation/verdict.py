@@ -16,7 +16,8 @@ from tests.simulation.world import Outcome
 
 TIMED = frozenset({"too soon", "too early", "slept too short", "undone out of order", "signal out of order", "no claim",
                    "paused by nobody", "acted after its cancel", "signal lost", "too late", "lost without cause",
-                   "begun while paused"})  # fmt: skip
+                   "begun while paused", "old input", "too many at once", "claimed while paused",
+                   "released in vain"})  # fmt: skip
 """Kinds that compare times. Where the database's clock was put back, they say nothing."""
 
 

@@ -38,7 +38,7 @@ STOPPED = "stopped"
 """A fault that is none: the worker left in good order, and gave its runs back."""
 FOR_EVER = 1 << 62
 _MOST_TURNS = 200_000
-_LONGEST = 600.0
+_LONGEST = 200.0
 """Seconds that a world may go on."""
 _SILENT = logging.getLogger("stepfast.simulation")
 _SILENT.addHandler(logging.NullHandler())
