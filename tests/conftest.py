@@ -42,9 +42,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("enough_on")
         if mark is not None and _database(item) not in mark.args and made_for[_function(item)] & {*mark.args}:
             item.add_marker(pytest.mark.thorough)
-    # A process that is done takes tests from the end of what others have left. Tests that share a database which takes
-    # seconds to fill stand at the beginning, so that one process keeps them all and fills it once.
-    items.sort(key=lambda item: "full_database" not in getattr(item, "fixturenames", ()))
+    # A process that is done takes tests from the end of what others have left. Tests that share what takes seconds to
+    # start or to fill stand at the beginning, so that one process keeps them all, and starts and fills it once.
+    items.sort(key=_shared)
+
+
+SHARED = (
+    ("full_database",),
+    ("mariadb_server", "mariadb_url", "mariadb"),
+    ("postgres12_server", "postgres12_url", "postgres12"),
+    ("durable_server", "durable_url", "storm_url", "scene_url"),
+    ("pooler", "pooled_url", "pooled"),
+)
+"""Fixtures, and values of parameters, by which it is known which of these a test needs."""
+
+
+def _shared(item: pytest.Item) -> int:
+    """Where a test stands: first those that need the first of these, last those that need none."""
+    parameters = getattr(item, "callspec", None)
+    needed = {*getattr(item, "fixturenames", ())}
+    needed.update(value for value in (parameters.params.values() if parameters else ()) if isinstance(value, str))
+    return next((number for number, names in enumerate(SHARED) if needed.intersection(names)), len(SHARED))
 
 
 def _function(item: pytest.Item) -> str:
