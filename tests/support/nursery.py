@@ -41,10 +41,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 KNOWN = (
     "asyncio", "asyncpg", "logging.handlers", "multiprocessing.popen_spawn_posix", "multiprocessing.resource_tracker",
-    "rich.console", "rich.table", "sqlite3", "stepfast", "stepfast.cli", "stepfast.store.postgres.store",
-    "stepfast.store.sqlite.store", "stepfast.testing", "tests.support.processes", "typer",
+    "sqlite3", "stepfast", "stepfast.store.postgres.store", "stepfast.store.sqlite.store", "stepfast.testing",
 )  # fmt: skip
 """What children find imported. The programs themselves are not among it: each runs as `__main__`."""
+ALSO_KNOWN = ("rich.console", "rich.table", "typer", "stepfast.cli", "tests.support.processes")
+"""The same; old releases of the libraries among it warn of each other."""
 
 _LENGTH = struct.Struct("i")
 _MOST_FILES = 16
@@ -292,6 +293,10 @@ def _load() -> list[Any]:
     warnings.simplefilter("error")
     for name in KNOWN:
         importlib.import_module(name)
+    warnings.filters[:] = usual  # type: ignore[index]
+    for name in ALSO_KNOWN:
+        importlib.import_module(name)
+    warnings.simplefilter("error")
     gc.collect()
     gc.freeze()
     return usual
