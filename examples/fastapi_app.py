@@ -61,8 +61,8 @@ async def look(run_id: str) -> dict[str, Any]:
 
 
 def who(request: Any) -> tuple[str, str] | None:
-    """Whom the console lets in: here by a header that a proxy sets; in your application by its own sessions. It
-    gives a name and a role, "view" or "operate"."""
+    """Whom the console lets in, by name and role, "view" or "operate". Here by a header that a proxy sets, and takes
+    away from what clients send; in your application by its own sessions."""
     name = request.headers.get("x-forwarded-user")
     return None if name is None else (name, "operate" if name in OPERATORS else "view")
 
@@ -75,7 +75,7 @@ else:
     from stepfast.console import console
 
     api = FastAPI(lifespan=lifespan)
-    api.mount("/stepfast", console(app, auth=who, redact=["picture.secret"]))
+    api.mount("/stepfast", console(app, auth=who))
     api.post("/pictures/{picture}")(upload)
     api.get("/runs/{run_id}")(look)
 

@@ -287,3 +287,31 @@ async def test_a_run_is_cancelled_and_tried_again(scene: Scene) -> None:
     other = answer.headers["location"].partition("?")[0].rpartition("/")[2]
     assert other != run.id and (await scene.app.get(other).info()).origin == run.id
     await scene.app.get(other).cancel()
+
+
+# -- what no database can hold
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"/runs?{name}=a%00b" for name in ("workflow", "queue", "tag", "key", "text", "find", "status", "since")),
+        *(f"/runs?{name}=%ff%fe" for name in ("workflow", "queue", "tag", "key", "text", "find", "sort", "after")),
+        *(f"/runs?since={much}" for much in ("1e300", "9" * 30 + "d", "inf", "-1")),
+        *(f"/runs?older_than={much}" for much in ("1e300", "9" * 30 + "d", "inf", "-1")),
+        *(f"/runs/ID/payload?what={what}" for what in ("value&key=%00", "step&branch=%00", "error&position=999999999")),
+        *(f"/runs/ID?after={after}" for after in ("0@%00", "999999999@", "-999999999@x", "9999999999@", "x@", "@")),
+        "/runs/%00", "/runs/ID/confirm/%00", "/%00", "/runs?limit=%00", "/runs?" + "x" * 5000,
+    ],
+)  # fmt: skip
+async def test_what_no_database_can_hold_is_no_mistake_of_ours(scene: Scene, address: str) -> None:
+    for headers in ({}, JSON):
+        answer = await scene.client.get(address.replace("ID", scene.runs["waiting"].id), headers=headers)
+        assert answer.status_code in (200, 400, 404), answer.text
+
+
+async def test_no_form_has_what_no_database_can_hold(scene: Scene) -> None:
+    run_id = scene.runs["waiting"].id
+    for form in ({"name": "a\0"}, {"name": "a", "value": "\0"}, {"a\0": "b"}, {"name": "x" * 1000, "value": "1"}):
+        answer = await scene.client.post(f"/runs/{run_id}/signal", data=form, headers=OWN)
+        assert answer.status_code == 400, answer.text

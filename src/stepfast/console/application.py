@@ -20,7 +20,7 @@ from .access import Auth, Door, OwnDoor, TokenDoor
 from .answers import Answer, Page, respond
 from .deeds import deed_of
 from .desk import Desk
-from .forms import read_form
+from .forms import read_form, refuse_nul
 from .gate import SAFE, Gate
 from .headers import ALWAYS, NOT_KEPT
 from .origin import Hosts
@@ -106,6 +106,7 @@ class Console:
         if isinstance(who, Response):
             return who
         parts = parts_of(request.scope)
+        refuse_nul([*parts, *(text for pair in request.query_params.multi_items() for text in pair)])
         if parts[:1] == ["static"] and request.method in SAFE and (file := static_response("/".join(parts[1:]))):
             return file
         route, params = routes.find(request.method, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
@@ -40,7 +41,14 @@ async def read_form(request: Request) -> Form:
         )
     except ValueError:  # too many fields, or no UTF-8
         raise Refused(400, "the form cannot be read: it must be urlencoded UTF-8") from None
+    refuse_nul(text for pair in pairs for text in pair)
     return Form(dict(pairs))
+
+
+def refuse_nul(texts: Iterable[str]) -> None:
+    """Refuse a NUL character, in a form or an address: Postgres can neither hold one nor compare with it."""
+    if any("\0" in text for text in texts):
+        raise Refused(400, "there is a NUL character in this, which no database can hold")
 
 
 async def _body(request: Request) -> bytes:
