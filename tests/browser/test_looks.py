@@ -24,6 +24,8 @@ _BOTTOM = """
 """
 _TWICE = ("run",)
 """Pages that are also pictured in the dark, and on a phone."""
+_PARTS = {"run-undone": "#timeline"}
+"""Pages of which one part is pictured."""
 _UNSEEN = ("failed", "run-failed", "run-map")
 """Pages that are measured, and no document shows."""
 
@@ -38,11 +40,15 @@ async def picture(page: Page, name: str) -> None:
     """Keep what is seen, if somebody wants to."""
     if _PICTURES is None or name in _UNSEEN:
         return
+    path = Path(_PICTURES) / f"console-{name}.png"
+    if name in _PARTS:
+        await page.locator(_PARTS[name]).screenshot(path=path, animations="disabled")
+        return
     size = page.viewport_size
     assert size is not None
     height = int(await page.evaluate(_BOTTOM))
     await page.set_viewport_size({"width": size["width"], "height": min(height, _TALLEST)})
-    await page.screenshot(path=Path(_PICTURES) / f"console-{name}.png", animations="disabled")
+    await page.screenshot(path=path, animations="disabled")
     await page.set_viewport_size(size)
 
 
