@@ -276,7 +276,8 @@ async def test_what_others_commit_before_the_writer_looks_around_is_heard(
 
     listener, other, heard = sqlite_store(sqlite_url), sqlite_store(sqlite_url), asyncio.Queue[Any]()
     async with closing_both(listener, other):
-        monkeypatch.setattr(writer_of(listener), "_after", lambda served: held(writer_of(listener), served))
+        writer = writer_of(listener)
+        monkeypatch.setattr(writer, "_after", lambda served: held(writer, served))
         listening = asyncio.create_task(listener.listen(heard.put_nowait))
         async with asyncio.timeout(30):
             await heard.get()
