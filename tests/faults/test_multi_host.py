@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stepfast import Stepfast
 from tests.faults import storms
 from tests.support.standby import Pair
 
@@ -24,6 +25,23 @@ def pair() -> Iterator[Pair]:
 @pytest.mark.timeout(300)
 async def test_the_primary_dies_under_load(pair: Pair, tmp_path: Path) -> None:
     await storms.failovers(pair, pair.create_database("storm"), tmp_path / "ledger", 3)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+async def test_the_doctor_says_that_a_server_is_read_only(pair: Pair) -> None:
+    url = pair.create_database("shop")
+    async with Stepfast(url):
+        pass  # its tables are made
+    both, _, _ = url.partition("?")
+    name, _, hosts = both.rpartition("/")[0].partition("@")
+    standby_first = f"{name}@{','.join(reversed(hosts.split(',')))}/shop"
+    async with Stepfast(f"{standby_first}?target_session_attrs=read-write") as app:
+        assert all(check.ok for check in await (await app.store()).doctor())
+    async with Stepfast(standby_first, auto_migrate=False) as app:
+        found = {check.name: check for check in await (await app.store()).doctor()}
+    assert not found["writes"].ok
+    assert "target_session_attrs=read-write" in found["writes"].advice
 
 
 @pytest.mark.slow

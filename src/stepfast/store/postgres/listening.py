@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import asyncpg
 import msgspec
 
 from ...errors import StepfastError, sentence
@@ -94,7 +95,12 @@ class Listener:
         if self.works:
             return True
         async with closing(await self._connector.connect()) as connection:
-            await connection.add_listener(self._channel, lambda _c, _p, _n, text: self._receive(text, lambda _: None))
+            try:
+                await connection.add_listener(
+                    self._channel, lambda _c, _p, _n, text: self._receive(text, lambda _: None)
+                )
+            except asyncpg.ReadOnlySQLTransactionError:
+                return False  # a standby
             return await self._probe()
 
     async def _listen_once(self, heard: Callable[[Wakeups], None]) -> None:

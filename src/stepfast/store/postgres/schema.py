@@ -121,6 +121,7 @@ class Schema:
         return [
             Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
             *_unsupported(row["encoding"], row["citus"]),
+            *_unwritable(row["read_only"]),
             Check(
                 "clock",
                 abs(skew) < 5,
@@ -166,6 +167,14 @@ def _unsupported(encoding: str, citus: bool) -> list[Check]:
         advice = "schemas and tables that Citus distributes are not supported yet: use a database without it"
         checks.append(Check("citus", False, "the extension Citus is in this database", advice))
     return checks
+
+
+def _unwritable(read_only: bool) -> list[Check]:
+    """Of this only those hear who are connected to a server that does not take writes."""
+    if not read_only:
+        return []
+    advice = "name all servers in the URL, and ask for the one that takes writes: ?target_session_attrs=read-write"
+    return [Check("writes", False, "this server is read-only: a standby, or a primary that was one", advice)]
 
 
 _ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"

@@ -49,6 +49,7 @@ SELECT current_setting('server_version_num')::int AS number, current_setting('se
        current_setting('max_connections')::int AS max_connections,
        (SELECT count(*) FROM pg_catalog.pg_stat_activity)::int AS connections,
        current_setting('server_encoding') AS encoding,
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on' AS read_only,
        EXISTS (SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'citus') AS citus;
 
 -- name: identity
