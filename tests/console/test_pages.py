@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from stepfast import Run, Stepfast
 from stepfast.console import console
+from stepfast.telling.sealed import Sealed
 from stepfast.telling.shapes import run_shape
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
 
@@ -126,20 +127,42 @@ async def test_how_far_a_text_was_looked_for_is_said(scene: Scene) -> None:
     assert "Looked through the inputs of 1 run." in await page(scene, "/runs?text=salt&workflow=breaks")
 
 
+class Backwards:
+    """A codec that one can see through, if one has it."""
+
+    def encode(self, data: bytes, /) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes, /) -> bytes:
+        return data[::-1]
+
+
 async def test_a_text_is_not_looked_for_behind_a_codec() -> None:
-    class Codec:
-        def encode(self, data: bytes, /) -> bytes:
-            return data[::-1]
-
-        def decode(self, data: bytes, /) -> bytes:
-            return data[::-1]
-
-    async with shop("sqlite://", codec=Codec()) as app:
+    async with shop("sqlite://", codec=Backwards()) as app:
         run = await app.start("breaks", "secret")
         async with browse(console(app, token=TOKEN)) as client:
             refused = await client.get("/runs?text=secret")
             assert refused.status_code == 400 and "codec" in refused.text
             assert "secret" in (await client.get(f"/runs/{run.id}/payload?what=input")).text
+
+
+async def test_without_the_codec_it_says_what_it_cannot_read_and_acts_all_the_same(sqlite_url: str) -> None:
+    async with shop(sqlite_url, codec=Backwards()) as app:
+        failed, waiting = await app.start("breaks", "secret"), await app.start("order", "secret")
+        await app.drain()
+        bare = Stepfast(sqlite_url, auto_migrate=False)
+        bare._payloads.stand_in = Sealed()
+        async with bare, browse(console(bare, token=TOKEN)) as client:
+            pages = [f"/runs/{run.id}{more}" for run in (failed, waiting) for more in ("", "/payload?what=input")]
+            for address in ("/runs", *pages):
+                for headers in ({}, JSON):
+                    shown = await client.get(address, headers=headers)
+                    assert shown.status_code == 200 and "secret" not in shown.text and "terces" not in shown.text
+            assert "(sealed)" in (await client.get("/runs")).text
+            form = {"name": "approved", "value": "true"}
+            assert (await client.post(f"/runs/{waiting.id}/signal", data=form, headers=OWN)).status_code == 303
+        await app.drain()
+        assert await waiting.result() == "secret: True"
 
 
 # -- one run

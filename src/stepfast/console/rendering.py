@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..reports import RunInfo
+from ..telling.sealed import is_sealed
 from ..telling.states import waited_for
 from ..telling.words import ago, brief, count, lasting, shortened
 from . import static_files
@@ -98,6 +99,7 @@ def _make() -> jinja2.Environment:
         moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, standing=_standing,
         count=count, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
+    made.tests["sealed"] = is_sealed
     return made
 
 
