@@ -70,6 +70,12 @@ async def contrasts(page: Page) -> list[Contrast]:
     return [Contrast(*found) for found in await page.evaluate(_CONTRASTS)]
 
 
+async def shown_twice(page: Page) -> int:
+    """How many heads of tables are seen although each line says by itself what its parts are."""
+    seen = "(head) => head.getBoundingClientRect().width > 1 && getComputedStyle(head).clipPath === 'none'"
+    return int(await page.evaluate(f"[...document.querySelectorAll('.list thead')].filter({seen}).length"))
+
+
 async def overhang(page: Page) -> int:
     """By how many pixels the page is wider than the window."""
     return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))

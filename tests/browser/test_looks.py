@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page
 
 from tests.browser.backstage import Backstage, in_browser
 from tests.browser.conftest import DESK, PHONE, window
-from tests.browser.looking import contrasts, overhang
+from tests.browser.looking import contrasts, overhang, shown_twice
 from tests.browser.story import Told, told
 
 _PICTURES = os.environ.get("STEPFAST_SCREENSHOTS")
@@ -69,6 +69,7 @@ async def test_every_page_can_be_read_and_fits(browser: Browser, shop: Told) -> 
             await page.emulate_media(color_scheme="light")
             await page.set_viewport_size(PHONE)
             assert await overhang(page) <= 0, f"{name}, on a phone"
+            assert await shown_twice(page) == 0, f"{name}, on a phone"
             if name in _TWICE:
                 await picture(page, f"{name}-phone")
             await page.set_viewport_size(DESK)
