@@ -59,18 +59,22 @@ class Tabs:
         """Open all tabs; each has shown its page once when this returns."""
         listed = (await self._client.get("/runs", headers={"Accept": "application/json"})).json()
         pages = [*PAGES, *(f"/runs/{run['id']}" for run in listed[:RUNS])]
-        for page in pages:
-            (await self._client.get(page)).raise_for_status()
+        first = [(page, await self._show(page)) for page in pages]
         self._took.clear()
         self._pages, self._began = 0, perf_counter()
-        self._tasks = [asyncio.create_task(self._tab(page)) for page in pages]
+        self._tasks = [asyncio.create_task(self._tab(page, again)) for page, again in first]
 
-    async def _tab(self, page: str) -> None:
+    async def _show(self, page: str) -> float:
+        """Show a page once; in how many seconds it is to be shown again."""
+        answer = (await self._client.get(page)).raise_for_status()
+        self._pages += 1
+        again = _AGAIN.search(answer.text)
+        return float(again[1]) if again else 3600.0
+
+    async def _tab(self, page: str, again: float) -> None:
         while True:
-            answer = await self._client.get(page)
-            self._pages += 1
-            again = _AGAIN.search(answer.text)
-            await asyncio.sleep(float(again[1]) if again else 3600)
+            await asyncio.sleep(again)
+            again = await self._show(page)
 
     async def rest(self) -> dict[str, float]:
         """Close them."""

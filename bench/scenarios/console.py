@@ -1,6 +1,8 @@
 """Ten open tabs of the console beside a worker, on tables that keep many finished runs: what they ask and take.
 
-Tabs look again as the server tells them to. The worker's speed is taken in turns with the tabs open and closed.
+Tabs look again as the server tells them to. What they ask is counted by the server, while nobody works: each question
+is a transaction, and those of the first look count, too. The worker's speed is taken in turns with the tabs open and
+closed.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any
 
+from bench.meter import Meter
 from bench.runner import ROOT
 from bench.scenarios.base import Figure, Figures, Scenario
 from bench.subject import Subject, amount, drain, warm
 
 CONCURRENCY = 500
 KEPT, KEPT_QUICK = 2_000_000, 100_000
-MINUTE, MINUTE_QUICK = 60.0, 20.0
+MINUTE = 60.0
 
 
 class Watchers:
@@ -60,10 +63,13 @@ async def measure(subject: Subject) -> Figures:
     await warm(engine, "noop")
     count = amount(engine, "noop", CONCURRENCY, 0.6 if subject.quick else 3)
     alone, beside = list[float](), list[float]()
+    meter = Meter(subject.meter_url)
     async with watchers(engine.url) as tabs:
+        before = await meter.read()
         await tabs.ask("look")
-        await asyncio.sleep(MINUTE_QUICK if subject.quick else MINUTE)
+        await asyncio.sleep(MINUTE)
         quiet = await tabs.ask("rest")
+        used = (await meter.read()).since(before)
         for _ in range(3 if subject.quick else 9):
             alone.append(await drain(engine, "noop", count, CONCURRENCY, recorded=False))
             await tabs.ask("look")
@@ -71,7 +77,7 @@ async def measure(subject: Subject) -> Figures:
             await tabs.ask("rest")
     await engine.close()
     return {
-        "queries": quiet["asked"] / quiet["seconds"],
+        "queries": used.transactions / used.seconds,
         "slowest": quiet["slowest"] * 1000,
         "pages": quiet["pages"] / quiet["seconds"],
         "noop": median(beside) / median(alone),

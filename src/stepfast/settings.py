@@ -98,7 +98,7 @@ class Settings:
     watch_fresh: float = 1.0
     """Seconds for which an answer to such a question holds for all tabs of a process; one that took long holds for
     twenty times as long as it took."""
-    watch_rate: float = 4.0
+    watch_rate: float = 3.0
     """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
     there are, the less often each does."""
 
