@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from stepfast import Stepfast
@@ -77,6 +80,14 @@ class Shop:
                 return await act(Scene(store, rows))
 
         return asyncio.run(run())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_parser() -> Iterator[None]:
+    """The parser of all verbs is made once: it takes longer than most of them, and keeps nothing of a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 class Verbs:
