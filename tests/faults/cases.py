@@ -181,7 +181,7 @@ def _how(evidence: Evidence, case: Case, claim: Claim, move: Move) -> str:
 
 def _recorded_under(case: Case, claim: int) -> bool:
     records: list[Step | Write] = [*case.steps, *(w for w in case.writes if w.what != TRIED)]
-    return any(record.claim == claim for record in records)
+    return any(record.claim == claim and record.status != OPEN_RECORD for record in records)
 
 
 def _hits(evidence: Evidence, claim: Claim) -> Iterator[bool]:

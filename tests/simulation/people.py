@@ -31,6 +31,7 @@ _OPEN = (
     "WHERE status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') AND dag_id IS NULL ORDER BY id"
 )
 
+_TO_BE_CARRIED = "SELECT 1 FROM stepfast_remote_steps WHERE due_at IS NOT NULL"
 _IN_THE_BOX = "SELECT 1 FROM stepfast_mailbox WHERE run_id = ? AND kind = 'signal' AND name = ?"
 """What was sent already has to be enough."""
 
@@ -152,8 +153,7 @@ class People:
 
     async def _see_to_the_end(self) -> None:
         sender = Sender(self._app, self._ledger, "closer", within=0)
-        transport = self._world.transport
-        while (rows := self._world.store.connection.execute(_OPEN).fetchall()) or transport.left():
+        while (rows := self._world.store.connection.execute(_OPEN).fetchall()) or self._carried():
             for run_id, status, waiting_for, workflow in rows:
                 if status == "paused":
                     await wish(self._app, self._ledger, run_id, "resume")
@@ -163,6 +163,11 @@ class People:
                 for name in self._gates if workflow == dags.NAME else ():
                     await self._answer(run_id, name)
             await asyncio.sleep(1.0)
+
+    def _carried(self) -> bool:
+        """Whether a remote step is still out, or is to be looked at later."""
+        due = self._world.store.connection.execute(_TO_BE_CARRIED).fetchone()
+        return due is not None or bool(self._world.transport.left())
 
     async def _answer(self, run_id: str, name: str) -> None:
         """Open a gate, once."""
