@@ -68,7 +68,7 @@ def who(request: Any) -> tuple[str, str] | None:
 
 
 try:
-    from fastapi import FastAPI  # type: ignore[import-not-found, unused-ignore]
+    from fastapi import FastAPI
 except ImportError:
     pass
 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.routing import Mount
 from stepfast import Stepfast
 from stepfast.console import console
 from tests.console.conftest import OWN, TOKEN, browse
+from tests.docs.pages import ROOT
 
 
 @pytest.fixture
@@ -75,3 +77,21 @@ async def test_errors_of_an_application_around_it_are_not_needed(app: Stepfast) 
     async with browse(outer) as client:
         answer = await client.get("/c/runs/0197a1b2-0000-7000-8000-000000000000/cancel")
         assert answer.status_code == 405 and "content-security-policy" in answer.headers
+
+
+async def test_the_example_in_fastapi_serves_its_requests_and_the_console() -> None:
+    """Its worker lives as long as the application does, and its console knows whom the proxy names."""
+    example = runpy.run_path(str(ROOT / "examples" / "fastapi_app.py"))
+    async with example["lifespan"](None), browse(example["api"], token=None) as client:
+        run_id = (await client.post("/pictures/cat.png")).json()["run"]
+        await example["app"].get(run_id).result(timeout=30)
+        assert (await client.get(f"/runs/{run_id}")).json()["status"] == "completed"
+        page = f"/stepfast/runs/{run_id}"
+        assert (await client.get(page)).status_code == 401
+        seen = await client.get(page, headers={"x-forwarded-user": "bob"})
+        assert seen.status_code == 200 and "thumbnails" in seen.text
+        for name, status in (("bob", 403), ("ada", 303)):
+            answer = await client.post(
+                f"{page}/retry", headers={**OWN, "x-forwarded-user": name}, data={"from_start": "1"}
+            )
+            assert answer.status_code == status, name
