@@ -248,6 +248,7 @@ async def test_forms_are_bounded(app: Stepfast) -> None:
             (b"name=" + b"x" * 1_000_001, kind, 413), (b"&".join(b"a=1" for _ in range(300)), kind, 400),
             (b"name=%ff", kind, 400), (b"{}", "application/json", 415), (b"", "", 400), (b"name=x&value={", kind, 400),
             (b"name=x", f"{kind}; charset=utf-8", 404),
+            (b"name=x&value=" + b"[" * 5000, kind, 400),
         ]  # fmt: skip
         for body, given, status in cases:
             answer = await client.post(address, content=body, headers={**OWN, "Content-Type": given})

@@ -41,6 +41,8 @@ async def signal(visit: Visit) -> Done:
     name, text = visit.form.required("name"), visit.form.optional("value")
     try:
         value = None if text is None else msgspec.json.decode(text)
+    except RecursionError:
+        raise Refused(400, "the value is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise Refused(400, 'the value is not JSON; a text needs its quotes: "text"') from None
     await _run(visit).signal(name, value)
