@@ -65,9 +65,11 @@ class History(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether all its steps are here, with all that they hold."""
+        """Whether all is here that its errors may quote: all its steps, with all that they hold, and no other run
+        whose errors become its own, or whose outputs it is given."""
         large = any((size or 0) > self.largest for sizes in self.sizes.values() for size in sizes)
-        return self.whole and not large
+        others = self.dag is not None or any(step.child is not None for step in self.steps)
+        return self.whole and not large and not others
 
 
 async def read_history(

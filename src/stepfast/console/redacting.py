@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ConfigurationError
+from .exact import DEEPEST
 
 HIDDEN = "(hidden)"
 _SHORTEST = 3
@@ -22,6 +23,9 @@ _SHORTEST = 3
 Redact = Sequence[str] | Callable[[str, Any], Any]
 """Paths, or a function of a path and a value."""
 Rule = Callable[[str, Any], Any]
+"""A function of a path, whose parts have BETWEEN between them, and a value."""
+BETWEEN = "\0"
+"""Between the parts of a path: a name may have dots in it, and must not pass for two."""
 
 
 def rule_of(redact: Redact | None) -> Rule | None:
@@ -29,16 +33,22 @@ def rule_of(redact: Redact | None) -> Rule | None:
     if redact is None:
         return None
     if callable(redact):
-        return redact
+        asked = redact
+        return lambda path, value: asked(path.replace(BETWEEN, "."), value)
     if isinstance(redact, str) or not all(isinstance(path, str) and path.strip(".") for path in redact):
         raise ConfigurationError(
             'redact= takes a list of paths, as in redact=["password", "card.number"], or a function of path and value'
         )
     if not redact:
         return None
-    one_of = "|".join(r"[^.]*".join(map(re.escape, path.strip(".").casefold().split("*"))) for path in redact)
-    ends_so = re.compile(rf"(?:^|\.)(?:{one_of})$", re.DOTALL)
+    one_of = "|".join(r"[.\0]".join(map(_pattern, path.strip(".").casefold().split("."))) for path in redact)
+    ends_so = re.compile(rf"(?:^|[.\0])(?:{one_of})\Z", re.DOTALL)
     return lambda path, value: HIDDEN if ends_so.search(path.casefold()) else value
+
+
+def _pattern(part: str) -> str:
+    """One part of a path, where ``*`` stands for anything that a name can hold."""
+    return r"[^\0]*".join(map(re.escape, part.split("*")))
 
 
 class Veil:
@@ -67,30 +77,41 @@ class Veil:
             text = text.replace(secret, HIDDEN)
         return text
 
-    def _shown(self, value: Any, path: str) -> Any:
+    def _shown(self, value: Any, path: str, depth: int = 0) -> Any:
         assert self._rule is not None
-        shown = self._rule(path, value)
+        shown = self._rule(path, value) if depth <= DEEPEST else HIDDEN
         if shown is not value and shown != value:
             self._remember(value)
             return shown
         if isinstance(value, dict):
-            return {key: self._shown(part, f"{path}.{key}") for key, part in value.items()}
+            return {key: self._shown(part, _inside(path, key), depth + 1) for key, part in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._shown(part, path) for part in value]
+            return [self._shown(part, path, depth + 1) for part in value]
         return value
 
-    def _remember(self, value: Any) -> None:
-        if isinstance(value, dict):
-            for part in value.values():
-                self._remember(part)
-        elif isinstance(value, (list, tuple)):
-            for part in value:
-                self._remember(part)
-        elif value is not None and not isinstance(value, bool):
-            written = str(getattr(value, "text", value))
-            self._hidden.update(
-                form for form in (written, repr(written)[1:-1], _json(written)) if len(form) >= _SHORTEST
-            )
+    def _remember(self, hidden: Any) -> None:
+        """All that stands in what was hidden, however deep. Of names only those that code would not give: a name that
+        is data, as an address is, can be a secret, and striking out every ``id`` would leave nothing readable."""
+        values = [hidden]
+        while values:
+            value = values.pop()
+            if isinstance(value, dict):
+                values += [*value.values(), *(key for key in value if not str(key).isidentifier())]
+            elif isinstance(value, (list, tuple)):
+                values += value
+            elif value is not None and not isinstance(value, bool):
+                self._hidden.update(form for form in _forms(value) if len(form) >= _SHORTEST)
+
+
+def _inside(path: str, name: object) -> str:
+    """The path of a field."""
+    return f"{path}{BETWEEN}{str(name).replace(BETWEEN, '')}"
+
+
+def _forms(value: Any) -> tuple[str, ...]:
+    """How a value can stand in a text."""
+    written = str(getattr(value, "text", value))
+    return written, repr(written)[1:-1], _json(written)
 
 
 def _json(text: str) -> str:

@@ -1,7 +1,7 @@
 """Runs, steps and calls with their payloads veiled: what a page shows of them.
 
 Errors quote values. What was hidden is struck out of them; where not all payloads of a run are at hand, nobody knows
-what there is to strike out, and only the types of its errors are shown.
+what there is to strike out, and only the types of its errors are shown, and nothing of how far its steps say they are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..engine.sleeping import SLEEP
+from ..engine.workflow import DAG_STEP
+from ..model import status
 from ..reports import Activity, ErrorInfo, RunInfo, StepInfo
 from .history import History
 from .redacting import HIDDEN, Veil
@@ -57,11 +59,18 @@ def veiled_steps(steps: Sequence[StepInfo], veil: Veil, complete: bool = True) -
     return [
         replace(
             step,
-            detail=None if step.detail is None else veil.text(step.detail),
+            detail=_veiled_detail(step, veil, complete),
             error=veiled_error(step.error, veil, complete),
         )
         for step in values
     ]
+
+
+def _veiled_detail(step: StepInfo, veil: Veil, complete: bool) -> str | None:
+    """What a step says of itself. What steps wait for, and how those of a dag stand, is said by us."""
+    if step.detail is None or complete or step.kind == DAG_STEP or step.status == status.WAITING:
+        return None if step.detail is None else veil.text(step.detail)
+    return HIDDEN
 
 
 def veiled_calls(calls: Sequence[Activity], veil: Veil, complete: bool = True) -> list[Activity]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
@@ -17,17 +17,26 @@ from .why import why
 from .why_dag import TOLD, is_among_steps, why_dag
 from .why_queue import held_by
 
+Veiled = Callable[[RunInfo, list[StepInfo]], tuple[RunInfo, list[StepInfo]]]
+"""A run and its steps, without what must not be seen."""
+
 
 async def explain(
-    app: Stepfast, run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity], children: Sequence[RunInfo]
+    app: Stepfast,
+    run: RunInfo,
+    steps: Sequence[StepInfo],
+    calls: Sequence[Activity],
+    children: Sequence[RunInfo],
+    veiled: Veiled = lambda info, steps: (info, steps),
 ) -> str:
-    """Why a run does not move, or how it ended."""
+    """Why a run does not move, or how it ended. Steps of a dag are runs that are read here: ``veiled`` gives what may
+    be told of them."""
     workers = await (await app.store()).workers()
     of_dag = dag_steps(steps)
     if not of_dag or not is_among_steps(run):
         return why(run, workers, steps, calls, children, await _held_by(app, run))
     able = [s.child for s in of_dag if s.child and s.status not in status.TERMINAL and not _blocked(s)]
-    told = [(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
+    told = [veiled(info, await steps_of(app, info)) for info in await infos_of(app, able[:TOLD])]
     return why_dag(run, workers, of_dag, told, max(0, len(able) - TOLD))
 
 

@@ -7,9 +7,9 @@ import msgspec
 from ...model import status
 from ...reports import RunInfo
 from ..answers import Page
+from ..belongings import veiled_by_all
 from ..confirming import WISHES, what_happens
 from ..refusals import Refused
-from ..veiling import veiled_history
 from ..visit import Visit
 
 
@@ -18,7 +18,7 @@ async def confirm(visit: Visit) -> Page:
     wish = WISHES.get(visit.params["action"])
     if wish is None:
         raise Refused(404, "there is no such action")
-    history = veiled_history(await visit.history(visit.params["id"]), visit.veil())
+    history = await veiled_by_all(visit, await visit.history(visit.params["id"]))
     run = history.info
     sentence = what_happens(wish, run, history.steps)
     shown = {"run": run, "wish": wish, "sentence": sentence, "names": _awaited(run)}

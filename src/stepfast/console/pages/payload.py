@@ -10,9 +10,9 @@ from ...telling.tracebacks import own_code_only
 from ...watching.onlooker import glance_of
 from .. import exact
 from ..answers import Piece
+from ..belongings import veiled_by_all
 from ..history import number
 from ..refusals import Refused
-from ..veiling import veiled_history
 from ..visit import Visit
 
 MOST = 65_536
@@ -85,10 +85,10 @@ async def _traceback(visit: Visit, run_id: str) -> str:
         branch, position = visit.query.get("branch", ""), number(visit.query["position"])
         if not any((step.branch, step.position) == (branch, position) for step in history.steps):
             history = await visit.history(run_id, (branch, position - 1), 1)
-        found = [step for step in veiled_history(history, visit.veil()).steps if step.branch == branch]
+        found = [step for step in (await veiled_by_all(visit, history)).steps if step.branch == branch]
         error = next((step.error for step in found if step.position == position), None)
     else:
-        error = veiled_history(history, visit.veil()).info.error
+        error = (await veiled_by_all(visit, history)).info.error
     if error is None or not error.traceback:
         raise Refused(404, "there is no such error")
     return own_code_only(error.traceback)

@@ -1,0 +1,68 @@
+"""What belongs to a run beside its steps: the values that it lets others read, and the signals that it has not taken.
+
+They pass the veil before errors do, which may quote them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..model.names import OWN_KEYS
+from ..reports import RunInfo
+from ..watching.onlooker import glance_of
+from .history import BRIEF, History
+from .redacting import Veil
+from .veiling import veiled_history
+from .visit import Visit
+
+_LETTERS = 20
+
+
+class Letter(NamedTuple):
+    """A signal that the run has not taken."""
+
+    name: str
+    sent_at: int
+    value: Any
+    large: bool
+
+
+class Belongings(NamedTuple):
+    """What belongs to a run, veiled."""
+
+    values: dict[str, Any]
+    letters: list[Letter]
+
+
+async def read_belongings(visit: Visit, info: RunInfo, veil: Veil) -> Belongings:
+    """All that belongs to a run."""
+    return Belongings(await _values(visit, info.id, veil), await _letters(visit, info, veil))
+
+
+async def veiled_by_all(visit: Visit, history: History) -> History:
+    """A run with its steps, as its own page shows them."""
+    veil = visit.veil()
+    if veil.hides:
+        await read_belongings(visit, history.info, veil)
+    return veiled_history(history, veil)
+
+
+async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
+    """What the run has set for others to read."""
+    return {
+        key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
+        for key, text, format_ in await (await glance_of(visit.look)).values(run_id)
+        if not key.startswith(OWN_KEYS)
+    }
+
+
+async def _letters(visit: Visit, info: RunInfo, veil: Veil) -> list[Letter]:
+    """What lies in its mailbox, the oldest first."""
+    if info.completed_at is not None:
+        return []
+    found = []
+    for letter in await (await glance_of(visit.look)).letters(info.id, _LETTERS, BRIEF):
+        value = visit.look._payloads.plain(letter.value, letter.format, "a signal")
+        shown = veil.value(value, f"signals.{letter.name}")
+        found.append(Letter(letter.name, letter.sent_at, shown, letter.value is None and letter.size is not None))
+    return found
