@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from stepfast import Run, Stepfast
-from stepfast.console import console
+from stepfast.console import console, exact
+from stepfast.console.history import read_history
 from stepfast.telling.sealed import Sealed
 from stepfast.telling.shapes import run_shape
 from tests.console.conftest import JSON, OWN, TOKEN, browse, shop
@@ -237,11 +239,35 @@ async def test_what_is_no_payload_is_said(scene: Scene, what: str) -> None:
 async def test_a_large_payload_is_cut(scene: Scene) -> None:
     run = await scene.app.start("breaks", "x" * 100_000, queue="nobody")
     shown = await page(scene, f"/runs/{run.id}/payload?what=input")
-    assert len(shown) < 70_000 and "65536 of 100002 characters" in shown
+    assert len(shown) < 70_000 and "The first 65536 characters are shown; as it is stored, it has 100002." in shown
     refused = await scene.client.get(f"/runs/{run.id}/payload?what=input", headers=JSON)
     assert refused.status_code == 413
     assert len(await page(scene, "/runs?queue=nobody")) < 20_000
     await run.cancel()
+
+
+async def test_large_payloads_keep_nobody_waiting(scene: Scene) -> None:
+    """What takes long is done beside the event loop, or not at all where nobody sees it."""
+    where: set[bool] = set()
+
+    def seen(path: str, value: Any) -> Any:
+        where.add(threading.current_thread() is threading.main_thread())
+        return value
+
+    run = await scene.app.start("breaks", ["x" * 100_000], queue="nobody")
+    async with browse(console(scene.app, token=TOKEN, redact=seen)) as client:
+        assert (await client.get(f"/runs/{run.id}/payload?what=input")).status_code == 200
+    assert where == {False}
+    assert (await read_history(scene.app, run.id, input_and_output=False)).info.left_out == ("input",)
+    assert (await read_history(scene.app, run.id)).info.input == ["x" * 100_000]
+    await run.cancel()
+
+
+async def test_the_beginning_of_what_is_long_is_written() -> None:
+    value = exact.read('{"a": [1, 2.50, {"b": null}], "c": "d"}')
+    whole = exact.write(value)
+    assert exact.begin(value, len(whole)) == (whole, True)
+    assert all(exact.begin(value, most) == (whole[:most], False) for most in range(len(whole)))
 
 
 async def test_a_long_history_is_shown_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

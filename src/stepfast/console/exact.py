@@ -44,6 +44,17 @@ def write(value: Any, indent: int = 2) -> str:
     return "".join(_parts(value, "\n", " " * indent, 0))
 
 
+def begin(value: Any, most: int) -> tuple[str, bool]:
+    """The beginning of the same text, and whether that is all of it: nothing is written that nobody sees."""
+    parts, size = [], 0
+    for part in _parts(value, "\n", "  ", 0):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            return "".join(parts)[:most], False
+    return "".join(parts), True
+
+
 def _integer(text: str) -> Any:
     try:
         number = ExactInt(text)

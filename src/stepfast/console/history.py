@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..app import Stepfast
 from ..carrying import begun_elsewhere
 from ..engine.workflow import DAG_STEP
 from ..errors import RunNotFound
 from ..model import status
+from ..model.rows import RunRow
 from ..remote_reports import with_claims
 from ..reports import Activity, RunInfo, StepInfo, activity_info, run_info
 from ..watching.onlooker import glance_of
@@ -69,17 +72,24 @@ class History(NamedTuple):
         whose errors become its own, or whose outputs it is given."""
         large = any((size or 0) > self.largest for sizes in self.sizes.values() for size in sizes)
         others = self.dag is not None or any(step.child is not None for step in self.steps)
-        return self.whole and not large and not others
+        return self.whole and not large and not others and not self.info.left_out
 
 
 async def read_history(
-    look: Stepfast, run_id: str, after: Address | None = None, limit: int = PAGE, largest: int = BRIEF
+    look: Stepfast,
+    run_id: str,
+    after: Address | None = None,
+    limit: int = PAGE,
+    largest: int = BRIEF,
+    input_and_output: bool = True,
 ) -> History:
-    """A run, and the page of its steps behind an address; without payloads that have more bytes than ``largest``."""
+    """A run, and the page of its steps behind an address; without payloads that have more bytes than ``largest``.
+    Pages show neither input nor output: large ones are decoded only for those who want ``input_and_output``."""
     handle, glance = look.get(run_id), await glance_of(look)
     row = await glance.run(handle.id)
     if row is None:
         raise RunNotFound(handle.id)
+    row = row if input_and_output else _without_large(row)
     lean = await glance.lean_steps(handle.id, after or _BEGIN, limit + 1, largest)
     records = [each.record for each in lean[:limit]]
     more = (records[-1].branch, records[-1].position) if len(lean) > limit else None
@@ -91,6 +101,15 @@ async def read_history(
     tries = await _tries(look, info.id, steps, after)
     arguments = [look._payloads.plain(record.arguments, record.format, "arguments") for record in records]
     return History(info, row.dag_id, steps, sizes, arguments, tries, after, more, largest)
+
+
+def _without_large(row: RunRow) -> RunRow:
+    """An open page asks every two seconds, and what has megabytes takes a second to decode."""
+    if len(row.input or "") > CAREFUL:
+        row = msgspec.structs.replace(row, input=None)
+    if len(row.output or "") > CAREFUL:
+        row = msgspec.structs.replace(row, output=None, large_output=True)
+    return row
 
 
 async def _tries(look: Stepfast, run_id: str, steps: list[StepInfo], after: Address | None) -> list[Activity]:

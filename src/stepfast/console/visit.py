@@ -70,7 +70,8 @@ class Visit:
 
     async def history(self, run_id: str, after: Address | None = None, limit: int = PAGE) -> History:
         """A run, and a page of its steps, not veiled yet."""
-        return await read_history(self.look, run_id, after, limit, BRIEF if self.desk.rule is None else CAREFUL)
+        largest = BRIEF if self.desk.rule is None else CAREFUL
+        return await read_history(self.look, run_id, after, limit, largest, input_and_output=self.wants_json)
 
     def veil(self) -> Veil:
         """A new veil, for what this answer shows of one run."""

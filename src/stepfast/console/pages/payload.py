@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 from ...errors import RunNotFound
@@ -12,6 +13,7 @@ from .. import exact
 from ..answers import Piece
 from ..belongings import veiled_by_all
 from ..history import number
+from ..redacting import Veil
 from ..refusals import Refused
 from ..visit import Visit
 
@@ -32,7 +34,8 @@ async def payload(visit: Visit) -> Piece:
     """The payload that the address names, veiled, and cut where it gets too long."""
     run_id = visit.look.get(visit.params["id"]).id
     if visit.query.get("what") == "error":
-        return _piece(visit, run_id, await _traceback(visit, run_id))
+        text = await _traceback(visit, run_id)
+        return _piece(visit, run_id, text[:MOST], len(text) if len(text) > MOST else None)
     row = await (await glance_of(visit.look)).run(run_id)
     if row is None:
         raise RunNotFound(run_id)
@@ -41,21 +44,24 @@ async def payload(visit: Visit) -> Piece:
         raise Refused(404, "the run has no such payload")
     text = visit.look._payloads.text(found.text, found.format, "the payload")
     try:
-        written = exact.write(visit.veil().value(exact.read(text), found.path))
+        # A payload of megabytes takes seconds to take apart: other requests are answered meanwhile.
+        shown, whole = await asyncio.to_thread(_shown, text, visit.veil(), found.path)
     except ValueError as error:
         raise Refused(409, f"the payload cannot be shown: {error}") from None
-    return _piece(visit, run_id, written)
+    return _piece(visit, run_id, shown, None if whole else len(text))
 
 
-def _piece(visit: Visit, run_id: str, text: str) -> Piece:
-    shown, size = text[:MOST], len(text)
-    if visit.wants_json and size > MOST:
+def _shown(text: str, veil: Veil, path: str) -> tuple[str, bool]:
+    return exact.begin(veil.value(exact.read(text), path), MOST)
+
+
+def _piece(visit: Visit, run_id: str, text: str, size: int | None) -> Piece:
+    """``size`` is how many characters there are, if these are not all."""
+    if visit.wants_json and size is not None:
         raise Refused(413, f"this has {size:,} characters, and {MOST:,} are shown; `stepfast show` has all of it")
     is_error = visit.query.get("what") == "error"
     return Piece(
-        "payload.html",
-        {"text": shown, "cut": size > MOST, "size": size, "run_id": run_id},
-        exact.write(text) if is_error else text,
+        "payload.html", {"text": text, "size": size, "run_id": run_id}, exact.write(text) if is_error else text
     )
 
 
