@@ -38,8 +38,8 @@ STOPPED = "stopped"
 """A fault that is none: the worker left in good order, and gave its runs back."""
 FOR_EVER = 1 << 62
 _MOST_TURNS = 200_000
-_LONGEST = 200.0
-"""Seconds that a world may go on."""
+_LONGEST = 520.0
+"""Seconds that a world may go on: a remote step that nobody waits for is looked at again after five minutes at most."""
 _SILENT = logging.getLogger("stepfast.simulation")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.disabled = True
