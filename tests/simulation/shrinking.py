@@ -80,7 +80,7 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], most: int = M
     while again:
         again = False
         for part in parts(scenario):
-            if part in left_out or any(part.startswith(f"{gone}.") for gone in left_out):
+            if part in left_out or any(part.startswith(f"{gone.partition('=')[0]}.") for gone in left_out):
                 continue
             if played == most:
                 return left_out

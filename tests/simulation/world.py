@@ -282,14 +282,15 @@ class World:
             stuck: str | None = None
             evidence = Evidence()
             try:
-                self.loop.run_until_complete(self._live())
-            except Stuck as error:
-                stuck = str(error)
-            self._collect(evidence)
-            self.troubles += [_said(context) for context in self.loop.troubles]
-            outcome = Outcome(self, evidence, stuck, list(self.troubles), self.loop.turns, self.loop.time())
-            self._bury()
-        return outcome
+                try:
+                    self.loop.run_until_complete(self._live())
+                except Stuck as error:
+                    stuck = str(error)
+                self._collect(evidence)
+                self.troubles += [_said(context) for context in self.loop.troubles]
+                return Outcome(self, evidence, stuck, list(self.troubles), self.loop.turns, self.loop.time())
+            finally:  # also of a world that cannot be played, as smaller ones sometimes cannot
+                self._bury()
 
     @contextlib.contextmanager
     def _all_of_it(self) -> Iterator[None]:
