@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import InvalidInput, Stepfast
 from stepfast.errors import DatabaseUnavailable, InvalidState
 from stepfast.store.audit import AuditLine
 from stepfast.watching.auditing import audited, deed, line_shape
@@ -41,6 +41,7 @@ async def test_a_line_tells_what_came_of_it(app: Stepfast) -> None:
     ("error", "outcome", "said"),
     [
         (InvalidState("it has ended"), "refused", "it has ended"),
+        (InvalidInput("Invalid enum value 'a payload'"), "refused", "what was given does not fit"),
         (DatabaseUnavailable("gone"), "failed", "DatabaseUnavailable"),
         (ValueError("a payload"), "failed", "ValueError"),
     ],

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..app import Stepfast
-from ..errors import DatabaseUnavailable, StepfastError
+from ..errors import DatabaseUnavailable, InvalidInput, PayloadError, StepfastError
 from ..model.backoff import seconds
 from ..model.ids import new_id
 from ..store.audit import DONE, FAILED, REFUSED, AuditLine, Deed
@@ -50,13 +50,18 @@ async def audited(
         result = await act()
     except Exception as error:
         refused = isinstance(error, (StepfastError, *refusals)) and not isinstance(error, DatabaseUnavailable)
-        await _close(app, what, REFUSED if refused else FAILED, str(error) if refused else type(error).__name__)
+        await _close(app, what, REFUSED if refused else FAILED, _why(error) if refused else type(error).__name__)
         raise
     finally:
         await seen_anew(app)
     if over(result):
         await _close(app, what, DONE, said(result))
     return result
+
+
+def _why(error: Exception) -> str:
+    """Why it was refused. An error about an input quotes it, and lines hold no payloads."""
+    return "what was given does not fit" if isinstance(error, (InvalidInput, PayloadError)) else str(error)
 
 
 async def _close(app: Stepfast, what: Deed, outcome: str, said: str | None) -> None:
