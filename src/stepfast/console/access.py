@@ -59,7 +59,7 @@ class TokenDoor:
     closed = "This console is closed. Open it by the link with its token, which was printed where it was started."
 
     def __init__(self, token: str | None) -> None:
-        self._token = (token or "").encode()
+        self._token = (token or "").strip().encode()  # out of a file it comes with the end of its line
         digest = hmac.new(self._token, b"stepfast console", hashlib.sha256).hexdigest()
         # Browsers do not tell ports apart: two consoles on one host would overwrite each other's cookie.
         self._name, self._value = f"stepfast_console_{digest[:8]}", digest[8:]
@@ -69,17 +69,17 @@ class TokenDoor:
         if not self._token:
             return None
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._fits(given.strip()):
+        if kind.lower() == "bearer" and self._fits(given.encode("latin-1")):
             return Who("token", OPERATE)
         value = request.cookies.get(self._name, "")
         return Who("token", OPERATE) if _same(value, self._value) else None
 
     def cookie(self, given: str) -> tuple[str, str] | None:
         """The cookie in exchange for the token."""
-        return (self._name, self._value) if self._fits(given) else None
+        return (self._name, self._value) if self._fits(given.encode()) else None
 
-    def _fits(self, given: str) -> bool:
-        return bool(self._token) and hmac.compare_digest(given.encode(), self._token)
+    def _fits(self, given: bytes) -> bool:
+        return bool(self._token) and hmac.compare_digest(given.strip(), self._token)
 
 
 class OwnDoor:
