@@ -56,6 +56,11 @@ def test_beyond_loopback_it_wants_a_token_of_yours(stepfast: Verbs, shop: Shop, 
     assert serving.TOKEN in said and host in said
 
 
+def test_blanks_are_no_token(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(serving.TOKEN, " \n")
+    assert serving.TOKEN in stepfast.error("console", "--host", "0.0.0.0", code=2)
+
+
 def test_a_token_of_yours_is_not_printed(stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.start("nothing")
     given: dict[str, Any] = {}
@@ -70,10 +75,14 @@ def test_a_token_of_yours_is_not_printed(stepfast: Verbs, shop: Shop, monkeypatc
     assert given["root_path"] == "/ops/" and isinstance(given["console"], Console)
 
 
-def test_what_keeps_it_from_being_served_is_said_at_once(stepfast: Verbs, shop: Shop) -> None:
+def test_what_keeps_it_from_being_served_is_said_at_once(
+    stepfast: Verbs, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "stepfast migrate" in stepfast.error("console", "--port", "0", "--url", "sqlite:///none.db", code=1)
     shop.start("nothing")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"127.0.0.1:{port}" in stepfast.error("console", "--port", port, code=2)
     assert "paths" in stepfast.error("console", "--port", "0", "--redact", "", code=2)
+    monkeypatch.setenv(serving.TOKEN, "open sesame")
+    assert "no such host" in stepfast.error("console", "--host", "..", code=2)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from stepfast import ConfigurationError, Settings, Stepfast
 from stepfast.console import console
+from stepfast.console.forms import read_form
 from stepfast.console.headers import ALWAYS
 from stepfast.console.origin import Hosts, is_loopback, names_for
+from stepfast.console.refusals import Refused
 from stepfast.console.routes import ROUTES
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 
@@ -276,6 +280,32 @@ async def test_there_are_no_websockets(app: Stepfast) -> None:
 
     await served({"type": "websocket", "path": "/"}, nothing, send)
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+async def test_a_form_that_never_ends_is_given_up(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepfast.console.forms.PATIENCE", 0.05)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"queue="
+        await asyncio.Event().wait()
+
+    scope = {"type": "http", "method": "POST", "headers": []}
+    parts = slow()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": await anext(parts), "more_body": True}
+
+    with pytest.raises(Refused, match="did not come to its end") as refused:
+        await read_form(Request(scope, receive))
+    assert refused.value.status == 408
+
+
+@pytest.mark.parametrize(("token", "opens"), [("  ", False), ("\n", False), (" köy \n", True)])
+async def test_what_is_around_a_token_is_no_part_of_it(app: Stepfast, token: str, opens: bool) -> None:
+    async with browse(console(app, token=token), token=None) as client:
+        bearer = {b"Authorization": b"Bearer " + token.strip().encode()}
+        assert (await client.get("/runs", headers=bearer)).status_code == (200 if opens else 401)
+        assert (await client.get("/runs", params={"token": token})).status_code == (303 if opens else 401)
 
 
 async def nothing() -> Any:

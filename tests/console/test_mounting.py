@@ -13,6 +13,7 @@ from starlette.routing import Mount
 
 from stepfast import Stepfast
 from stepfast.console import console
+from stepfast.console.serving import prefixed
 from tests.console.conftest import OWN, TOKEN, browse
 from tests.docs.pages import ROOT
 
@@ -63,6 +64,24 @@ async def test_a_server_that_is_told_of_the_prefix(app: Stepfast) -> None:
         for address in ("/stepfast/runs", "/runs"):
             page = await client.get(address)
             assert page.status_code == 200 and 'action="/stepfast/runs"' in page.text
+
+
+@pytest.mark.parametrize("given", ["/stepfast", "stepfast", "/stepfast/"])
+async def test_a_proxy_may_take_the_prefix_off_or_hand_it_on(app: Stepfast, given: str) -> None:
+    served = prefixed(console(app, token=TOKEN), given)
+    async with browse(served) as client:
+        for address in ("/stepfast/runs", "/runs", "/runs/", "/stepfast/runs/"):
+            page = await client.get(address)
+            assert page.status_code == 200 and 'action="/stepfast/runs"' in page.text
+        for address in ("/", "/stepfast", "/stepfast/"):
+            assert (await client.get(address, params={"token": TOKEN})).headers["location"] == "/stepfast/"
+        assert (await client.get("/stepfastruns")).status_code == 404
+
+
+async def test_a_prefix_that_is_also_a_page(app: Stepfast) -> None:
+    async with browse(prefixed(console(app, token=TOKEN), "/runs")) as client:
+        assert (await client.get("/queues")).status_code == 200
+        assert 'action="/runs/runs"' in (await client.get("/runs")).text
 
 
 async def test_a_name_with_a_slash_is_one_part(app: Stepfast) -> None:

@@ -38,7 +38,7 @@ async def console(
 
     It opens by a token: that of STEPFAST_CONSOLE_TOKEN, else one that is made now and printed with the link."""
     serving = _serving()
-    token = os.environ.get(serving.TOKEN) or None
+    token = os.environ.get(serving.TOKEN, "").strip() or None
     if token is None and not serving.is_loopback(host):
         raise ConfigurationError(
             f"{host} can be reached from outside this machine: set {serving.TOKEN} to a secret of your own first"
@@ -46,7 +46,7 @@ async def console(
     if app is not None:
         session = session.with_options(None, None, app, False)
     with _listening(host, port) as listener:
-        link = f"http://{_shown(host)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
+        link = f"http://{_shown(host)}:{listener.getsockname()[1]}{serving.prefix_of(root_path)}/"
         made = secrets.token_urlsafe(32) if token is None else None
         async with session.operating() as found:
             await found.store()  # what is wrong with the database is said now, and not on the first page
@@ -70,9 +70,10 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for what can be no name
+        why = getattr(error, "strerror", None) or "there is no such host"
         raise ConfigurationError(
-            f"nothing can listen on {host}:{port}: {error.strerror}; --port chooses another"
+            f"nothing can listen on {host}:{port}: {why}; --host and --port choose another"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
@@ -11,6 +12,8 @@ from .refusals import Refused
 
 MOST_BYTES = 1_000_000
 MOST_FIELDS = 200
+PATIENCE = 10.0
+"""Seconds that a form may take to come."""
 _KIND = "application/x-www-form-urlencoded"
 
 
@@ -52,14 +55,17 @@ def refuse_nul(texts: Iterable[str]) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """No more than is allowed is kept, whatever the length was said to be."""
+    """No more than is allowed is kept, whatever the length was said to be, and nobody is waited for without end."""
     parts, size = [], 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MOST_BYTES:
-                raise Refused(413, f"a form may have {MOST_BYTES:,} bytes")
-            parts.append(part)
+        async with asyncio.timeout(PATIENCE):
+            async for part in request.stream():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise Refused(413, f"a form may have {MOST_BYTES:,} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(408, f"the form did not come to its end within {PATIENCE:g} s") from None
     except ClientDisconnect:
         raise Refused(400, "the form did not come to its end") from None
     return b"".join(parts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
+from urllib.parse import quote
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..app import Stepfast
 from .access import TokenDoor
@@ -14,8 +16,12 @@ from .desk import Desk
 from .gate import Gate
 from .origin import Hosts, is_loopback, names_for
 from .redacting import Redact, rule_of
+from .routes import ROUTES
 
-__all__ = ["TOKEN", "is_loopback", "serve", "standing_alone"]
+__all__ = ["TOKEN", "is_loopback", "prefix_of", "prefixed", "serve", "standing_alone"]
+
+_GRACE = 3
+"""Seconds that answers under way have at the end."""
 
 
 def standing_alone(
@@ -33,8 +39,33 @@ def standing_alone(
 
 
 async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:
-    """Serve on a socket that listens already, until the process is told to stop."""
+    """Serve on a socket that listens already, until the process is told to stop; whoever is slow then is cut off."""
     config = uvicorn.Config(
-        console, root_path=root_path.rstrip("/"), log_level="warning", access_log=False, server_header=False
-    )
+        prefixed(console, root_path), log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+    )  # fmt: skip
     await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def prefix_of(root_path: str) -> str:
+    """The prefix as addresses begin with it: ``/stepfast``; empty, if there is none."""
+    parts = root_path.strip("/")
+    return f"/{parts}" if parts else ""
+
+
+def prefixed(console: ASGIApp, root_path: str) -> ASGIApp:
+    """The console under the prefix that a proxy puts before it. Some proxies take it off again, others hand it on, and
+    the link that is printed has it: both are understood, unless a page of ours begins like the prefix."""
+    prefix = prefix_of(root_path)
+    is_page = prefix in {route.path[: len(prefix)] for route in ROUTES}
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if prefix and scope["type"] == "http":
+            has_it = not is_page and f"{scope['path']}/".startswith(f"{prefix}/")
+            path, raw = scope["path"], scope.get("raw_path") or quote(scope["path"]).encode()
+            if not has_it:
+                path, raw = prefix + path, quote(prefix).encode() + raw
+            scope = {**scope, "root_path": prefix, "path": path, "raw_path": raw}
+        await console(scope, receive, send)
+
+    return served
