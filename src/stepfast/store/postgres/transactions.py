@@ -27,33 +27,26 @@ _SILENT = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.Inter
 """After one of these it is not known what the server still does for us, so it is not asked."""
 
 
-@contextlib.asynccontextmanager
-async def transaction(connection: Any, longest_ms: int | None = None) -> AsyncIterator[None]:
+def transaction(connection: Any, longest_ms: int | None = None) -> contextlib.AbstractAsyncContextManager[None]:
     """A transaction on a connection of our own. Read committed, whatever is usual in this database: our statements lock
     first and then look, and under a stricter level they would see what was there before they waited. If it is said how
     many milliseconds they may wait for a lock, one that has to wait longer is refused (LockNotAvailableError)."""
-    before = requests()
-    block = connection.transaction(isolation="read_committed") if longest_ms is None else _Brief(connection, longest_ms)
-    try:
-        await block.start()
-        yield
-        await block.commit()
-    except Exception as error:
-        await give_up(connection, block, error)
-        insist(before)
-        raise
-    except BaseException:
-        drop(connection)
-        raise
+    if longest_ms is None:
+        return _within(connection, connection.transaction(isolation="read_committed"))
+    return _within(connection, _Brief(connection, longest_ms))
 
 
-@contextlib.asynccontextmanager
-async def glancing(connection: Any, longest_ms: int) -> AsyncIterator[None]:
+def glancing(connection: Any, longest_ms: int) -> contextlib.AbstractAsyncContextManager[None]:
     """A transaction for a question of somebody who watches: it cannot write, the server gives it up after so many
     milliseconds, and takes no second process for it. Said together with the BEGIN, so that it holds behind a pooler,
     too, and costs no round trip."""
+    return _within(connection, _Glancing(connection, longest_ms))
+
+
+@contextlib.asynccontextmanager
+async def _within(connection: Any, block: Any) -> AsyncIterator[None]:
+    """Begin the block, and commit it; or give it up, however it ends."""
     before = requests()
-    block = _Glancing(connection, longest_ms)
     try:
         await block.start()
         yield
