@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -216,6 +217,28 @@ async def test_a_question_is_given_up_in_time(scene: Scene) -> None:
     async with asyncio.timeout(30):
         with pytest.raises(TookTooLong, match=r"more than 0\.2 s for this question"):
             await glance._fetch("slow")
+    assert await glance.find(NOTHING, 10) == ([], None)
+    await scene.start()
+
+
+async def test_a_question_does_not_wait_in_line_without_end(scene: Scene) -> None:
+    glance: Any = scene.store.glance(0.1)
+    if glance.dialect == "postgres":
+        while not glance._room.locked():
+            await glance._room.acquire()
+        async with asyncio.timeout(30):
+            with pytest.raises(TookTooLong):
+                await glance._fetch("look_sizes", "")
+        glance._room.release()
+    else:
+        go_on = threading.Event()
+        slow = asyncio.ensure_future(glance._onlooker().do(lambda _: go_on.wait(30)))
+        asked = asyncio.ensure_future(glance._fetch("look_sizes", ""))
+        await asyncio.sleep(0.2)
+        go_on.set()
+        assert await slow
+        with pytest.raises(TookTooLong):
+            await asked
     assert await glance.find(NOTHING, 10) == ([], None)
     await scene.start()
 

@@ -44,8 +44,16 @@ class PostgresGlance(BaseGlance):
             except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
                 raise TookTooLong(self._patience) from None
 
-        async with self._room:
-            found: list[Any] = await self._with_connection(put)
+        line = asyncio.timeout(self._patience)
+        try:
+            async with line, self._room:
+                line.reschedule(None)
+                found: list[Any] = await self._with_connection(put)
+        except TimeoutError:
+            if not line.expired():
+                raise
+            # Others wait for a slow database already: a longer line helps nobody.
+            raise TookTooLong(self._patience) from None
         return found
 
     async def sizes(self) -> list[TableSize]:

@@ -35,10 +35,14 @@ class SqliteGlance(BaseGlance):
 
     async def _ask(self, name: str, *arguments: Any) -> list[Any]:
         sql, values = self._sql[name], bound_values(arguments)
-        return await self._onlooker().do(lambda database: self._execute(database, sql, values))
-
-    def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
         until = time.monotonic() + self._patience
+        return await self._onlooker().do(lambda database: self._execute(database, sql, values, until))
+
+    def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any], asked_until: float) -> list[Any]:
+        now = time.monotonic()
+        if now > asked_until:  # others were slow before it: a longer line helps nobody
+            raise TookTooLong(self._patience)
+        until = now + self._patience
         database.set_progress_handler(lambda: time.monotonic() > until, _OFTEN)
         try:
             return database.execute(sql, values).fetchmany(MOST_ROWS)
