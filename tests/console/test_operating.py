@@ -183,7 +183,7 @@ async def test_actions_on_runs_leave_lines_without_payloads(scene: Scene) -> Non
     run = await scene.app.start("order", "tea")
     await scene.app.drain()
     await scene.post(f"/runs/{run.id}/signal", name="approved", value="false")
-    await scene.post(f"/runs/{run.id}/cancel")
+    await scene.post(f"/runs/{run.id.upper()}/cancel")
     await scene.post(f"/runs/{run.id}/pause", 409)
     [paused, cancelled, signalled] = await scene.json(f"/audit?which={run.id}")
     assert (paused["what"], paused["outcome"]) == ("run.pause", "refused")

@@ -27,7 +27,7 @@ def deed_of(visit: Visit, what: str) -> Deed:
 
 def _which(visit: Visit, what: str) -> str:
     if "id" in visit.params:
-        return visit.params["id"]
+        return visit.params["id"].lower()  # as ids are written everywhere else: the lines of a run are found by it
     if what.startswith("bulk."):
         return urlencode(Filters.of(visit.form).query)
     return visit.form.get({"queue": "queue", "schedule": "schedule"}.get(what.partition(".")[0], "workflow"), "")
