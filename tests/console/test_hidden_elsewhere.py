@@ -67,6 +67,7 @@ async def app() -> AsyncIterator[Stepfast]:
         for workflow, given in (("parent", 1), ("setter", 1), ("named", {"card": {SECRET: 1}}), ("graph", None)):
             await made.start(workflow, given)
         await made.drain()
+        await made.put_schedule("nightly", "named", every=3600, input={"card": {"number": SECRET}})
         yield made
 
 
@@ -74,7 +75,7 @@ async def addresses(app: Stepfast) -> list[str]:
     """All that shows something of these runs, and of the runs that are their steps."""
     ids = [run.id for run in await app.runs()]
     ids += [step.child for run in list(ids) for step in await app.get(run).steps() if step.child]
-    found = ["/runs", "/failures"]
+    found = ["/runs", "/failures", "/schedules", "/schedules/confirm/trigger?schedule=nightly"]
     for run in dict.fromkeys(ids):
         found += [f"/runs/{run}", f"/runs/{run}/confirm/retry"]
         found += [f"/runs/{run}/payload?what=error{more}" for more in ("", "&position=0", "&position=1", "&position=2")]

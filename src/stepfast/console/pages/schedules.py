@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...errors import ScheduleNotFound
 from ...schedule_info import ScheduleInfo
 from ...telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
 from ..answers import Page
 from ..asking import Question
+from ..redacting import Veil
 from ..refusals import Refused
 from ..visit import Visit
 
@@ -16,7 +19,7 @@ _DONE = {"paused": "The schedule is paused.", "resumed": "The schedule goes on w
 
 async def schedules(visit: Visit) -> Page:
     """All schedules, by name."""
-    found = await visit.look.schedules()
+    found = [_veiled(info, visit.veil()) for info in await visit.look.schedules()]
     rows = [
         {
             "info": info,
@@ -41,6 +44,14 @@ async def confirm_schedule(visit: Visit) -> Page:
         raise Refused(404, "there is no such action")
     title = f"{action.capitalize()} schedule {name}"
     return Question(title, said(info), ("schedules", action), {"schedule": name}).page(visit, visit.url("schedules"))
+
+
+def _veiled(info: ScheduleInfo, veil: Veil) -> ScheduleInfo:
+    """A schedule without what is hidden of the input that it starts runs with."""
+    if not veil.hides:
+        return info
+    shown = replace(info, input=veil.value(info.input, "input"))
+    return replace(shown, error=None if info.error is None else veil.text(info.error))
 
 
 def _paused(info: ScheduleInfo) -> str:
