@@ -85,3 +85,12 @@ def test_a_chart_is_drawn_where_somebody_looked() -> None:
     assert "style" not in drawn
     young = str(sparkline([Point(30, 0, 0, 0), Point(0, 2, 0, 0)]))
     assert 'points="108.0,23.0 120.0,1.0"' in young
+
+
+@pytest.mark.parametrize(
+    "part", ['{"enum": {"x": 1}}', '{"anyOf": 5}', '{"$ref": "#/$defs/x"}', '{"type": "string"}, "b": 3']
+)
+def test_what_is_no_schema_leaves_the_box_for_json(part: str) -> None:
+    text = f'{{"type": "object", "$defs": [], "required": 3, "properties": {{"a": {part}}}}}'
+    assert fields_of(text) == []
+    assert input_of({"input": "[1]"}, text) == [1]

@@ -45,8 +45,14 @@ class Field:
 
 
 def fields_of(schema_text: str | None) -> list[Field]:
-    """The fields for a schema; none, if the input is better typed as JSON."""
-    root = _decoded(schema_text)
+    """The fields for a schema; none, if the input is better typed as JSON, or if the schema is none."""
+    try:
+        return _fields(_decoded(schema_text))
+    except (TypeError, AttributeError, KeyError):  # somebody wrote into the table what no schema has
+        return []
+
+
+def _fields(root: Mapping[str, Any]) -> list[Field]:
     schema = _resolved(root, root)
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         needed = schema.get("required", [])
