@@ -19,6 +19,7 @@ from stepfast.settings import Settings
 from stepfast.store.postgres.store import PostgresStore
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
 from tests.support.proxy import Proxy
+from tests.support.waiting import reached
 from tests.worker.conftest import MakeApp
 from tests.worker.spying import only_postgres
 from tests.worker.tables import Tables
@@ -174,7 +175,8 @@ async def test_remembered_histories_are_forgotten(app: Stepfast, server: Server,
         run = await app.start(order)
         await eventually(lambda: run.id in worker.duties.executor.cache.claims)
         await eventually(lambda: not worker.duties.executor.running)
-        await server.lose("DELETE FROM [steps] WHERE name = 'one'")
+        await reached(run, "waiting")
+        await server.lose("DELETE FROM [steps]")  # also that it waits: what is lost is always the last of it
         await eventually(lambda: not worker.duties.executor.cache.claims)
         await run.signal("go")
         assert await run.result(timeout=PATIENCE) == 2
