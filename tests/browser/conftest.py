@@ -44,7 +44,7 @@ class Scene(NamedTuple):
     url: str
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def backstage() -> Iterator[Backstage]:
     made = Backstage()
     yield made
@@ -60,7 +60,7 @@ async def launched(path: str) -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(backstage: Backstage) -> Iterator[Browser]:
     path = need(CHROMIUM)
     with backstage.holding(lambda: launched(path)) as found:
@@ -74,7 +74,7 @@ async def _opened() -> AsyncIterator[Scene]:
         yield Scene(app, world, url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def scene(backstage: Backstage) -> Iterator[Scene]:
     with backstage.holding(_opened) as found:
         yield found

@@ -15,12 +15,19 @@ from tests.support.databases import DatabasePool
 from tests.support.engine import Calls
 from tests.support.processes import Ledger, WorkerProcess
 from tests.support.worker_program import make_app as make_program
+from tests.worker import heartbeats
 from tests.worker.tables import Tables
 
 MakeApp = Callable[..., Stepfast]
 MakeProcess = Callable[..., WorkerProcess]
 
 __all__ = ["DatabasePool", "MakeApp", "MakeProcess"]
+
+
+@pytest.fixture(autouse=True)
+def whose_heartbeats() -> None:
+    """Tell the workers of this test from others."""
+    heartbeats.begin()
 
 
 @pytest.fixture

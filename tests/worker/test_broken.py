@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from stepfast import Stepfast, WorkerBroken
 from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.worker.conftest import MakeApp
+from tests.worker.heartbeats import beating
 from tests.worker.spying import wrap
 from tests.worker.tables import Tables
 
@@ -53,10 +53,6 @@ async def break_it(app: Stepfast, method: str, wait: Any, gate: Gate) -> Any:
     elif method == "flush":
         gate.open()
     return run
-
-
-def beating() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "stepfast-heartbeat"]
 
 
 @duties

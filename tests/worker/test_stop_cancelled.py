@@ -15,14 +15,11 @@ from stepfast.settings import Settings
 from tests.support.engine import PATIENCE, Gate
 from tests.support.proxy import Proxy
 from tests.worker.conftest import MakeApp
+from tests.worker.heartbeats import beating
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
 SETTINGS = Settings(poll=0.05, sweep=0.1, lease=30)
-
-
-def beating() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "stepfast-heartbeat"]
 
 
 def waiting(app: Stepfast, gate: Gate) -> Any:
