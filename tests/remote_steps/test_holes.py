@@ -127,6 +127,7 @@ async def test_only_the_clock_of_the_database_counts(home: Home, monkeypatch: py
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 86_400)
     monkeypatch.setattr(time, "time_ns", lambda: int((real() + 86_400) * 1e9))
+    monkeypatch.setattr("stepfast.model.ids._last", 0)  # and back again: ids never go back by themselves
     add_shop(home)
     run = await home.app.start("shop")
     async with home.app.worker():

@@ -1,7 +1,8 @@
 """Everything of ours on MariaDB and MySQL that is begun and must be ended: transactions, and connections out of a pool.
 
 As on Postgres, a connection about which anything is doubtful is dropped: the server then rolls back by itself, and the
-pool makes a new one. A cancellation comes through, whatever error is met on the way out.
+pool makes a new one. A cancellation comes through, whatever error is met on the way out, and also if the driver has
+swallowed it: before Python 3.12 ``asyncio.wait_for``, which it reads with, does so when the answer is there already.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ async def transaction(connection: Any) -> AsyncIterator[None]:
         await run(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         await connection.begin()
         yield
+        insist(before)
         await connection.commit()
     except Exception as error:
         await _give_up(connection, error)
@@ -56,6 +58,7 @@ async def borrowed(pool: Any, patience: float) -> AsyncIterator[Any]:
         _give_back(pool, connection)
         raise
     _give_back(pool, connection)
+    insist(before)
 
 
 async def run(connection: Any, sql: str, given: Any = None) -> list[Any]:
