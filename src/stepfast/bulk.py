@@ -6,6 +6,7 @@ It can be given up at any time, and called again: what was done is done, and is 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import Struct, field
 from .app import Stepfast
 from .errors import InvalidInput, InvalidState, RunNotFound
 from .listing import ListKeywords, store_filters
+from .model.backoff import seconds
 from .model.rows import RunRow
 from .model.wishes import WISHES
 from .run import Run
@@ -24,6 +26,10 @@ _BATCH = 200
 """Runs that are asked at once: bounds how long their rows stay locked."""
 _AT_ONCE = 4
 """Runs that are asked side by side where each is asked by itself."""
+_PATIENCE = 1.0
+"""Seconds that the batch in hand has when all of it is given up."""
+_SLACK = 1.0
+"""Seconds after the beginning in which runs that are created are still meant, so that those from just before it are."""
 
 
 class Tally(Struct):
@@ -63,20 +69,32 @@ class Bulk:
         self.tally = Tally()
 
     async def run(self, choices: Sequence[ListKeywords], limit: int | None, progress: Callable[[int], None]) -> None:
-        """Ask all of them, or so many. What passes from one status to another meanwhile is found in another round."""
-        again = True
+        """Ask all of them, or so many. What passes from one status to another meanwhile is found in another round. What
+        is created meanwhile is not meant: where runs are started faster than asked, there would be no end."""
+        again, began = True, time.monotonic()
         while again:
             before = len(self.tally.seen)
             for filters in choices:
-                async for page in _pages(self._app, filters, self._fits):
+                async for page in _pages(self._app, filters, self._fits, began):
                     fresh = [run_id for run_id in page if run_id not in self.tally.seen]
                     left = len(fresh) if limit is None else limit - len(self.tally.seen)
                     for batch in _batched(fresh[:left], _BATCH):
-                        await self._batch(batch)
+                        await self._whole(batch)
                         progress(len(self.tally.seen))
                     if limit is not None and len(self.tally.seen) >= limit:
                         return
             again = len(choices) > 1 and len(self.tally.seen) > before
+
+    async def _whole(self, ids: Sequence[str]) -> None:
+        """A batch that was begun comes to its end also for those who are told to stop: they know what was done."""
+        batch = asyncio.create_task(self._batch(ids))
+        try:
+            await asyncio.shield(batch)
+        except asyncio.CancelledError:
+            await asyncio.wait([batch], timeout=_PATIENCE)
+            batch.cancel()
+            await asyncio.gather(batch, return_exceptions=True)
+            raise
 
     async def _batch(self, ids: Sequence[str]) -> None:
         if not ids:
@@ -104,18 +122,32 @@ class Bulk:
                 self.tally.refused[run_id] = str(refused)
 
 
-async def _pages(app: Stepfast, filters: ListKeywords, fits: Fits) -> AsyncIterator[list[str]]:
-    """Ids of the runs that are chosen, the oldest first."""
+async def _pages(
+    app: Stepfast, filters: ListKeywords, fits: Fits, began: float | None = None
+) -> AsyncIterator[list[str]]:
+    """Ids of the runs that are chosen, the oldest first; if it is told when it began, as they were chosen then."""
     store = await app.store()
     after: str | None = None
     while True:
-        wanted = store_filters({**filters, "after": after, "limit": _PAGE, "oldest_first": True})
+        asked = filters if began is None else _as_of(filters, time.monotonic() - began)
+        wanted = store_filters({**asked, "after": after, "limit": _PAGE, "oldest_first": True})
         rows = await store.runs(**wanted)
         if rows:
             yield [row.id for row in rows if fits(row)]
         if len(rows) < _PAGE:
             return
         after = rows[-1].id
+
+
+def _as_of(filters: ListKeywords, ago: float) -> ListKeywords:
+    """The filters as they were so many seconds ago: ages count from then."""
+    given: ListKeywords = {**filters}
+    since, older = given.get("since"), given.get("older_than")
+    if since is not None:
+        given["since"] = seconds(since, "since") + ago
+    if older is not None or ago > _SLACK:
+        given["older_than"] = seconds(older or 0, "older_than") + max(ago - _SLACK, 0)
+    return given
 
 
 def _batched(ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:

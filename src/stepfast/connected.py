@@ -59,6 +59,8 @@ class Connected:
         """The workers that were made here."""
         self.carriage: Carriage | None = None
         """Where remote steps go, once there was a worker here."""
+        self.guests: set[asyncio.Task[None]] = set()
+        """What others do here beside everything else. They are told to end first, while the database can be reached."""
         self._stored: set[tuple[str, str]] = set()
         self._may_store = True
         self._storing: set[asyncio.Task[None]] = set()
@@ -127,6 +129,7 @@ class Connected:
         """Stop workers that have not left yet: they give their runs back. Stop watching and listening. The store itself
         is closed by its owner."""
         try:
+            await self._leave_guests()
             await asyncio.gather(*(worker.stop() for worker in list(self.workers) if worker.at_work))
             self.watcher.drop()
             await self.switchboard.send_all(_PATIENCE)
@@ -137,10 +140,18 @@ class Connected:
             if self.carriage is not None:
                 await self.carriage.close()
 
+    async def _leave_guests(self) -> None:
+        """Tell them to end, and let them write what there is to write."""
+        for task in self.guests:
+            task.cancel()
+        if self.guests:
+            await self._clock.wait(self.guests, _PATIENCE)
+
     def drop(self) -> list[asyncio.Task[None]]:
         """Tell whoever waits here that nothing will come, and every task to end. The tasks, which do so at once."""
         tasks = [
             *self._storing,
+            *self.guests,
             *self.starter.drop(),
             *self.switchboard.drop(),
             *self.bounds.drop(),

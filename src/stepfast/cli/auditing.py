@@ -26,7 +26,8 @@ async def audit(
 ) -> None:
     """List what was done by the console: when, who, what, to which run, queue or schedule, from where, what came of it.
 
-    A line that stays begun says that the process ended meanwhile: it may or may not have been done.
+    Unknown says that nothing was heard of it any more, as of a process that was killed: it may or may not have been
+    done.
     """
     async with session.reading() as app:
         found = await (await app.store()).audit(which, None if before is None else check_id(before), limit)

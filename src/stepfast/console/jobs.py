@@ -1,11 +1,13 @@
 """One wish for all runs that filters choose, carried out beside the pages: how far it is can be looked at.
 
-It lives in this process. If that ends, what was done is done; asked again, the rest is.
+It lives in this process. If that ends, what was done is done; asked again, the rest is. Its line in the audit says how
+far it is every few seconds, and how far it came, if there is time to.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,13 +19,15 @@ from ..listing import ListKeywords
 from ..model import status
 from ..model.ids import new_id
 from ..run import Run
-from ..store.audit import DONE, FAILED
+from ..store.audit import DONE, FAILED, INTERRUPTED
 from ..telling.words import count
 from .refusals import Refused
 
 _AT_ONCE = 3
 _KEPT = 50
 """Jobs that can still be looked at after their end."""
+_TOLD_EVERY = 10.0
+"""Seconds between two words in the audit on how far a job is."""
 
 
 class Wish(NamedTuple):
@@ -105,15 +109,24 @@ class Jobs:
             raise Refused(404, "there is no such job any more; the audit says what came of it")
         return self._jobs[job_id]
 
-    def begin(self, job: Job, choices: Sequence[ListKeywords], line: str) -> None:
-        """Carry it out from now on; its line in the audit is closed at the end."""
-        if sum(each.ended is None for each in self._jobs.values()) >= _AT_ONCE:
+    async def begin(self, job: Job, choices: Sequence[ListKeywords], line: str) -> Job:
+        """Carry it out from now on; its line in the audit is closed at the end. If the very same is under way, as after
+        a second click, that one is given."""
+        connected = await self._app._connect()
+        under_way = [each for each in self._jobs.values() if each.ended is None]
+        for each in under_way:
+            if (each.wish, each.chosen) == (job.wish, job.chosen):
+                return each
+        if len(under_way) >= _AT_ONCE:
             raise Refused(409, f"{_AT_ONCE} such jobs are under way already: wait for one to end")
         over = [each.id for each in self._jobs.values() if each.ended is not None]
         for job_id in over[: max(0, len(self._jobs) - _KEPT + 1)]:
             del self._jobs[job_id]
         self._jobs[job.id] = job
         job._task = asyncio.create_task(self._carry_out(job, choices, line))
+        connected.guests.add(job._task)
+        job._task.add_done_callback(connected.guests.discard)
+        return job
 
     async def close(self) -> None:
         """Give up what is under way; called again, the rest would be done."""
@@ -125,14 +138,29 @@ class Jobs:
     async def _carry_out(self, job: Job, choices: Sequence[ListKeywords], line: str) -> None:
         bulk = Bulk(self._app, job.wish.verb, job.wish.ask, lambda _: True)
         job.tally = bulk.tally
+        telling = asyncio.create_task(self._tell(job, line))
         try:
             await bulk.run(choices, None, lambda _: None)
+        except asyncio.CancelledError:
+            job.error = "the console was stopped. Ask again for the rest"
+            await self._close(job, line, INTERRUPTED)
+            raise
         except Exception as error:
             job.error = str(error) if isinstance(error, StepfastError) else type(error).__name__
             self._app.logger.warning("the console could not %s all runs it was asked to", job.wish.verb, exc_info=True)
         finally:
+            telling.cancel()
             job.ended = time.monotonic()
-        outcome = DONE if job.error is None else FAILED
+        await self._close(job, line, DONE if job.error is None else FAILED)
+
+    async def _tell(self, job: Job, line: str) -> None:
+        """Let the audit know how far it is: one that falls silent is taken for gone."""
+        while True:
+            await asyncio.sleep(_TOLD_EVERY)
+            with contextlib.suppress(StepfastError):
+                await (await self._app.store()).audit_heard(line, f"{job.said} so far")
+
+    async def _close(self, job: Job, line: str, outcome: str) -> None:
         said = job.said if job.error is None else f"{job.said}; then {job.error}"
         try:
             await (await self._app.store()).audit_end(line, outcome, said)

@@ -21,7 +21,7 @@ from .onlooker import seen_anew
 
 T = TypeVar("T")
 
-_LONGEST = 300
+LONGEST = 300
 """Characters of each part of a line: whoever types them decides what they are."""
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -80,4 +80,4 @@ def line_shape(line: AuditLine) -> dict[str, Any]:
 
 def _kept(text: str) -> str:
     """No longer than a line needs, and nothing that a database or a terminal stumbles over."""
-    return _UNSEEN.sub("\ufffd", text[:_LONGEST])
+    return _UNSEEN.sub("\ufffd", text[:LONGEST])

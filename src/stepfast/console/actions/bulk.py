@@ -15,5 +15,8 @@ async def bulk(visit: Visit) -> Done:
     wish, filters = wish_of(visit), Filters.of(visit.form)
     choices = choices_of(wish, filters)
     job = Job(wish, str(await counted(visit, choices)), written(filters))
-    visit.desk.jobs.begin(job, choices, visit.line)
-    return Done(visit.url("bulk", "jobs", job.id), job.shape(), open=True)
+    begun = await visit.desk.jobs.begin(job, choices, visit.line)
+    address = visit.url("bulk", "jobs", begun.id)
+    if begun is not job:
+        return Done(address, begun.shape(), "the same was under way already")
+    return Done(address, job.shape(), open=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from urllib.parse import parse_qsl
 
 from ...model.ids import check_id
-from ...watching.auditing import line_shape
+from ...store.audit import FAILED, INTERRUPTED, UNKNOWN, AuditLine
+from ...watching.auditing import LONGEST, line_shape
 from ...watching.onlooker import glance_of
 from ..answers import Page
+from ..filters import Filters
 from ..visit import Visit
 
 PAGE = 50
@@ -20,8 +23,20 @@ async def audit(visit: Visit) -> Page:
     glance = await glance_of(visit.look)
     found = await glance.audit(which, None if before is None else check_id(before), PAGE + 1)
     lines, more = found[:PAGE], len(found) > PAGE
-    rows = [{"line": line, "at": datetime.fromtimestamp(line.at / 1000, UTC)} for line in lines]
+    rows = [
+        {"line": line, "at": datetime.fromtimestamp(line.at / 1000, UTC), "again": _ask_again(visit, line)}
+        for line in lines
+    ]
     link = visit.url("audit", which=which, before=lines[-1].id) if more else None
     shown = {"lines": rows, "which": which or "", "more": link, "first": before is None}
     headers = {"Link": f'<{link}>; rel="next"'} if link else {}
     return Page("audit.html", shown, [line_shape(line) for line in lines], again=_AGAIN, headers=headers)
+
+
+def _ask_again(visit: Visit, line: AuditLine) -> str | None:
+    """Where the rest of a bulk job can be asked for that did not come to its end. What it was chosen by stands in the
+    line, unless it was too long for one."""
+    kind, _, verb = line.what.partition(".")
+    if kind != "bulk" or line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
+        return None
+    return visit.url("bulk", verb, **Filters.of(dict(parse_qsl(line.which))).query)

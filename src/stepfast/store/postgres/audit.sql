@@ -12,6 +12,12 @@ ON CONFLICT (id) DO NOTHING;
 UPDATE {schema}.audit a SET outcome = u.outcome, said = u.said
 FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u(id, outcome, said) WHERE a.id = u.id;
 
+-- name: audit_heard
+-- How far an action is that takes long, and when that was: by this the line of one whose process is gone is known.
+UPDATE {schema}.audit a
+SET said = u.said, detail = (COALESCE(a.detail, '{}')::jsonb || jsonb_build_object('heard', {now}))::text
+FROM unnest($1::uuid[], $2::text[]) AS u(id, said) WHERE a.id = u.id AND a.outcome = 'begun';
+
 -- name: audit_trim
 -- Of the oldest $2 lines those go whose time is over. Each line that is written lets more go than come.
 DELETE FROM {schema}.audit
@@ -19,10 +25,10 @@ WHERE id = ANY(ARRAY(SELECT id FROM {schema}.audit ORDER BY id LIMIT $2)) AND at
 
 -- name: audit_page
 -- The newest lines, or those before one.
-SELECT a.id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit a
+SELECT a.id::text, at, who, what, which, origin, detail, outcome, said, {now} FROM {schema}.audit a
 WHERE a.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY a.id DESC LIMIT $2;
 
 -- name: audit_of
 -- The same of one run, queue or schedule.
-SELECT a.id::text, at, who, what, which, origin, detail, outcome, said FROM {schema}.audit a
+SELECT a.id::text, at, who, what, which, origin, detail, outcome, said, {now} FROM {schema}.audit a
 WHERE which = $1 AND a.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY a.id DESC LIMIT $3;

@@ -12,6 +12,12 @@ ON CONFLICT (id) DO NOTHING;
 WITH u(id, outcome, said) AS (VALUES (?, ?, ?))
 UPDATE {prefix}audit AS a SET outcome = u.outcome, said = u.said FROM u WHERE a.id = u.id;
 
+-- name: audit_heard
+-- How far an action is that takes long, and when that was: by this the line of one whose process is gone is known.
+WITH u(id, said) AS (VALUES (?, ?))
+UPDATE {prefix}audit AS a SET said = u.said, detail = json_set(COALESCE(a.detail, '{}'), '$.heard', {now})
+FROM u WHERE a.id = u.id AND a.outcome = 'begun';
+
 -- name: audit_trim
 -- Of the oldest ?2 lines those go whose time is over. Each line that is written lets more go than come.
 DELETE FROM {prefix}audit
@@ -19,10 +25,10 @@ WHERE id IN (SELECT id FROM {prefix}audit ORDER BY id LIMIT ?2) AND at < {now} -
 
 -- name: audit_page
 -- The newest lines, or those before one.
-SELECT id, at, who, what, which, origin, detail, outcome, said FROM {prefix}audit
+SELECT id, at, who, what, which, origin, detail, outcome, said, {now} FROM {prefix}audit
 WHERE id < COALESCE(?1, 'g') ORDER BY id DESC LIMIT ?2;
 
 -- name: audit_of
 -- The same of one run, queue or schedule.
-SELECT id, at, who, what, which, origin, detail, outcome, said FROM {prefix}audit
+SELECT id, at, who, what, which, origin, detail, outcome, said, {now} FROM {prefix}audit
 WHERE which = ?1 AND id < COALESCE(?2, 'g') ORDER BY id DESC LIMIT ?3;
