@@ -167,6 +167,42 @@ async def test_without_the_codec_it_says_what_it_cannot_read_and_acts_all_the_sa
         assert await waiting.result() == "secret: True"
 
 
+class Locked(Backwards):
+    """A codec with another key."""
+
+    def decode(self, data: bytes, /) -> bytes:
+        raise ValueError(f"cannot decrypt {data!r}")
+
+
+class Garbled(Backwards):
+    """A codec that does not know that its key is another one."""
+
+    def decode(self, data: bytes, /) -> bytes:
+        return b"\xff" + data
+
+
+@pytest.mark.parametrize("codec", [None, Locked(), Garbled()])
+async def test_what_a_codec_cannot_read_does_not_keep_the_rest_from_being_shown(sqlite_url: str, codec: Any) -> None:
+    async with shop(sqlite_url, codec=Backwards()) as app:
+        runs = [await app.start(name, "secret") for name in ("breaks", "order", "undone")]
+        runs.append(await app.start("graph"))
+        await app.drain()
+        await runs[1].signal("other", "secret")
+        other = Stepfast(sqlite_url, codec=codec)
+        async with other, browse(console(other, token=TOKEN)) as client:
+            for run in runs:
+                parts = ("", "/confirm/cancel", "/confirm/signal", "/payload?what=input", "/payload?what=step")
+                for address in (f"/runs/{run.id}{part}" for part in parts):
+                    for headers in ({}, JSON):
+                        shown = await client.get(address, headers=headers)
+                        assert shown.status_code in (200, 404), (address, shown.text)
+                        assert "secret" not in shown.text and "terces" not in shown.text
+            assert "(sealed)" in (await client.get("/runs?workflow=order")).text
+            for form in ("/start?workflow=order", f"/runs/{runs[1].id}/confirm/signal"):
+                assert ("stored as readable JSON" in (await client.get(form)).text) is (codec is None)
+            assert (await client.post(f"/runs/{runs[1].id}/cancel", headers=OWN)).status_code == 303
+
+
 # -- one run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..app import Stepfast
 from ..store.remembered import Remembered
+from ..telling.sealed import Lenient
 from ..watching.hour import Hour
 from ..watching.onlooker import onlooker
 from .jobs import Jobs
@@ -19,6 +20,7 @@ class Desk:
     def __init__(self, app: Stepfast, rule: Rule | None, read_only: bool) -> None:
         self.app = app
         self.look = onlooker(app)
+        self.look._payloads = Lenient.like(app._payloads)
         """The same application for pages: it only reads, and its questions are bounded and shared by all tabs."""
         self.rule = rule
         """What is hidden of payloads; None: nothing."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from ..errors import PayloadError
+from ..model.payload import Payloads
+from ..settings import FORMAT
 
 
 class Sealed:
@@ -20,3 +26,38 @@ class Sealed:
 def is_sealed(value: object) -> bool:
     """Whether this stands for a value that cannot be read without the code."""
     return isinstance(value, dict) and value.get("type") == "Sealed" and value.keys() == {"type", "message"}
+
+
+class Lenient(Payloads):
+    """Payloads for those who only look: one that cannot be read does not keep the rest from being shown. The codec may
+    not be here, its key may be another one, or somebody wrote into the table by hand."""
+
+    @classmethod
+    def like(cls, payloads: Payloads) -> Lenient:
+        """The same payloads, read so."""
+        made = cls(payloads.settings, payloads._codec, payloads._logger)
+        made.stand_in = payloads.stand_in or Sealed()
+        return made
+
+    def decode(self, text: str, type_: Any, format_: int, what: str) -> Any:
+        """The value, or one that says why there is none."""
+        try:
+            return super().decode(text, type_, format_, what)
+        except PayloadError as error:
+            return self._decoder(type_)(_told(str(error)))
+
+    def _unwrap(self, text: str, format_: int, what: str) -> bytes | str:
+        if format_ == FORMAT:
+            return text
+        try:
+            raw = super()._unwrap(text, format_, what)
+            msgspec.json.decode(raw)
+        except PayloadError as error:
+            return _told(str(error))
+        except Exception as error:  # whatever a codec raises; its words may quote what it was given
+            return _told(f"the codec that is here cannot read it ({type(error).__name__})")
+        return raw
+
+
+def _told(why: str) -> bytes:
+    return msgspec.json.encode({"type": "Sealed", "message": why})

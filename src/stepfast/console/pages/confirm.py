@@ -6,9 +6,10 @@ import msgspec
 
 from ...model import status
 from ...reports import RunInfo
+from .. import in_clear
 from ..answers import Page
 from ..belongings import veiled_by_all
-from ..confirming import WISHES, what_happens
+from ..confirming import SIGNAL, WISHES, what_happens
 from ..refusals import Refused
 from ..visit import Visit
 
@@ -21,6 +22,8 @@ async def confirm(visit: Visit) -> Page:
     history = await veiled_by_all(visit, await visit.history(visit.params["id"]))
     run = history.info
     sentence = what_happens(wish, run, history.steps)
+    if wish == SIGNAL and (warning := await in_clear.said_of(visit, run.workflow)):
+        sentence += f" {warning}"
     shown = {"run": run, "wish": wish, "sentence": sentence, "names": _awaited(run)}
     shape = {"run": run.id, "action": wish.action, "what_happens": sentence}
     return Page("confirm.html", shown, msgspec.to_builtins(shape))

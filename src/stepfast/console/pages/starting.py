@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...errors import UnknownWorkflow
 from ...model.rows import Definition
 from ...watching.onlooker import glance_of
+from .. import in_clear
 from ..answers import Page
 from ..input_form import fields_of
 from ..visit import Visit
@@ -18,7 +19,8 @@ async def start_form(visit: Visit) -> Page:
         raise UnknownWorkflow(name, sorted(known))
     chosen = None if name is None else known[name]
     fields = [] if chosen is None else fields_of(chosen.input_schema)
-    shown = {"workflows": sorted(known), "chosen": chosen, "fields": fields}
+    warning = "" if name is None else await in_clear.said_of(visit, name)
+    shown = {"workflows": sorted(known), "chosen": chosen, "fields": fields, "warning": warning}
     return Page("start.html", shown, [_shape(each) for each in known.values()] if chosen is None else _shape(chosen))
 
 
