@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stepfast import Stepfast
 from stepfast.model.rows import Definition
 from stepfast.store.base import Filters
 from stepfast.store.glance import BaseGlance, Found, TookTooLong
@@ -188,6 +189,15 @@ async def test_depths_and_sizes(scene: Scene, glance: BaseGlance) -> None:
     assert {"runs", "steps", "audit", "meta"} <= sizes.keys()
     whole = await glance.whole_size()
     assert (whole or sizes["runs"].bytes or 0) > 8000
+
+
+async def test_sizes_are_those_of_one_namespace(sqlite_url: str) -> None:
+    names = {}
+    for namespace in ("shop", "shop_eu", "shop_eu_2"):
+        async with Stepfast(sqlite_url, namespace) as app:
+            names[namespace] = [size.name for size in await (await app.store()).glance(5.0).sizes()]
+    async with Stepfast(sqlite_url, "shop") as app:
+        assert [size.name for size in await (await app.store()).glance(5.0).sizes()] == names["shop_eu_2"]
 
 
 async def test_what_the_store_reads_a_glance_reads_too_and_writes_nothing(scene: Scene, glance: BaseGlance) -> None:

@@ -240,9 +240,14 @@ FROM (SELECT queue, visible_at, place, status FROM {prefix}runs INDEXED BY {pref
 WHERE place IS NULL AND status = 'queued' GROUP BY queue, stands;
 
 -- name: look_sizes
--- The tables of the namespace (?1 is what their names begin with). How many rows there are is known of none, and for `runs`
--- guessed from the numbers that SQLite gives its rows.
+-- The tables of the namespace (?1 is what their names begin with), without those of another one that begins like it.
+-- How many rows there are is known of none, and for `runs` guessed from the numbers that SQLite gives its rows.
 SELECT substr(name, length(?1) + 1),
        CASE WHEN name = ?1 || 'runs' THEN (SELECT COALESCE(max(rowid) - min(rowid) + 1, 0) FROM {prefix}runs) END AS number,
        NULL AS bytes, NULL AS of_indexes, NULL AS dead, NULL AS vacuumed_at
-FROM sqlite_master WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 ORDER BY 1 LIMIT 100;
+FROM sqlite_master t WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 AND NOT EXISTS (
+    SELECT 1 FROM sqlite_master other
+    WHERE other.type = 'table' AND substr(other.name, -5) = '_meta' AND length(other.name) - 4 > length(?1)
+      AND substr(other.name, 1, length(?1)) = ?1
+      AND substr(t.name, 1, length(other.name) - 4) = substr(other.name, 1, length(other.name) - 4)
+) ORDER BY 1 LIMIT 100;
