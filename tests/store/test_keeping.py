@@ -53,7 +53,8 @@ async def ended(scene: Scene, days: int = 31, how: Any = completed, **start: Any
 async def found(store: Store, keep: Keep = MONTH, after: str = FIRST) -> list[str]:
     """What ended long enough ago and is needed by nobody."""
     page = await store.ended_page(after, 100, keep, 100)
-    return [run.id for run in await store.ended(page.ids) if needed_by(run) is None]
+    assert page.runs == await store.ended([run.id for run in page.runs])
+    return [run.id for run in page.runs if needed_by(run) is None]
 
 
 async def sweep(store: Store, keep: Keep = MONTH) -> Removal:
@@ -85,10 +86,13 @@ async def test_ended_runs_are_found_when_their_time_is_over(scene: Scene) -> Non
 async def test_a_look_says_where_it_ended_and_how_old_what_it_saw_is(scene: Scene) -> None:
     first, second = [await ended(scene, days) for days in (50, 40)]
     page = await scene.store.ended_page(FIRST, 2, MONTH, 1)
-    assert (page.ids, page.last, page.seen) == ([first.id], second.id, 2)
+    assert ([run.id for run in page.runs], page.last, page.seen) == ([first.id], second.id, 2)
     assert page.oldest_ms // DAY == 50 and page.newest_ms // DAY == 40
     beyond = await scene.store.ended_page(second.id, 2, MONTH, 1)
-    assert (beyond.ids, beyond.last, beyond.seen) == ([], None, 0)
+    assert (beyond.runs, beyond.last, beyond.seen) == ([], None, 0)
+    assert not page.busy and not beyond.busy
+    await scene.running()
+    assert (await scene.store.ended_page(FIRST, 2, MONTH, 1)).busy, "a worker has a run"
 
 
 async def test_all_that_belongs_to_a_run_goes_with_it_and_nothing_else(scene: Scene) -> None:

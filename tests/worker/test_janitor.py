@@ -7,10 +7,12 @@ import logging
 import pytest
 
 from stepfast import RunNotFound, Stepfast
-from stepfast.model.keeping import Weight
+from stepfast.model.keeping import Keep, Weight
 from stepfast.settings import Settings
 from stepfast.worker import removing
+from stepfast.worker.clockwork import REAL
 from stepfast.worker.janitor import Janitor
+from stepfast.worker.pacing import Pace
 from tests.store.scene import DAY, Rows
 from tests.support.engine import PATIENCE, eventually
 from tests.support.kit import make_kit
@@ -105,6 +107,25 @@ async def test_it_walks_over_the_oldest_once_and_then_goes_on_from_there(
     await rows.fetch("UPDATE [runs] SET status = 'completed', completed_at = created_at WHERE id = ?", runs[8].id)
     assert await janitor.look() == 1
     await rows.close()
+
+
+async def test_who_finds_gone_what_it_had_found_leaves_the_rest_to_whoever_took_it(make_app: MakeApp) -> None:
+    """Between two portions nobody holds a lock that would tell that somebody is at it."""
+    app = make_app()
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    await app.start_many(echo, range(3))
+    await app.drain()
+    store = await app.store()
+    one, other = [removing.Remover(store, Keep(0, 0), REAL, pace=Pace()) for _ in range(2)]
+    found, seen = await one.look(removing.FIRST), await other.look(removing.FIRST)
+    assert await other.remove(seen.free[:2]) == 2
+    assert await one.remove(found.free) == 1, "some of it was left"
+    assert await one.remove(found.free) is None
+    assert await removing.Remover(store, Keep(0, 0), REAL).remove(found.free) == 0, "an operator goes on"
 
 
 async def test_large_families_go_in_portions(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ BY_ID = (
 )  # fmt: skip
 """Statements that are given the ids of what they are about, and find it by them alone."""
 REMOVING = (
-    "ended", "lock_ended", "lock_links", "join_links", "origins", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
+    "ended", "lock_ended", "lock_links", "join_links", "steps_of_dags", "ended_kin", "weigh", "remove_steps",
     "remove_tries", "remove_progress", "remove_mailbox", "remove_run_values", "remove_run_tags", "remove_runs",
     "remove_remote_steps",
 )  # fmt: skip

@@ -54,6 +54,10 @@ class Ended(Struct, gc=False):
     """The run that went on as this one, if it is kept."""
     heir: str | None
     """The run that it went on as, if that is kept."""
+    origin_id: str | None
+    """The run that it continued, or was made from by a retry; kept or not."""
+    dag: bool
+    """Whether it is a dag run, with steps that have rows of their own."""
 
     @property
     def fence(self) -> tuple[str, int, int]:
@@ -95,13 +99,15 @@ def mended(chain_links: Iterable[Ended]) -> list[tuple[str, str, list[str]]]:
 class EndedPage(NamedTuple):
     """A look at some runs in the order of their ids: which of them ended long enough ago."""
 
-    ids: list[str]
+    runs: list[Ended]
     last: str | None
     """The last run that was looked at; None: there were none."""
     seen: int
     oldest_ms: int
     """How long ago the first of those that were looked at was started, and the last of them."""
     newest_ms: int
+    busy: bool
+    """Whether any worker executes anything just now."""
 
 
 class Removal(NamedTuple):

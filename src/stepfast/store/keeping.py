@@ -59,9 +59,9 @@ class KeepsRuns:
     async def ended_page(self, after: str, window: int, keep: Keep, limit: int) -> EndedPage:
         """Which of the next runs ended long enough ago."""
         rows = await self._fetch("ended_page", after, window, *keep, limit)
-        now, seen, oldest, newest, last, _ = rows[0]
-        ids = [row[5] for row in rows if row[5] is not None]
-        return EndedPage(ids, last, seen, now - (oldest or now), now - (newest or now))
+        now, busy, seen, oldest, newest, last, *_ = rows[0]
+        runs = [Ended(*found) for found in (tuple(row)[6:] for row in rows) if found[0] is not None]
+        return EndedPage(runs, last, seen, now - (oldest or now), now - (newest or now), bool(busy))
 
     async def ended_kin(self, gone: Removal, keep: Keep, limit: int) -> list[str]:
         """Runs that were kept for the sake of those that are gone."""

@@ -5,12 +5,13 @@ walks over the oldest runs in the order of their ids, up to those that are too y
 remembers up to where everything was old already, and goes on from there the next time; once in a while it begins again
 at the first id, for what has taken long or is kept longer than others. A look that finds nothing is one question.
 
-Several workers do no harm to each other: who finds another at it leaves the rest to it.
+Several workers do no harm to each other: who finds another at it, or what it found already gone, leaves the rest to it.
 """
 
 from __future__ import annotations
 
 from .kit import Kit
+from .pacing import Pace, Standing, due_of
 from .removing import FIRST, Remover, keep_of
 
 _EVERY = 12
@@ -28,7 +29,8 @@ class Janitor:
         self._kit = kit
         self._clock, self._settings = kit.clock, kit.settings
         self._keep = keep_of(kit.settings)
-        self._remover = Remover(kit.store, self._keep, kit.clock, alone=True)
+        self._pace = Pace()
+        self._remover = Remover(kit.store, self._keep, kit.clock, pace=self._pace)
         self._mark = FIRST
         """Everything before it was old when it was last looked at, and is gone or stays for a reason."""
         self._again_at = 0.0
@@ -75,12 +77,15 @@ class Janitor:
             found = await self._remover.look(after)
             gone = await self._remover.remove(found.free)
             if gone is None:
-                break
+                return removed
             removed += gone
-            if not found.page.ids and found.page.oldest_ms < self._kept * 1000:
+            if gone:
+                self._pace.came_to(Standing(self._clock.now(), due_of(found.free, self._keep)))
+            if not found.page.runs and found.page.oldest_ms < self._kept * 1000:
                 break
             settled = settled and found.page.newest_ms >= (self._kept + self._lag) * 1000
             after = found.after
             if settled and after is not None:
                 self._mark = after
+        self._pace.caught_up()
         return removed

@@ -1,7 +1,7 @@
 """Removes what ended long enough ago: in portions of bounded weight, each in a short transaction of its own.
 
-For the janitor of a worker, and for an operator's prune. After each question there is a rest, so that claims, flushes
-and the server's own cleaning find room.
+For the janitor of a worker, and for an operator's prune. After each question there is a rest (``pacing.py``), so that
+claims, flushes and the server's own cleaning find room.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..engine.clock import Clock
 from ..model.keeping import Ended, EndedPage, Keep, Removal, Weight, needed_by, portions
 from ..settings import Settings
 from ..store import Store
+from .pacing import OF_OPERATORS, Pace, rest_after
 
 T = TypeVar("T")
 
@@ -22,10 +23,8 @@ _WINDOW = 2000
 """Runs that one question looks at."""
 _BATCH = 200
 """Runs that one question finds."""
-_PORTION = Weight(5000, 16 * 1024 * 1024)
+_PORTION = Weight(1500, 16 * 1024 * 1024)
 """How much one transaction removes. A run that is heavier goes alone: its records must not go before it does."""
-_REST, _REST_OF_WORKERS = 1.0, 4.0
-"""How long is rested after a question, in times of what that took: somebody waits for an operator's prune to end."""
 
 
 class Archive(Protocol):
@@ -63,15 +62,14 @@ class Remover:
         keep: Keep,
         clock: Clock,
         archive: Archive | None = None,
-        *,
-        alone: bool = False,
+        pace: Pace | None = None,
     ) -> None:
-        """``alone``: not while another worker does the same."""
+        """``pace``: that of workers, which leave it to whoever is at it already; None: that of an operator."""
         self._store = store
         self._keep = keep
         self._clock = clock
         self._archive = archive
-        self._alone = alone
+        self._pace = pace
         self._window = _WINDOW
         """How many runs the next question looks at."""
 
@@ -82,15 +80,19 @@ class Remover:
     async def _look(self, after: str) -> Looked:
         window = self._window
         page = await self._store.ended_page(after, window, self._keep, _BATCH)
-        free = [run for run in await self._store.ended(page.ids) if needed_by(run) is None]
-        full = len(page.ids) == _BATCH
+        if self._pace is not None:
+            self._pace.busy = page.busy
+        free = [run for run in page.runs if needed_by(run) is None]
+        full = len(page.runs) == _BATCH
         self._window = _BATCH if full else _WINDOW  # among nothing but old runs, who looks further looks twice
         if full:
-            return Looked(page, free, page.ids[-1])
+            return Looked(page, free, page.runs[-1].id)
         return Looked(page, free, page.last if page.seen == window else None)
 
     async def remove(self, runs: Sequence[Ended]) -> int | None:
         """How many went: of these, and of those that were kept only for their sake. None: somebody else is at it."""
+        if not runs:
+            return 0
         count, weights = 0, await self._resting(self._store.weigh([run.id for run in runs]))
         for portion in portions(runs, weights, _PORTION):
             gone = await self._remove(portion)
@@ -104,14 +106,18 @@ class Remover:
     async def _remove(self, portion: Sequence[Ended]) -> Removal | None:
         if self._archive is not None:
             await self._archive.keep(portion)
-        return await self._resting(self._store.remove(portion, self._alone))
+        gone = await self._resting(self._store.remove(portion, self._pace is not None))
+        if gone is None or gone.runs or self._pace is None:
+            return gone
+        missing = await self._store.missing([run.id for run in portion])
+        return None if len(missing) == len(portion) else gone  # whoever rests between two portions holds no lock
 
     async def _resting(self, question: Awaitable[T]) -> T:
         """Ask something, and rest after the answer."""
         began = self._clock.now()
         answer = await question
-        took = self._clock.now() - began
-        await self._clock.sleep(took * (_REST_OF_WORKERS if self._alone else _REST))
+        share = OF_OPERATORS if self._pace is None else self._pace.share
+        await self._clock.sleep(rest_after(self._clock.now() - began, share))
         return answer
 
     async def _remove_kin(self, gone: Removal) -> int | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.keeping import Ended, Removal, mended, needed_by
-from .requests import Flow, Rows, ask, put
+from .requests import Flow, Rows, ask, put, put_each
 
 DEPENDENT = ("steps", "tries", "progress", "mailbox", "run_values", "run_tags", "remote_steps")
 """Every table whose rows belong to a run, and go with it: each has a statement `remove_TABLE`. Who makes a table with
 the id of a run in it adds it here; a test looks for tables that were forgotten."""
+_REMOVING = tuple(f"remove_{table}" for table in (*DEPENDENT, "runs"))
 
 
 def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
@@ -21,8 +22,7 @@ def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
         [(ours,)] = yield from ask("remover_turn")
         if not ours:
             return None
-    locked = [row[0] for row in (yield from ask("lock_ended", Rows([run.fence for run in runs])))]
-    found = [Ended(*row) for row in (yield from ask("ended", locked))]
+    found = [Ended(*row) for row in (yield from ask("lock_ended", Rows([run.fence for run in runs])))]
     free = [run for run in found if needed_by(run) is None]
     return (yield from _take_away((yield from _take_out_links(free))))
 
@@ -57,9 +57,7 @@ def _take_away(runs: Sequence[Ended]) -> Flow[Removal]:
     ids = [run.id for run in runs]
     if not ids:
         return Removal([], [], [])
-    origins = [row[0] for row in (yield from ask("origins", ids))]
-    steps = [row[0] for row in (yield from ask("steps_of_dags", ids))]
-    rows = [(run_id,) for run_id in (*ids, *steps)]
-    for table in (*DEPENDENT, "runs"):
-        yield from put(f"remove_{table}", rows)
-    return Removal(ids, steps, origins)
+    dags = [run.id for run in runs if run.dag]
+    steps = [row[0] for row in (yield from ask("steps_of_dags", dags))] if dags else []
+    yield from put_each(_REMOVING, [(run_id,) for run_id in (*ids, *steps)])
+    return Removal(ids, steps, [run.origin_id for run in runs if run.origin_id is not None])

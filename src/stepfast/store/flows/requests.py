@@ -28,6 +28,14 @@ class Put(NamedTuple):
     rows: Sequence[tuple[Any, ...]]
 
 
+class PutEach(NamedTuple):
+    """Several statements for the same rows of values, none of which needs what another wrote: where each would be a
+    round trip, one carries them all."""
+
+    names: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+
 class Start(NamedTuple):
     """Start runs in the same transaction."""
 
@@ -52,7 +60,7 @@ class Commit:
 
 COMMIT = Commit()
 
-Request = Ask | Put | Start | Carry | Remove | Commit
+Request = Ask | Put | PutEach | Start | Carry | Remove | Commit
 T = TypeVar("T")
 Flow = Generator[Request, Any, T]
 
@@ -69,3 +77,9 @@ def put(name: str, rows: Sequence[tuple[Any, ...]]) -> Flow[int]:
         return 0
     count: int = yield Put(name, rows)
     return count
+
+
+def put_each(names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> Flow[None]:
+    """Write by each of these statements; without values nothing is asked."""
+    if rows:
+        yield PutEach(names, rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...model.records import NewRun
-from ..flows.requests import Ask, Carry, Commit, Flow, Put, Remove, Request, Rows, T
+from ..flows.requests import Ask, Carry, Commit, Flow, Put, PutEach, Remove, Request, Rows, T
 from ..remote_port import Carrier
 from .transactions import transaction
 
@@ -24,6 +24,7 @@ class Driver:
     def __init__(self, statements: dict[str, str], starts: Inserter) -> None:
         self._sql = statements
         self._starts = starts
+        self._joined: dict[tuple[str, ...], str] = {}
         self.carrier: Carrier | None = None
         """The transport of remote steps, if it is in this database and open."""
 
@@ -50,6 +51,14 @@ class Driver:
             result: T = end.value
             return result
 
+    def _all_in_one(self, names: tuple[str, ...]) -> str:
+        """One statement that does what these do. Made once, so that the server has it prepared."""
+        if names not in self._joined:
+            *others, last = names
+            parts = ", ".join(f"{name} AS (\n{self._sql[name]}\n)" for name in others)
+            self._joined[names] = f"WITH {parts}\n{self._sql[last]}"
+        return self._joined[names]
+
     async def _carry(self, connection: Any, request: Carry | Remove) -> None:
         """What the transport does in this transaction."""
         assert self.carrier is not None, "the transport is in another database"
@@ -65,6 +74,9 @@ class Driver:
             columns = map(list, zip(*request.rows, strict=True))
             tag = await connection.execute(self._sql[request.name], *columns)
             return int(tag.rsplit(" ", 1)[-1])
+        if isinstance(request, PutEach):
+            columns = map(list, zip(*request.rows, strict=True))
+            return await connection.execute(self._all_in_one(request.names), *columns)
         if isinstance(request, (Carry, Remove)):
             return await self._carry(connection, request)
         assert not isinstance(request, Commit), "the transaction is not this flow's"

@@ -4,25 +4,39 @@
 -- long ago was started long ago, so that looking from the oldest id on finds them.
 
 -- name: ended_page
--- A look at the next $2 runs after one ($1): the last of them, how many there were, when the first and the last were started; and of
--- those that ended at least $3 (failed: $4) milliseconds ago, and so ($5, if it is given), the first $6.
+-- A look at the next $2 runs after one ($1): whether anybody executes anything just now, the last of the runs, how many there
+-- were, when the first and the last were started; and of those that ended at least $3 (failed: $4) milliseconds ago, and
+-- so ($5, if it is given), the first $6, with who may still need them. Who that is, is looked up run by run: most have
+-- nobody, and the planner would rather read a whole table for a list whose length it does not know.
 WITH page AS MATERIALIZED (
-    SELECT r.id, r.status, r.completed_at, r.created_at FROM {schema}.runs r
+    SELECT r.id, r.status, r.reason, r.completed_at, r.created_at, r.claim, r.parent_id, r.origin_id,
+           r.graph IS NOT NULL AS dag, CASE WHEN r.reason = 'continued' THEN r.output END AS went_on
+    FROM {schema}.runs r
     WHERE r.id > $1::uuid AND r.dag_id IS NULL
     ORDER BY r.id LIMIT $2
 ), looked AS MATERIALIZED (
-    SELECT {now} AS now, count(*) AS seen, min(created_at) AS oldest, max(created_at) AS newest,
+    SELECT {now} AS now,
+           COALESCE((SELECT true FROM {schema}.runs w WHERE w.worker IS NOT NULL ORDER BY w.worker LIMIT 1), false) AS busy,
+           count(*) AS seen, min(created_at) AS oldest, max(created_at) AS newest,
            (SELECT id::text FROM page ORDER BY id DESC LIMIT 1) AS last
     FROM page
-)
-SELECT l.now, l.seen, l.oldest, l.newest, l.last, e.id
-FROM looked l LEFT JOIN LATERAL (
-    SELECT p.id::text AS id FROM page p
+), old AS MATERIALIZED (
+    SELECT p.* FROM page p
     WHERE p.status IN ('completed', 'failed', 'cancelled', 'compensated')
-      AND p.completed_at <= l.now - CASE WHEN p.status = 'failed' THEN $4::bigint ELSE $3::bigint END
+      AND p.completed_at <= (SELECT now FROM looked) - CASE WHEN p.status = 'failed' THEN $4::bigint ELSE $3::bigint END
       AND ($5::text IS NULL OR p.status = $5)
     ORDER BY p.id LIMIT $6
-) AS e ON true;
+)
+SELECT l.now, l.busy, l.seen, l.oldest, l.newest, l.last,
+       e.id::text AS id, e.status, e.reason, e.completed_at, e.claim, e.parent_id::text AS parent_id,
+       p.status AS parent_status, b.id::text AS before, h.id::text AS heir, e.origin_id::text AS origin_id, e.dag
+FROM looked l LEFT JOIN old e ON true
+LEFT JOIN LATERAL (SELECT k.status FROM {schema}.runs k WHERE k.id = e.parent_id OFFSET 0) AS p ON true
+LEFT JOIN LATERAL (SELECT k.id FROM {schema}.runs k WHERE k.id = e.origin_id AND k.reason = 'continued'
+                   AND k.output = '"' || e.id::text || '"' OFFSET 0) AS b ON true
+LEFT JOIN LATERAL (SELECT k.id FROM {schema}.runs k WHERE k.id = CASE WHEN e.went_on ~ '^"[0-9a-f-]{36}"$'
+                   THEN substr(e.went_on, 2, 36)::uuid END OFFSET 0) AS h ON true
+ORDER BY e.id;
 
 -- name: ended_kin
 -- The first $6 of those that were kept for the sake of runs that are gone now ($1 their ids, $2 which runs those continued)
@@ -44,7 +58,7 @@ ORDER BY r.id LIMIT $6;
 -- name: ended
 -- Runs that have ended, and who may still need them.
 SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
-       b.id::text AS before, h.id::text AS heir
+       b.id::text AS before, h.id::text AS heir, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
 FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 LEFT JOIN {schema}.runs p ON p.id = r.parent_id
 LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
@@ -56,23 +70,31 @@ ORDER BY r.id;
 
 -- name: weigh
 -- How much is recorded of runs: rows, and bytes as they are stored.
-SELECT u.id::text AS id, count(s.run_id) AS rows,
-       COALESCE(sum(COALESCE(pg_column_size(s.output), 0) + COALESCE(pg_column_size(s.arguments), 0)), 0)::bigint AS bytes
+SELECT u.id::text AS id, w.rows, COALESCE(w.bytes, 0)::bigint AS bytes
 FROM unnest($1::uuid[]) AS u(id)
-CROSS JOIN LATERAL (SELECT u.id UNION ALL SELECT k.id FROM {schema}.runs k WHERE k.dag_id = u.id) AS r(id)
-LEFT JOIN {schema}.steps s ON s.run_id = r.id
-GROUP BY u.id;
+CROSS JOIN LATERAL (
+    SELECT count(*) AS rows, sum(COALESCE(pg_column_size(s.output), 0) + COALESCE(pg_column_size(s.arguments), 0)) AS bytes
+    FROM (SELECT u.id UNION ALL SELECT k.id FROM {schema}.runs k WHERE k.dag_id = u.id) AS r(id)
+    JOIN {schema}.steps s ON s.run_id = r.id
+) AS w;
 
 -- name: remover_turn
 -- Whether nobody else takes runs away just now because they are old. Until the end of this transaction it is our turn.
 SELECT pg_try_advisory_xact_lock(hashtextextended('stepfast keeping {schema}', 0)) AS ours;
 
 -- name: lock_ended
--- Of runs that ended under a claim at a time ($1, $2, $3) those that still stand so. Rows that somebody holds are stepped
--- over.
-SELECT r.id::text AS id
+-- Of runs that ended under a claim at a time ($1, $2, $3) those that still stand so, and who may still need them. Rows that
+-- somebody holds are stepped over. That the others are read as they were before the lock does no harm: who is needed by
+-- nobody will not be needed again, and where a chain has changed meanwhile its ends cannot be locked, and the link stays.
+SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
+       b.id::text AS before, h.id::text AS heir, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
 FROM unnest($1::uuid[], $2::integer[], $3::bigint[]) AS u(id, claim, completed_at)
 JOIN {schema}.runs r ON r.id = u.id AND r.claim = u.claim AND r.completed_at = u.completed_at
+LEFT JOIN {schema}.runs p ON p.id = r.parent_id
+LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
+LEFT JOIN {schema}.runs h ON h.id = CASE WHEN r.reason = 'continued'
+    THEN CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END END
+WHERE r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
 ORDER BY r.id
 FOR UPDATE OF r SKIP LOCKED;
 
@@ -90,11 +112,6 @@ WITH pairs AS MATERIALIZED (
     UPDATE {schema}.runs r SET output = '"' || p.after::text || '"' FROM pairs p WHERE r.id = p.before
 )
 UPDATE {schema}.runs r SET origin_id = p.before FROM pairs p WHERE r.id = p.after;
-
--- name: origins
--- Which runs these continue, if any.
-SELECT r.origin_id::text AS id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-WHERE r.origin_id IS NOT NULL;
 
 -- name: steps_of_dags
 -- The rows of the steps of dag runs.
@@ -121,14 +138,16 @@ DELETE FROM {schema}.mailbox m USING unnest($1::uuid[]) AS u(id) WHERE m.run_id 
 DELETE FROM {schema}.run_values v USING unnest($1::uuid[]) AS u(id) WHERE v.run_id = u.id;
 
 -- name: remove_run_tags
--- Their tags, which are looked up by what their rows say: the table is sorted by tag. The rows go after this.
-DELETE FROM {schema}.run_tags t
-USING (SELECT r.id, e.tag
-       FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-       CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags OFFSET 0) AS j
-       CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS e(tag)
-       WHERE r.tags IS NOT NULL) AS g
-WHERE t.tag = g.tag AND t.run_id = g.id;
+-- Their tags, which are looked up by what their rows say: the table is sorted by tag. The rows go after this, or by the
+-- same statement. Both are looked up one by one: where few runs have tags, the planner would rather read whole tables.
+DELETE FROM {schema}.run_tags t WHERE t.ctid = ANY (ARRAY(
+    SELECT g.place
+    FROM unnest($1::uuid[]) AS u(id)
+    CROSS JOIN LATERAL (SELECT k.tags FROM {schema}.runs k WHERE k.id = u.id OFFSET 0) AS r
+    CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags WHERE r.tags IS NOT NULL OFFSET 0) AS j
+    CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS e(tag)
+    CROSS JOIN LATERAL (SELECT k.ctid AS place FROM {schema}.run_tags k
+                        WHERE k.tag = e.tag AND k.run_id = u.id OFFSET 0) AS g));
 
 -- name: remove_runs
 -- The runs themselves.

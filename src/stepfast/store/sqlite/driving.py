@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..flows.requests import Ask, Carry, Flow, Put, Remove, Request, Start, T
+from ..flows.requests import Ask, Carry, Flow, Put, PutEach, Remove, Request, Start, T
 from .starting import start
 from .wide import execute_wide, fetch_wide
 
@@ -33,6 +33,10 @@ def _answer(database: sqlite3.Connection, sql: dict[str, str], request: Request)
         return fetch(database, sql[request.name], request.arguments)
     if isinstance(request, Put):
         return execute_wide(database, sql[request.name], request.rows)
+    if isinstance(request, PutEach):
+        for name in request.names:
+            execute_wide(database, sql[name], request.rows)
+        return None
     assert not isinstance(request, (Carry, Remove)), "no transport is in a SQLite file"
     return start(database, sql, request.runs) if isinstance(request, Start) else None
 

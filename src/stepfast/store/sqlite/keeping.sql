@@ -4,22 +4,35 @@
 -- long ago was started long ago, so that looking from the oldest id on finds them.
 
 -- name: ended_page
--- A look at the next ?2 runs after one (?1): the last of them, how many there were, when the first and the last were started; and of
--- those that ended at least ?3 (failed: ?4) milliseconds ago, and so (?5, if it is given), the first ?6.
+-- A look at the next ?2 runs after one (?1): whether anybody executes anything just now, the last of the runs, how many there
+-- were, when the first and the last were started; and of those that ended at least ?3 (failed: ?4) milliseconds ago, and
+-- so (?5, if it is given), the first ?6, with who may still need them.
 WITH page AS MATERIALIZED (
-    SELECT id, status, completed_at, created_at FROM {prefix}runs
+    SELECT id, status, reason, completed_at, created_at, claim, parent_id, origin_id, graph IS NOT NULL AS dag,
+           CASE WHEN reason = 'continued' THEN output END AS went_on
+    FROM {prefix}runs
     WHERE id > ?1 AND dag_id IS NULL
     ORDER BY id LIMIT ?2
 ), looked AS MATERIALIZED (
-    SELECT {now} AS now, count(*) AS seen, min(created_at) AS oldest, max(created_at) AS newest, max(id) AS last FROM page
+    SELECT {now} AS now,
+           EXISTS (SELECT 1 FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL) AS busy,
+           count(*) AS seen, min(created_at) AS oldest, max(created_at) AS newest, max(id) AS last
+    FROM page
 ), old AS MATERIALIZED (
-    SELECT p.id FROM page AS p CROSS JOIN looked AS l
+    SELECT p.* FROM page AS p CROSS JOIN looked AS l
     WHERE p.status IN ('completed', 'failed', 'cancelled', 'compensated')
       AND p.completed_at <= l.now - CASE WHEN p.status = 'failed' THEN ?4 ELSE ?3 END
       AND (?5 IS NULL OR p.status = ?5)
     ORDER BY p.id LIMIT ?6
 )
-SELECT l.now, l.seen, l.oldest, l.newest, l.last, old.id FROM looked AS l LEFT JOIN old;
+SELECT l.now, l.busy, l.seen, l.oldest, l.newest, l.last,
+       e.id, e.status, e.reason, e.completed_at, e.claim, e.parent_id, p.status AS parent_status,
+       b.id AS before, h.id AS heir, e.origin_id, e.dag
+FROM looked AS l LEFT JOIN old AS e
+LEFT JOIN {prefix}runs AS p ON p.id = e.parent_id
+LEFT JOIN {prefix}runs AS b ON b.id = e.origin_id AND b.reason = 'continued' AND b.output = '"' || e.id || '"'
+LEFT JOIN {prefix}runs AS h ON h.id = trim(e.went_on, '"')
+ORDER BY e.id;
 
 -- name: ended_kin
 -- The first ?6 of those that were kept for the sake of runs that are gone now (?1 their ids, ?2 which runs those continued)
@@ -37,7 +50,7 @@ ORDER BY r.id LIMIT ?6;
 -- name: ended
 -- Runs that have ended, and who may still need them.
 SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
-       b.id AS before, h.id AS heir
+       b.id AS before, h.id AS heir, r.origin_id, r.graph IS NOT NULL AS dag
 FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
 LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
 LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
@@ -60,9 +73,16 @@ GROUP BY u.value;
 SELECT 1 AS ours;
 
 -- name: lock_ended
--- Of runs that ended under a claim at a time ([run, claim, time] of each) those that still stand so.
-SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = json_extract(u.value, '$[0]')
+-- Of runs that ended under a claim at a time ([run, claim, time] of each) those that still stand so, and who may still need
+-- them.
+SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
+       b.id AS before, h.id AS heir, r.origin_id, r.graph IS NOT NULL AS dag
+FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = json_extract(u.value, '$[0]')
+LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
+LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
+LEFT JOIN {prefix}runs AS h ON h.id = CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
 WHERE r.claim = json_extract(u.value, '$[1]') AND r.completed_at = json_extract(u.value, '$[2]')
+  AND r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
 ORDER BY r.id;
 
 -- name: lock_links
@@ -76,10 +96,6 @@ UPDATE {prefix}runs AS r
 SET output = CASE WHEN r.id = pair.before THEN '"' || pair.after || '"' ELSE r.output END,
     origin_id = CASE WHEN r.id = pair.after THEN pair.before ELSE r.origin_id END
 FROM pair WHERE r.id IN (pair.before, pair.after);
-
--- name: origins
--- Which runs these continue, if any.
-SELECT r.origin_id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value WHERE r.origin_id IS NOT NULL;
 
 -- name: steps_of_dags
 -- The rows of the steps of dag runs.
