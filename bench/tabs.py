@@ -1,19 +1,21 @@
 """Ten tabs of a console, in a process of its own: `python -m bench.tabs URL`.
 
-Each asks for its page again when the page says so. A line on stdin, `look` or `rest`, opens and closes them; the answer
+Each asks for its page again when the page says so; where the page knows where to ask for news, only if there are some,
+or when it has grown old. A line on stdin, `look` or `rest`, opens and closes them; the answer
 to `rest` is what they asked meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import logging
 import re
 import sys
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -28,6 +30,15 @@ PAGES = (
 RUNS = 2
 """Tabs that show one run each."""
 _AGAIN = re.compile(r'data-again="([0-9.]+)"')
+_NEWS = re.compile(r'data-news="([^"]+)" data-latest="([0-9.]+)"')
+
+
+class Shown(NamedTuple):
+    """What a page says of when it is to be shown again."""
+
+    again: float
+    news: str
+    latest: float
 
 
 class Tabs:
@@ -62,19 +73,34 @@ class Tabs:
         first = [(page, await self._show(page)) for page in pages]
         self._took.clear()
         self._pages, self._began = 0, perf_counter()
-        self._tasks = [asyncio.create_task(self._tab(page, again)) for page, again in first]
+        self._tasks = [asyncio.create_task(self._tab(page, shown)) for page, shown in first]
 
-    async def _show(self, page: str) -> float:
-        """Show a page once; in how many seconds it is to be shown again."""
+    async def _show(self, page: str) -> Shown:
+        """Show a page once."""
         answer = (await self._client.get(page)).raise_for_status()
         self._pages += 1
         again = _AGAIN.search(answer.text)
-        return float(again[1]) if again else 3600.0
+        news = _NEWS.search(answer.text)
+        ask, latest = (html.unescape(news[1]), float(news[2])) if news else ("", 0.0)
+        return Shown(float(again[1]) if again else 3600.0, ask, latest)
 
-    async def _tab(self, page: str, again: float) -> None:
+    async def _tab(self, page: str, shown: Shown) -> None:
         while True:
-            await asyncio.sleep(again)
-            again = await self._show(page)
+            await self._wait(shown)
+            shown = await self._show(page)
+
+    async def _wait(self, shown: Shown) -> None:
+        """As the script of the pages does."""
+        began, wait = perf_counter(), shown.again
+        while True:
+            await asyncio.sleep(wait)
+            left = shown.latest - (perf_counter() - began)
+            if not shown.news or left <= 0:
+                return
+            told = (await self._client.get(shown.news)).raise_for_status().json()
+            if told["changed"]:
+                return
+            wait = min(told["again"], max(left, 0.1))
 
     async def rest(self) -> dict[str, float]:
         """Close them."""

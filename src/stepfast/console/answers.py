@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from ..telling.words import harmless_json
+from .outlook import Outlook
 from .rendering import render
 from .visit import Visit
 
@@ -25,6 +26,8 @@ class Page:
     """The JSON twin: what the command line writes with ``--json``."""
     again: float | None = None
     """Seconds after which an open tab asks for the page again; None: nothing on it will change."""
+    news: Outlook | None = None
+    """What a tab asks first, where that is cheaper: whether there is anything new."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,7 +53,14 @@ class Piece:
     json: str
 
 
-Answer = Page | Done | Piece
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An answer to a script of ours: JSON, whatever is asked for."""
+
+    shape: Any
+
+
+Answer = Page | Done | Piece | Word
 
 
 def respond(visit: Visit, answer: Answer) -> Response:
@@ -59,13 +69,15 @@ def respond(visit: Visit, answer: Answer) -> Response:
         if visit.wants_json:
             return json_response(answer.shape)
         return Response(status_code=303, headers={"Location": answer.go_on})
+    if isinstance(answer, Word):
+        return json_response(answer.shape)
     if isinstance(answer, Piece):
         if visit.wants_json:
             return _response(harmless_json(answer.json), "application/json")
-        return _response(render(visit, answer.template, {**answer.shown, "again": None}), "text/html")
+        return _response(render(visit, answer.template, {**answer.shown, "again": None, "news": None}), "text/html")
     if visit.wants_json:
         return json_response(answer.shape, answer.status, answer.headers)
-    shown = {**answer.shown, "again": answer.again}
+    shown = {**answer.shown, "again": answer.again, "news": None if answer.again is None else answer.news}
     return _response(render(visit, answer.template, shown), "text/html", answer.status, answer.headers)
 
 

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
 from ..errors import ConfigurationError
+from ..store.remembered import SIGHT, Sight
 from ..watching.auditing import audited
 from . import refusing, routes
 from .access import Auth, Door, OwnDoor, TokenDoor
@@ -81,7 +82,7 @@ class Console:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._desk.jobs.close()
+        await self._desk.close()
         await self._desk.app.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -115,6 +116,7 @@ class Console:
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
         visit = Visit(request, self._desk, who, params, **form)
         before = await self._desk.tabs.asked()
+        SIGHT.set(Sight())
         answer = await (route.answer(visit) if request.method in SAFE else self._acted(visit, route))
         if isinstance(answer, Page):
             answer = replace(answer, again=await self._desk.tabs.again(answer.again, before))

@@ -6,6 +6,7 @@ from ..app import Stepfast
 from ..store.remembered import Remembered
 from ..telling.sealed import Lenient
 from ..watching.hour import Hour
+from ..watching.news import end_news
 from ..watching.onlooker import onlooker
 from .jobs import Jobs
 from .live import Tabs
@@ -31,6 +32,11 @@ class Desk:
         self.slow = Remembered(_SLOW)
         """Answers that take long to find, and need not be new."""
         self.jobs = Jobs(app)
+
+    async def close(self) -> None:
+        """Give up what is under way beside the pages."""
+        await self.jobs.close()
+        await end_news(self.app)
 
     def veil(self) -> Veil:
         """A new veil, for one answer about one run."""

@@ -5,7 +5,8 @@ To add a page: write ``async def things(visit: Visit) -> Page`` in ``pages/thing
 read by ``visit.look``, an application whose questions are bounded and shared by all tabs. A ``Page`` carries what the
 template is given and its JSON twin, in the shape that the command line writes with ``--json``; whichever was asked for
 is sent. Payloads go through ``visit.veil()`` before they get into either. ``again=`` says after how many seconds a tab
-may ask again; parts of the page that change have an id and ``data-live``.
+may ask again; parts of the page that change have an id and ``data-live``. A page about runs has ``news=``, too, by
+which its tabs first ask whether there is anything new (``outlook.py``).
 
 To add an action: write ``async def do(visit: Visit) -> Done`` in ``actions/``, which takes its fields from
 ``visit.form``, acts, and says where to go on; and add ``Route("POST", "/things/do", do)``. The gate has already
@@ -34,6 +35,7 @@ from .pages.bulk import bulk, job
 from .pages.confirm import confirm
 from .pages.failures import failures
 from .pages.home import home
+from .pages.news import news
 from .pages.payload import payload
 from .pages.queues import confirm_queue, queues
 from .pages.run import run
@@ -64,6 +66,7 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/", home),
+    Route("GET", "/news", news),
     Route("GET", "/runs", runs),
     Route("GET", "/runs/{id}", run),
     Route("GET", "/runs/{id}/payload", payload),

@@ -246,6 +246,15 @@ class BaseGlance(BaseStore):
         rows = await self._fetch("look_step", run_id, branch, position)
         return tuple(rows[0]) if rows else None
 
+    async def news(self, runs: Sequence[str], newest: int) -> dict[str, list[str]]:
+        """How runs stand, and under the empty name how the newest so many of all do, as texts that differ when
+        something has happened. This is asked anew each time: whoever asks wants to know of a change."""
+        self.remembered.asked += 1
+        found: dict[str, list[str]] = {}
+        for run, stands in await self._ask("look_news", list(runs), newest):
+            found.setdefault(run, []).append(stands)
+        return found
+
     # -- about all of it -----------------------------------------------------------------------------------------------
 
     async def depths(self, most: int) -> list[tuple[str, str, int]]:

@@ -57,6 +57,17 @@ class Switchboard:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
+    @property
+    def hears(self) -> bool:
+        """Whether wake-ups of other processes are known to arrive."""
+        return self._store.can_wake
+
+    def hush(self) -> None:
+        """Stop listening to other processes if nobody here wants to be told; the next who does begins it anew."""
+        if not self._listeners and self._ear is not None:
+            self._ear.cancel()
+            self._ear = None
+
     def ready(self, lanes: Iterable[Lane]) -> None:
         """Runs were made ready: workers should claim them."""
         new = frozenset(lanes)

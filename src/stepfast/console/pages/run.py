@@ -16,17 +16,22 @@ from ..belongings import read_belongings
 from ..confirming import offered
 from ..drawings import graph, graph_of_run, timeline
 from ..history import History, address_of, written
+from ..outlook import outlook, prints_of
 from ..redacting import Veil
 from ..veiling import veiled_history, veiled_run, veiled_runs, veiled_steps
 from ..visit import Visit
 from .steps import step_rows
 
-_AGAIN = 2.0
+_AGAIN = 1.0
+_LATEST, _LATEST_HELD = 30.0, 5.0
+"""Seconds after which the page is read again even if nothing has happened: while a worker has the run, times go on."""
 
 
 async def run(visit: Visit) -> Page:
     """One run, and a page of its steps."""
-    history = await visit.history(visit.params["id"], address_of(visit.query.get("after")))
+    run_id, after = visit.look.get(visit.params["id"]).id, address_of(visit.query.get("after"))
+    seen = await prints_of(visit, run_id) if after is None else None
+    history = await visit.history(run_id, after)
     veil = visit.veil()
     values, letters = await read_belongings(visit, history.info, veil)
     history = veiled_history(history, veil)
@@ -59,7 +64,8 @@ async def run(visit: Visit) -> Page:
     shape = run_shape(told, why, history.steps, started, values, mail)
     if history.more is not None:
         shape["after"] = written(history.more)
-    return Page("run.html", shown, shape, again=None if told.completed_at else _AGAIN)
+    news = outlook(visit, seen, _LATEST if told.worker is None and declared is None else _LATEST_HELD, run_id)
+    return Page("run.html", shown, shape, again=None if told.completed_at else _AGAIN, news=news)
 
 
 def _link(visit: Visit, history: History) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...listing import ListKeywords
 from ...model import status
 from ...reports import RunInfo
@@ -10,13 +12,16 @@ from ...watching.searching import SEARCHED, Counted, Listed, count_runs, find_ru
 from ..answers import Done, Page
 from ..filters import ORDERS, Filters
 from ..jobs import WISHES
+from ..outlook import outlook, prints_of
 from ..refusals import Refused
 from ..veiling import veiled_runs
 from ..visit import Visit
 
 PAGE = 50
 _MOST = 500
-_AGAIN = 3.0
+_AGAIN = 2.0
+_LATEST = 15.0
+"""Seconds after which the list is read again even if nothing has happened to the newest runs."""
 
 
 async def runs(visit: Visit) -> Page | Done:
@@ -30,9 +35,11 @@ async def runs(visit: Visit) -> Page | Done:
     filters = Filters.of(visit.query)
     if filters.text is not None and visit.desk.rule is not None:
         raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
+    seen = await prints_of(visit) if filters.text is None else None
     number = await count_runs(visit.look, filters.keywords) if filters.any and filters.text is None else None
     page: ListKeywords = {"limit": _limit(visit.query.get("limit")), "after": visit.query.get("after") or None}
-    return _page(visit, filters, await list_runs(visit.look, {**filters.keywords, **page}, filters.text), "", number)
+    listed = await list_runs(visit.look, {**filters.keywords, **page}, filters.text)
+    return replace(_page(visit, filters, listed, "", number), news=outlook(visit, seen, _LATEST))
 
 
 def _said(listed: Listed) -> str:

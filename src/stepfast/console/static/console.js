@@ -24,13 +24,29 @@ document.addEventListener("toggle", (event) => {
 // -- keeping an open page up to date ----------------------------------------------------------------------------
 
 let again = Number(document.body.dataset.again || 0);
+let news = document.body.dataset.news || ""; // where to ask whether there is anything new, which costs next to nothing
+let latest = Number(document.body.dataset.latest || 0); // seconds after which the page is asked for all the same
+let shown = performance.now();
 let timer = 0;
 const light = document.getElementById("live");
 
-function schedule() {
+function schedule(wait = again) {
   clearTimeout(timer);
   if (light) light.hidden = !again;
-  if (again && !document.hidden) timer = setTimeout(refresh, again * 1000);
+  if (again && !document.hidden) timer = setTimeout(turn, wait * 1000);
+}
+
+async function turn() {
+  const old = (performance.now() - shown) / 1000;
+  if (!news || old >= latest) return refresh();
+  try {
+    const answer = await fetch(news, { headers: { Accept: "application/json" } });
+    const told = answer.status === 200 ? await answer.json() : { changed: true };
+    if (told.changed) return refresh();
+    schedule(Math.min(told.again, Math.max(latest - old, 0.1)));
+  } catch {
+    refresh();
+  }
 }
 
 // Somebody is at it: nothing is taken away from under a cursor or a selection.
@@ -76,6 +92,9 @@ async function refresh() {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       replace(page);
       again = Number(page.body.dataset.again || 0);
+      news = page.body.dataset.news || "";
+      latest = Number(page.body.dataset.latest || 0);
+      shown = performance.now();
     } else if (answer.status === 401 || answer.status === 404) {
       again = 0;
     } else if (answer.status !== 304) {

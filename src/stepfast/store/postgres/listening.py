@@ -86,7 +86,6 @@ class Listener:
                 logger.debug("listening: %s", sentence(error))
             except Exception:
                 logger.exception("listening: unexpected error; trying again")  # without it, everybody polls
-            self.works = False
             await asyncio.sleep(wait)
             wait = min(wait * 2, self._retry)
 
@@ -120,6 +119,7 @@ class Listener:
         except Exception as error:
             raise translate(error) from None
         finally:
+            self.works = False
             doorbell.close()
 
     def _receive(self, payload: str, heard: Callable[[Wakeups], None]) -> None:

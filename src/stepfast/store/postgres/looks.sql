@@ -205,6 +205,32 @@ ORDER BY branch, position, attempt, number LIMIT $4;
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {schema}.steps WHERE run_id = $1 AND branch = $2 AND position = $3 LIMIT 1;
 
+-- name: look_news
+-- Whether something has happened to runs ($1), or to the newest $2 of all: texts that differ when it has. Of what a run
+-- holds no more is looked at than its page shows.
+SELECT r.id::text AS run, json_build_array(
+           r.status, r.reason, r.waiting_for, r.worker, r.asked, r.claim, r.attempt, r.losses, r.wakes, r.ends, r.visible_at,
+           r.completed_at, r.paused_at, s.number, s.latest, s.open, t.number, p.number, p.latest, v.number, v.latest, m.number,
+           c.stand, d.stand)::text AS stands
+FROM unnest($1::uuid[]) AS u(id)
+CROSS JOIN LATERAL (SELECT * FROM {schema}.runs w WHERE w.id = u.id) AS r
+CROSS JOIN LATERAL (SELECT count(*) AS number, max(k.seq) AS latest, count(*) FILTER (WHERE k.status = 'waiting') AS open
+                    FROM (SELECT seq, status FROM {schema}.steps WHERE run_id = u.id ORDER BY branch, position LIMIT 501) k) AS s
+CROSS JOIN LATERAL (SELECT count(*) AS number FROM (SELECT FROM {schema}.tries WHERE run_id = u.id LIMIT 501) k) AS t
+CROSS JOIN LATERAL (SELECT count(*) AS number, max(k.updated_at) AS latest
+                    FROM (SELECT updated_at FROM {schema}.progress WHERE run_id = u.id LIMIT 501) k) AS p
+CROSS JOIN LATERAL (SELECT count(*) AS number, max(k.updated_at) AS latest
+                    FROM (SELECT updated_at FROM {schema}.run_values WHERE run_id = u.id LIMIT 501) k) AS v
+CROSS JOIN LATERAL (SELECT count(*) AS number FROM (SELECT FROM {schema}.mailbox WHERE run_id = u.id LIMIT 21) k) AS m
+CROSS JOIN LATERAL (SELECT string_agg(k.status || k.claim, ' ' ORDER BY k.id) AS stand
+                    FROM (SELECT id, status, claim FROM {schema}.runs WHERE parent_id = u.id LIMIT 21) k) AS c
+CROSS JOIN LATERAL (SELECT md5(string_agg(k.status || k.claim, ' ' ORDER BY k.dag_step)) AS stand
+                    FROM (SELECT dag_step, status, claim FROM {schema}.runs WHERE dag_id = u.id
+                          ORDER BY dag_step LIMIT 501) k) AS d
+UNION ALL
+SELECT '', json_build_array(n.id, n.status, n.reason, n.waiting_for, n.claim, n.attempt)::text
+FROM (SELECT * FROM {schema}.runs ORDER BY id DESC LIMIT $2::integer) AS n;
+
 -- name: look_depths
 -- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to $1 of each over all queues.
 SELECT queue, 'running' AS stands, count(*) AS number

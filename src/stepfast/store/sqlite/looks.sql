@@ -224,6 +224,30 @@ ORDER BY branch, position, attempt, number LIMIT ?4;
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {prefix}steps WHERE run_id = ?1 AND branch = ?2 AND position = ?3 LIMIT 1;
 
+-- name: look_news
+-- Whether something has happened to runs (?1), or to the newest ?2 of all: texts that differ when it has. Of what a run
+-- holds no more is looked at than its page shows.
+SELECT r.id AS run, json_array(
+           r.status, r.reason, r.waiting_for, r.worker, r.asked, r.claim, r.attempt, r.losses, r.wakes, r.ends, r.visible_at,
+           r.completed_at, r.paused_at,
+           (SELECT json_array(count(*), max(k.seq), sum(k.status = 'waiting'))
+            FROM (SELECT seq, status FROM {prefix}steps WHERE run_id = r.id ORDER BY branch, position LIMIT 501) AS k),
+           (SELECT count(*) FROM (SELECT 1 FROM {prefix}tries WHERE run_id = r.id LIMIT 501)),
+           (SELECT json_array(count(*), max(k.updated_at))
+            FROM (SELECT updated_at FROM {prefix}progress WHERE run_id = r.id LIMIT 501) AS k),
+           (SELECT json_array(count(*), max(k.updated_at))
+            FROM (SELECT updated_at FROM {prefix}run_values WHERE run_id = r.id LIMIT 501) AS k),
+           (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = r.id LIMIT 21)),
+           (SELECT group_concat(k.status || k.claim, ' ')
+            FROM (SELECT status, claim FROM {prefix}runs WHERE parent_id = r.id AND parent_id IS NOT NULL LIMIT 21) AS k),
+           (SELECT group_concat(k.status || k.claim, ' ')
+            FROM (SELECT status, claim FROM {prefix}runs WHERE dag_id = r.id AND dag_id IS NOT NULL
+                  ORDER BY dag_step LIMIT 501) AS k)) AS stands
+FROM json_each(?1) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
+UNION ALL
+SELECT '', json_array(n.id, n.status, n.reason, n.waiting_for, n.claim, n.attempt)
+FROM (SELECT * FROM {prefix}runs ORDER BY id DESC LIMIT ?2) AS n;
+
 -- name: look_depths
 -- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to ?1 of each over all queues.
 SELECT queue, 'running' AS stands, count(*) AS number

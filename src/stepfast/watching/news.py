@@ -1,0 +1,178 @@
+"""What is new for those who watch: one look for all of them, instead of one by each.
+
+Whoever shows a run, or a list of runs, asks for its *print*: a short text that changes when something has happened to
+it. While somebody asks, one task of the process looks at everything that is asked about by one bounded statement; once
+nobody has asked for a while, it ends. The wake-ups of the store are only a bell that makes it look sooner: what they
+say is not believed, and where none arrive it looks by the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..app import Stepfast
+from ..connected import Connected
+from ..errors import AppClosed, StepfastError, sentence
+from ..store.glance import BaseGlance
+from ..store.protocol import Wakeups
+from ..worker.wakeups import Switchboard
+from .onlooker import glance_of
+
+LISTS = ""
+"""What all lists of runs are asked about by: how the newest of all runs stand."""
+MOST = 100
+"""So many runs are watched at once; whoever shows another one looks by the clock."""
+_NEWEST = 50
+_EVERY = 2.0
+"""Seconds between two looks when no bell rings: steps of a run, and claims, ring none."""
+_GRACE = 15.0
+"""Seconds after which somebody who has not asked again is gone."""
+_KEPT = 60.0
+_DEAF = 5.0
+"""Seconds after which a bell should have been heard to work."""
+
+
+class Print(NamedTuple):
+    """How a run stands, or the list of them."""
+
+    text: str
+    since: float
+    """When the first look was over that found it so. Whatever is read from then on shows it so, or later."""
+    at: float
+    """When the last look was over that found it so."""
+
+
+class News:
+    """The prints of one event loop."""
+
+    def __init__(self, glance: BaseGlance, switchboard: Switchboard, fresh: float, logger: logging.Logger) -> None:
+        self._glance = glance
+        self._switchboard = switchboard
+        self._fresh = fresh
+        self._logger = logger
+        self._wanted: dict[str, float] = {}
+        """What is watched, and when it was last asked about."""
+        self._prints: dict[str, Print] = {}
+        self._one = asyncio.Lock()
+        self._bell = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._said = False
+
+    def watches(self) -> bool:
+        """Whether it looks by itself at the moment."""
+        return self._task is not None and not self._task.done()
+
+    async def of(self, what: str) -> Print:
+        """How a run stands, or all of them (``LISTS``), for somebody who is about to read it."""
+        async with self._one:
+            known = self._prints.get(what)
+            if known is None or time.monotonic() - known.at > max(self._fresh, 1.5 * _EVERY):
+                await self._look([what])
+            return self._prints[what]
+
+    async def ask(self, what: str) -> Print | None:
+        """The same for somebody who will ask again: it is watched from now on. None: too much is watched already."""
+        if what not in self._wanted and len(self._wanted) >= MOST:
+            return None
+        self._wanted[what] = time.monotonic()
+        if not self.watches():
+            self._task = asyncio.create_task(self._watch(), name="stepfast-news")
+        return await self.of(what)
+
+    async def close(self) -> None:
+        """End the task that looks, if it is there."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        began = time.monotonic()
+        self._switchboard.subscribe(self._heard)
+        try:
+            while self._still_wanted():
+                await self._pause()
+                try:
+                    async with self._one:
+                        await self._look(list(self._wanted))
+                except AppClosed:
+                    return
+                except StepfastError as error:
+                    self._logger.debug("looking for news: %s", sentence(error))
+                else:
+                    self._say_if_deaf(time.monotonic() - began)
+        finally:
+            self._wanted.clear()
+            self._switchboard.unsubscribe(self._heard)
+            self._switchboard.hush()
+
+    def _still_wanted(self) -> bool:
+        gone = time.monotonic() - _GRACE
+        self._wanted = {what: at for what, at in self._wanted.items() if at > gone}
+        return bool(self._wanted)
+
+    async def _pause(self) -> None:
+        """Until the bell rings, but no shorter than answers hold, however many ring it; where none can be heard, no
+        longer either."""
+        shortest = min(self._fresh, _EVERY)
+        await asyncio.sleep(shortest)
+        if self._switchboard.hears:
+            try:
+                async with asyncio.timeout(_EVERY - shortest):
+                    await self._bell.wait()
+            except TimeoutError:
+                pass
+        self._bell.clear()
+
+    def _heard(self, _: Wakeups) -> None:
+        self._bell.set()
+
+    async def _look(self, wanted: Sequence[str]) -> None:
+        runs = [what for what in wanted if what != LISTS]
+        found = await self._glance.news(runs, _NEWEST if LISTS in wanted else 0)
+        now = time.monotonic()
+        for what in wanted:
+            text = _printed(found.get(what, []))
+            known = self._prints.get(what)
+            since = known.since if known is not None and known.text == text else now
+            self._prints[what] = Print(text, since, now)
+        for what in [what for what, each in self._prints.items() if now - each.at > _KEPT]:
+            del self._prints[what]
+
+    def _say_if_deaf(self, seconds: float) -> None:
+        if seconds > _DEAF and not self._switchboard.hears and not self._said:
+            self._said = True
+            self._logger.info(
+                "no wake-ups of the database arrive here, as behind a pooler in transaction mode: the console asks "
+                "once a second instead, while somebody looks"
+            )
+
+
+def _printed(texts: Sequence[str]) -> str:
+    """A text for how something stands that gives nothing of it away."""
+    return hashlib.blake2b("\0".join(sorted(texts)).encode(), digest_size=9).hexdigest()
+
+
+_news: weakref.WeakKeyDictionary[Connected, News] = weakref.WeakKeyDictionary()
+
+
+async def news_of(app: Stepfast) -> News:
+    """The one of this application in this event loop."""
+    connected, glance = await app._connect(), await glance_of(app)
+    found = _news.get(connected)
+    if found is None:
+        found = _news[connected] = News(glance, connected.switchboard, app.settings.watch_fresh, app.logger)
+    return found
+
+
+async def end_news(app: Stepfast) -> None:
+    """Look no more, if somebody has looked."""
+    connected = app._connections.made()
+    found = None if connected is None else _news.get(connected)
+    if found is not None:
+        await found.close()
