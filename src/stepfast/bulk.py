@@ -85,6 +85,11 @@ class Bulk:
                         return
             again = len(choices) > 1 and len(self.tally.seen) > before
 
+    async def these(self, ids: Sequence[str]) -> None:
+        """Ask runs that were chosen before."""
+        for batch in _batched(ids, _BATCH):
+            await self._whole(batch)
+
     async def _whole(self, ids: Sequence[str]) -> None:
         """A batch that was begun comes to its end also for those who are told to stop: they know what was done."""
         batch = asyncio.create_task(self._batch(ids))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from stepfast import Rate, Stepfast
+from stepfast import Context, Rate, Stepfast
 from stepfast.console import console
 from stepfast.console.routes import ROUTES
 from stepfast.watching.onlooker import seen_anew
@@ -119,8 +121,14 @@ async def test_failures_are_grouped_and_retried_all_at_once(scene: Scene) -> Non
         await scene.app.start("breaks", what)
     await scene.app.drain()
     page = await scene.page("/failures?since=2h")
-    assert "ValueError" in page and "/bulk/retry?workflow=breaks&amp;status=failed&amp;reason=code" in page
-    [group] = await scene.json("/failures?since=3h")
+    link = "/failures/retry?workflow=breaks&amp;reason=code&amp;error=ValueError&amp;since=2h"
+    assert "ValueError" in page and link in page
+    found = await scene.json("/failures?since=3h")
+    assert (found["since"], found["complete"]) == (10800.0, True)
+    told = dataclasses.asdict(await scene.app.stats(10800))
+    assert [group.keys() for group in found["failures"]] == [group.keys() for group in told["failures"]]
+    assert found.keys() - {"complete"} <= told.keys(), "as `stepfast stats --json` has them"
+    [group] = found["failures"]
     assert (group["workflow"], group["error_type"], group["reason"]) == ("breaks", "ValueError", "code")
     assert group["count"] == 3
     assert 0 <= group["last"] <= group["first"] < 60
@@ -139,6 +147,40 @@ async def test_failures_are_grouped_and_retried_all_at_once(scene: Scene) -> Non
     assert "3 runs retried of 3" in await scene.page(f"/bulk/jobs/{begun['job']}")
     assert await scene.audit() == [("bulk.retry", "workflow=breaks&status=failed", "done", "3 runs retried")]
     assert [info.status for info in await scene.app.runs(workflow="breaks")] == ["queued"] * 3
+
+
+async def test_no_more_of_a_group_are_retried_than_are_shown(scene: Scene) -> None:
+    @scene.app.task(max_attempts=1)
+    async def mixed(what: str) -> None:
+        raise {"value": ValueError, "key": KeyError}[what]("no")
+
+    @scene.app.workflow(name="stepwise", max_attempts=1)
+    async def stepwise(ctx: Context, what: str) -> None:
+        await ctx.step(f"take {what}", json.loads, what)
+
+    meant = [await scene.app.start("mixed", "value") for _ in range(2)]
+    others = [await scene.app.start("mixed", "key"), await scene.app.start("undone", "tea")]
+    steps = [await scene.app.start("stepwise", what) for what in ("one", "two", "two")]
+    await scene.app.drain()
+    address = "/failures/retry?workflow=mixed&reason=code&error=ValueError&since=1h"
+    assert "2 failed within 1h by workflow mixed, reason code, error ValueError. Each is" in await scene.page(address)
+    assert (await scene.json(address))["found"] == 2
+    begun = await scene.post("/failures/retry", workflow="mixed", reason="code", error="ValueError", since="1h")
+    done = await ended(scene, begun["job"])
+    assert (done["found"], done["retried"], done["refused"]) == ("2", 2, [])
+    assert [(await run.info()).status for run in meant] == ["queued"] * 2
+    assert [(await run.info()).status for run in others] == ["failed", "compensated"]
+    line = ("failures.retry", "workflow=mixed&reason=code&error=ValueError&since=1h", "done", "2 runs retried")
+    assert await scene.audit() == [line]
+
+    same = {"workflow": "stepwise", "reason": "code", "error": "json.decoder.JSONDecodeError"}
+    done = await ended(scene, (await scene.post("/failures/retry", 200, **same, step="take two"))["job"])
+    assert done["retried"] == 2 and (await steps[0].info()).status == "failed"
+    await scene.post("/failures/retry", 409, **same)
+    await scene.post("/failures/retry", 409, workflow="undone", reason="code", error="ValueError")
+    await scene.post("/failures/retry", 400)
+    assert "No run is left that failed" in await scene.page("/failures/retry?workflow=undone&reason=code")
+    assert (await scene.client.get("/failures/retry")).status_code == 400
 
 
 async def ended(scene: Scene, job: str) -> Any:

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from ..store.audit import Deed
 from ..watching.auditing import deed
 from .filters import Filters
+from .groups import FIELDS
 from .visit import Visit
 
 _KEPT = (
@@ -28,6 +29,8 @@ def deed_of(visit: Visit, what: str) -> Deed:
 def _which(visit: Visit, what: str) -> str:
     if "id" in visit.params:
         return visit.params["id"].lower()  # as ids are written everywhere else: the lines of a run are found by it
+    if what.startswith("failures."):
+        return urlencode({name: visit.form[name] for name in FIELDS if visit.form.get(name)})
     if what.startswith("bulk."):
         return urlencode(Filters.of(visit.form).query)
     return visit.form.get({"queue": "queue", "schedule": "schedule"}.get(what.partition(".")[0], "workflow"), "")

@@ -60,6 +60,15 @@ WISHES = {
 }  # fmt: skip
 
 
+Carry = Callable[[Bulk], Awaitable[None]]
+"""Asks all runs that are meant."""
+
+
+def all_of(choices: Sequence[ListKeywords]) -> Carry:
+    """Whatever filters choose while it goes on."""
+    return lambda bulk: bulk.run(choices, None, lambda _: None)
+
+
 class Job:
     """A wish for many runs, under way or done."""
 
@@ -109,7 +118,7 @@ class Jobs:
             raise Refused(404, "there is no such job any more; the audit says what came of it")
         return self._jobs[job_id]
 
-    async def begin(self, job: Job, choices: Sequence[ListKeywords], line: str) -> Job:
+    async def begin(self, job: Job, carry: Carry, line: str) -> Job:
         """Carry it out from now on; its line in the audit is closed at the end. If the very same is under way, as after
         a second click, that one is given."""
         connected = await self._app._connect()
@@ -123,7 +132,7 @@ class Jobs:
         for job_id in over[: max(0, len(self._jobs) - _KEPT + 1)]:
             del self._jobs[job_id]
         self._jobs[job.id] = job
-        job._task = asyncio.create_task(self._carry_out(job, choices, line))
+        job._task = asyncio.create_task(self._carry_out(job, carry, line))
         connected.guests.add(job._task)
         job._task.add_done_callback(connected.guests.discard)
         return job
@@ -135,12 +144,12 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _carry_out(self, job: Job, choices: Sequence[ListKeywords], line: str) -> None:
+    async def _carry_out(self, job: Job, carry: Carry, line: str) -> None:
         bulk = Bulk(self._app, job.wish.verb, job.wish.ask, lambda _: True)
         job.tally = bulk.tally
         telling = asyncio.create_task(self._tell(job, line))
         try:
-            await bulk.run(choices, None, lambda _: None)
+            await carry(bulk)
         except asyncio.CancelledError:
             job.error = "the console was stopped. Ask again for the rest"
             await self._close(job, line, INTERRUPTED)

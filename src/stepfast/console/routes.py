@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from .access import VIEW
 from .actions import bulk as bulk_actions
+from .actions import failures as failure_actions
 from .actions import queues as queue_actions
 from .actions import runs as run_actions
 from .actions import schedules as schedule_actions
@@ -33,7 +34,7 @@ from .answers import Answer
 from .pages.audit import audit
 from .pages.bulk import bulk, job
 from .pages.confirm import confirm
-from .pages.failures import failures
+from .pages.failures import confirm_retry, failures
 from .pages.home import home
 from .pages.news import news
 from .pages.payload import payload
@@ -93,6 +94,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/schedules/resume", schedule_actions.resume, deed="schedule.resume"),
     Route("POST", "/schedules/trigger", schedule_actions.trigger, deed="schedule.trigger"),
     Route("GET", "/failures", failures),
+    Route("GET", "/failures/retry", confirm_retry),
+    Route("POST", "/failures/retry", failure_actions.retry, deed="failures.retry"),
     Route("GET", "/system", system),
     Route("GET", "/audit", audit),
 )

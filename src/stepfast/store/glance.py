@@ -21,7 +21,7 @@ from .flows.requests import Ask, Flow, T
 from .remembered import Remembered
 from .shown import fits, show
 from .statements import OLDEST
-from .statistics import Tally
+from .statistics import Alike, Tally
 
 FAR = 50_000
 """Rows that are looked at for a page of a list, where no index knows what it is narrowed by."""
@@ -265,6 +265,12 @@ class BaseGlance(BaseStore):
     async def ended_lately(self, runs: int, since_ms: int) -> list[Tally]:
         """What ended within a span of time, among the newest ``runs``."""
         return [Tally(*row) for row in (await self._fetch("stats_ended", runs, since_ms))[1:]]
+
+    async def failed_alike(self, alike: Alike, since_ms: int, counts: int) -> list[str]:
+        """The runs that failed like this and can be retried, of those that ``failures`` tells of."""
+        rows = await self._fetch("look_failed_alike", counts, since_ms)
+        ids = next((row[-1] for row in rows if tuple(row[:4]) == alike), None)
+        return sorted((ids or "").split())
 
     async def sizes(self) -> list[TableSize]:
         """How large the tables are."""

@@ -17,6 +17,15 @@ class Tally(NamedTuple):
     """Of unfinished ones: the age of the oldest."""
 
 
+class Alike(NamedTuple):
+    """What runs have in common that failed alike."""
+
+    workflow: str
+    reason: str | None
+    step: str | None
+    error_type: str | None
+
+
 class Failures(NamedTuple):
     """Runs of a workflow that failed alike."""
 

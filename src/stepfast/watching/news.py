@@ -51,8 +51,17 @@ class Print(NamedTuple):
 class News:
     """The prints of one event loop."""
 
-    def __init__(self, glance: BaseGlance, switchboard: Switchboard, fresh: float, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        glance: BaseGlance,
+        switchboard: Switchboard,
+        guests: set[asyncio.Task[None]],
+        fresh: float,
+        logger: logging.Logger,
+    ) -> None:
+        """``guests`` are the tasks that end with the application."""
         self._glance = glance
+        self._guests = guests
         self._switchboard = switchboard
         self._fresh = fresh
         self._logger = logger
@@ -83,6 +92,8 @@ class News:
         self._wanted[what] = time.monotonic()
         if not self.watches():
             self._task = asyncio.create_task(self._watch(), name="stepfast-news")
+            self._guests.add(self._task)
+            self._task.add_done_callback(self._guests.discard)
         return await self.of(what)
 
     async def close(self) -> None:
@@ -166,7 +177,9 @@ async def news_of(app: Stepfast) -> News:
     connected, glance = await app._connect(), await glance_of(app)
     found = _news.get(connected)
     if found is None:
-        found = _news[connected] = News(glance, connected.switchboard, app.settings.watch_fresh, app.logger)
+        found = _news[connected] = News(
+            glance, connected.switchboard, connected.guests, app.settings.watch_fresh, app.logger
+        )
     return found
 
 

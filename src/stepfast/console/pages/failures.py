@@ -1,4 +1,5 @@
-"""``/failures``: what failed lately, by workflow, reason and error, with how many and since when."""
+"""``/failures``: what failed lately, by workflow, reason, step and error, with how many and since when; and the page
+before a group of them is retried."""
 
 from __future__ import annotations
 
@@ -6,41 +7,50 @@ import dataclasses
 
 from ...model import status
 from ...stats import FailureStats, failure_stats
-from ...telling.words import span
+from ...store.statistics import Alike
+from ...telling.words import count
 from ...watching.onlooker import glance_of
 from ..answers import Page
-from ..refusals import Refused
+from ..asking import Question
+from ..groups import LOOKED, USUAL, Group, runs_of, seconds_of
+from ..jobs import WISHES
 from ..visit import Visit
 
 _AGAIN = 10.0
-_USUAL = "1d"
-LOOKED = 10_000
-"""So many of the newest failed runs are looked at, and as many that were undone."""
 
 
 async def failures(visit: Visit) -> Page:
     """Groups of failures, those that happened most, first."""
-    text = visit.query.get("since") or _USUAL
-    seconds = _seconds(text)
+    text = visit.query.get("since") or USUAL
+    seconds = seconds_of(text)
     found = failure_stats(seconds, await (await glance_of(visit.look)).failures(int(seconds * 1000), LOOKED))
-    rows = [{"info": group, "list": _list(visit, group), "retry": _retry(visit, group)} for group in found]
-    shown = {"failures": rows, "since": text, "looked": LOOKED, "number": sum(group.count for group in found)}
-    return Page("failures.html", shown, [dataclasses.asdict(group) for group in found], again=_AGAIN)
+    rows = [{"info": group, "list": _list(visit, group), "retry": _retry(visit, group, text)} for group in found]
+    number = sum(group.count for group in found)
+    shown = {"failures": rows, "since": text, "looked": LOOKED, "number": number}
+    # The part of what `stepfast stats --json` writes that is about failures.
+    shape = {
+        "since": seconds, "failures": [dataclasses.asdict(group) for group in found], "complete": number < LOOKED,
+    }  # fmt: skip
+    return Page("failures.html", shown, shape, again=_AGAIN)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = span(text)
-    except ValueError as error:
-        raise Refused(400, str(error)) from None
-    if not 0 < seconds < 10 * 365 * 86400:
-        raise Refused(400, f"since must be more than nothing, and at most ten years, not {text}")
-    return seconds
+async def confirm_retry(visit: Visit) -> Page:
+    """How many of a group can be retried, and the form that makes it so."""
+    group, wish = Group.of(visit.query), WISHES["retry"]
+    number = len(await runs_of(visit, group))
+    title = f"Retry {count(number, 'run')}"
+    sentence = f"{number:,} failed within {group.since} by {group}. {wish.happens}" if number else (
+        f"No run is left that failed within {group.since} by {group}, and could be retried."
+    )  # fmt: skip
+    question = Question(title, sentence, ("failures", "retry"), group.query | {"counted": str(number)})
+    page = question.page(visit, visit.url("failures", since=group.since), possible=number > 0)
+    return Page(page.template, page.shown, {"found": number, "more": False, wish.done: 0, "refused": []})
 
 
 def _list(visit: Visit, group: FailureStats) -> str:
     return visit.url("runs", workflow=group.workflow, status=status.FAILED, reason=group.reason)
 
 
-def _retry(visit: Visit, group: FailureStats) -> str:
-    return visit.url("bulk", "retry", workflow=group.workflow, status=status.FAILED, reason=group.reason)
+def _retry(visit: Visit, group: FailureStats, since: str) -> str:
+    alike = Alike(group.workflow, group.reason, group.step, group.error_type)
+    return visit.url("failures", "retry", **Group(alike, since).query)

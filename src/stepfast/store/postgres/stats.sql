@@ -46,20 +46,24 @@ SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS a
 -- Of the newest $1 runs that failed, and of as many that failed and were undone, those that ended within the last $2
 -- milliseconds: by workflow, reason and the class of the error; how many, how long ago the last and the first,
 -- and the newest of them. Where a step failed,
--- the class of what the step raised: in the try that stands last among its failed ones.
+-- the class of what the step raised: in the try that stands last among its failed ones. Its other form also tells which
+-- of them are still failed, and can be retried.
 SELECT f.workflow, f.reason, f.step, f.error_type, count(*) AS number, {now} - max(f.completed_at) AS age,
        {now} - min(f.completed_at) AS first, max(f.id COLLATE "C") AS newest
+-- only in look_failed_alike
+       , string_agg(f.id, ' ') FILTER (WHERE f.status = 'failed') AS ids
+-- end
 FROM (
-    SELECT r.id::text AS id, r.workflow, r.reason, r.completed_at, t.name AS step,
+    SELECT r.id::text AS id, r.status, r.workflow, r.reason, r.completed_at, t.name AS step,
            COALESCE(CASE WHEN t.error LIKE '{%' THEN {schema}.as_json(t.error) ->> 'type' END, r.error_type) AS error_type
     FROM (
-        SELECT id, workflow, reason, completed_at,
+        SELECT id, status, workflow, reason, completed_at,
                CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) ->> 'type' END AS error_type
         FROM (
-            (SELECT id, workflow, reason, completed_at, error FROM {schema}.runs
+            (SELECT id, status, workflow, reason, completed_at, error FROM {schema}.runs
              WHERE status = 'failed' AND dag_id IS NULL ORDER BY id DESC LIMIT $1)
             UNION ALL
-            (SELECT id, workflow, reason, completed_at, error FROM {schema}.runs
+            (SELECT id, status, workflow, reason, completed_at, error FROM {schema}.runs
              WHERE status = 'compensated' AND dag_id IS NULL ORDER BY id DESC LIMIT $1)
         ) AS ended WHERE completed_at >= (SELECT {now}) - $2
     ) AS r LEFT JOIN LATERAL (

@@ -51,22 +51,23 @@ SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS a
 -- Of the newest ?1 runs that failed, and of as many that failed and were undone, those that ended within the last ?2
 -- milliseconds: by workflow, reason and the class of the error; how many, how long ago the last and the first,
 -- and the newest of them. Where a step failed,
--- the class of what the step raised: in the try that stands last among its failed ones.
+-- the class of what the step raised: in the try that stands last among its failed ones. Its other form also tells which
+-- of them are still failed, and can be retried.
 WITH ended AS MATERIALIZED (
     SELECT * FROM (
-        SELECT id, workflow, reason, completed_at, error FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
+        SELECT id, status, workflow, reason, completed_at, error FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
         WHERE status = 'failed' AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
           AND dag_id IS NULL ORDER BY id DESC LIMIT ?1)
     UNION ALL
     SELECT * FROM (
-        SELECT id, workflow, reason, completed_at, error FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
+        SELECT id, status, workflow, reason, completed_at, error FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
         WHERE status = 'compensated' AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
           AND dag_id IS NULL ORDER BY id DESC LIMIT ?1)
 ), typed AS MATERIALIZED (
-    SELECT id, workflow, reason, completed_at, CASE WHEN json_valid(error) THEN json_extract(error, '$.type') END AS error_type
+    SELECT id, status, workflow, reason, completed_at, CASE WHEN json_valid(error) THEN json_extract(error, '$.type') END AS error_type
     FROM ended WHERE completed_at >= {now} - ?2
 ), traced AS MATERIALIZED (
-    SELECT r.id, r.workflow, r.reason, r.completed_at, r.error_type,
+    SELECT r.id, r.status, r.workflow, r.reason, r.completed_at, r.error_type,
            (SELECT json_array(t.name, CASE WHEN json_valid(t.error) THEN json_extract(t.error, '$.type') END)
             FROM {prefix}tries AS t WHERE t.run_id = r.id AND t.position >= 0 AND r.error_type = 'StepFailed'
             ORDER BY t.branch DESC, t.position DESC, t.attempt DESC, t.number DESC LIMIT 1) AS last
@@ -74,6 +75,9 @@ WITH ended AS MATERIALIZED (
 )
 SELECT workflow, reason, json_extract(last, '$[0]') AS step, COALESCE(json_extract(last, '$[1]'), error_type) AS error_type,
        count(*) AS number, {now} - max(completed_at) AS age, {now} - min(completed_at) AS first, max(id) AS newest
+-- only in look_failed_alike
+       , group_concat(CASE WHEN status = 'failed' THEN id END, ' ') AS ids
+-- end
 FROM traced GROUP BY 1, 2, 3, 4;
 
 -- name: stats_steps
