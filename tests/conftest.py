@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from tests.support import bounds, needs
+from tests.support import bounds, collecting, needs
 from tests.support.databases import DatabasePool, file_with_tables
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
@@ -26,11 +26,9 @@ from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgr
 pytest_configure = bounds.pytest_configure
 pytest_runtest_protocol = bounds.pytest_runtest_protocol
 pytest_terminal_summary = needs.pytest_terminal_summary
+pytest_generate_tests = collecting.pytest_generate_tests
 
 MEMORY = "/dev/shm"
-
-DATABASES = ("url", "store_url", "storm_url", "scene_url")
-"""The fixtures that run a test once per database."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,18 +70,17 @@ def _function(item: pytest.Item) -> str:
 def _database(item: pytest.Item) -> str:
     """The database that a case of a test runs on, if the test runs once on each."""
     parameters = getattr(item, "callspec", None)
-    names = parameters.params if parameters is not None else {}
-    return next((str(names[name]) for name in DATABASES if name in names), "")
+    return collecting.database(parameters.params) if parameters is not None else ""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
-    """What is made now lives until the end: the garbage collector need not look at ten thousand tests now and later."""
+    """What is made now lives until the end: the garbage collector need not look at ten thousand tests now and later.
+    The little that is garbage already stays, too: to look for it would take a second in each process."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 

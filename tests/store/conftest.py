@@ -50,6 +50,13 @@ POOLED = (
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The same mark as below, when it is decided which cases are made at all."""
+    if metafunc.definition.get_closest_marker("enough_on") is None:
+        metafunc.definition.add_marker(ENOUGH)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_pooled(item) or item.path.stem.removeprefix("test_") in POOLED]
     for item in items:
