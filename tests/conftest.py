@@ -8,12 +8,14 @@ then a database on Postgres is an empty one, and a SQLite file is not there yet.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -22,6 +24,7 @@ from tests.support import bounds, collecting, needs
 from tests.support.databases import DatabasePool, file_with_tables
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import PostgresServer, PrivatePostgres, fetch_postgres, server_for_tests
+from tests.support.warm import WarmDatabase, is_warm
 
 pytest_configure = bounds.pytest_configure
 pytest_runtest_protocol = bounds.pytest_runtest_protocol
@@ -102,14 +105,49 @@ def postgres_databases(postgres_server: PostgresServer) -> Iterator[DatabasePool
     pool.close()
 
 
+@pytest.fixture(scope="session")
+def warm_database(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool, _session_scoped_runner: Any
+) -> Iterator[WarmDatabase]:
+    """The one that keeps its sessions from test to test."""
+    database = WarmDatabase(postgres_server, postgres_databases, _session_scoped_runner)
+    yield database
+    database.retire()
+
+
 @pytest.fixture
 def postgres_url(
     request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_databases: DatabasePool
 ) -> Iterator[str]:
     """A Postgres database of this test's own."""
+    if is_warm(request.node):
+        warm: WarmDatabase = request.getfixturevalue("warm_database")
+        name = warm.take()
+        with warm.shelf.serving():
+            yield postgres_server.url(name)
+        return
     name = postgres_databases.take(_with_tables(request))
     yield postgres_server.url(name)
     postgres_databases.give_back(name)
+
+
+@pytest.fixture
+def _function_scoped_runner(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The event loop of a test, by the name that pytest-asyncio looks for it. Tests whose connections outlive them
+    share one, because a connection belongs to its loop; what a test left running there ends with it."""
+    if not is_warm(request.node):
+        yield request.getfixturevalue("_function_scoped_runner")
+        return
+    runner = request.getfixturevalue("_session_scoped_runner")
+    yield runner
+    runner.run(_end_all_tasks())
+
+
+async def _end_all_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @pytest.fixture(scope="session")
