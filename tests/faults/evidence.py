@@ -266,7 +266,7 @@ class Evidence:
     may_fail_to_undo: frozenset[str] = frozenset()
     """Workflows with undos that may fail for good."""
     branched: set[tuple[str, Place]] = field(default_factory=set)
-    """(run, place) at which branches began: these have no record of their own."""
+    """(run, place) at which branches began, or which lost a race: these may have no record of their own."""
     cut: bool = False
     """Whether connections were cut: then a transaction is rolled back and called again, which is no failure."""
     lease: float = 30.0

@@ -175,7 +175,7 @@ def _heeded(case: Case, wishes: list[Wish]) -> Iterator[Violation]:
 def _to_know(case: Case, act: Act) -> bool:
     """Whether it was called to learn what a worker that died may have done: before the claim's first record, which need
     not be there any more, and after one loss only. What comes after a record in its own line comes too late, however
-    soon it comes."""
+    soon it comes. A step whose first try came before that record has its next ones."""
     lost = any(
         (move.claim, move.status, move.losses) == (act.claim, "running", 1) and move.old_claim < move.claim
         for move in case.moves
@@ -184,7 +184,8 @@ def _to_know(case: Case, act: Act) -> bool:
     records: list[Step | Write] = [*case.steps, *written]
     made = [r for r in records if r.claim == act.claim and r.status != OPEN_RECORD]
     after = any(record.branch == act.branch and record.position < act.needs for record in made)
-    return lost and not after and all(act.at <= record.at + SLACK for record in made)
+    begun = min(other.at for other in case.acts if (other.claim, other.place) == (act.claim, act.place))
+    return lost and not after and all(begun <= record.at + SLACK for record in made)
 
 
 def _pause_stands(wishes: list[Wish], at: int) -> bool:

@@ -60,7 +60,7 @@ class Outside:
         self.allowed: dict[tuple[str, str, int], int] = {}
         """How many retries a place was given."""
         self.branched: set[tuple[str, tuple[str, int]]] = set()
-        """Where branches began."""
+        """Where branches began, and what lost a race: places that may have no record."""
 
     def times(self) -> int:
         """How often the present place was called before."""
@@ -286,7 +286,10 @@ class Player:
         runners = {str(n): self._runner(ctx, each, needs, mine[str(n)]) for n, each in enumerate(op["ops"])}
         winner, value = await ctx.first(**{f"r{name}": call for name, call in runners.items()})
         won = winner[1:]
-        self._story.lost += [key_of(call) for name, call in runners.items() if name != won]
+        losers = [call for name, call in runners.items() if name != won]
+        self._story.lost += [key_of(call) for call in losers]
+        # One that was not begun, because the race was over when the worker before died, has no record.
+        self._outside.branched |= {(ctx.run_id, (call.branch, call.position)) for call in losers}
         if op["ops"][int(won)]["do"] in ("step", "signal"):
             self._story.seen[key_of(runners[won])] = value
         self._story.seen.update(mine[won].seen)

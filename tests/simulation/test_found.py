@@ -37,3 +37,11 @@ def test_a_wait_that_is_over_goes_on_where_no_run_may_stay_in_memory() -> None:
     assert judge(outcome) == []
     [row] = outcome.evidence.runs
     assert row.claim < 5, f"{row.claim} claims of a run that waits once"
+
+
+def test_a_wait_frees_the_slot_also_if_the_timeout_is_shorter_than_a_moment() -> None:
+    """The timer of the attempt rings again and again meanwhile, because waits do not count for it; and each time the
+    wait looked as if it had just begun."""
+    program = [{"do": "signal", "name": "red"}]
+    run = {"at": 0.0, "workflow": "plain", "input": {"program": program}, "options": {"timeout": 0.5}}
+    assert played(1, runs=[run], settings={**CALM["settings"], "moment": 2.0}) == []

@@ -53,6 +53,8 @@ class Waits:
         self._open: dict[asyncio.Future[Any], Wait] = {}
         self._since: float | None = None
         """Since when everything under way has been waiting."""
+        self._counted = 0.0
+        """Until when that was counted as time spent waiting."""
         self._waited = 0.0
 
     @cached_property
@@ -136,7 +138,8 @@ class Waits:
         now = self._clock.now()
         waited, self._waited = self._waited, 0.0
         if self._since is not None:
-            waited, self._since = waited + now - self._since, now
+            waited += now - max(self._since, self._counted)
+            self._counted = now
         return waited
 
     def release_soon(self) -> None:
