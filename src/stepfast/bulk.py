@@ -19,6 +19,7 @@ from .model.backoff import seconds
 from .model.rows import RunRow
 from .model.wishes import WISHES
 from .run import Run
+from .store.brief import RowsHeld, brief
 
 _PAGE = 1000
 """Runs that one question finds."""
@@ -26,6 +27,8 @@ _BATCH = 200
 """Runs that are asked at once: bounds how long their rows stay locked."""
 _AT_ONCE = 4
 """Runs that are asked side by side where each is asked by itself."""
+_HELD = 5.0
+"""Seconds that it waits for a run which somebody's transaction holds: the others are not to wait for that one."""
 _PATIENCE = 1.0
 """Seconds that the batch in hand has when all of it is given up."""
 _SLACK = 1.0
@@ -119,11 +122,12 @@ class Bulk:
     async def _one(self, run_id: str, room: asyncio.Semaphore) -> None:
         async with room:
             try:
-                await self._ask(self._app.get(run_id))
+                with brief(_HELD):
+                    await self._ask(self._app.get(run_id))
                 self.tally.done += 1
             except RunNotFound:
                 pass  # pruned since it was found
-            except (InvalidState, InvalidInput) as refused:
+            except (InvalidState, InvalidInput, RowsHeld) as refused:
                 self.tally.refused[run_id] = str(refused)
 
 

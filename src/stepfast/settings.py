@@ -101,6 +101,9 @@ class Settings:
     watch_rate: float = 3.0
     """Questions a second that all open tabs of a process ask together, when they look again by themselves: the more
     there are, the less often each does."""
+    act_timeout: float = 10.0
+    """Seconds after which an action of the console is given up, and half of them for rows that somebody else's
+    transaction holds: whoever pressed the button is told what is known of it."""
 
     # -- schedules
     schedule_grace: float = 60.0

@@ -17,6 +17,7 @@ from ..errors import (
     UnknownWorkflow,
 )
 from ..store.glance import TookTooLong
+from ..watching.auditing import MayBeDone, NothingDone
 
 
 class Refused(Exception):
@@ -40,6 +41,8 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (SchemaError, 503),
     (DatabaseUnavailable, 503),
     (TookTooLong, 503),
+    (NothingDone, 503),
+    (MayBeDone, 504),
     (ConfigurationError, 400),
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncpg
 
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, sentence
+from ..brief import RowsHeld, longest_wait_ms
 from ..migrations import OTHERWISE_MADE
 from ..protocol import MissingRight
 
@@ -21,6 +22,7 @@ _NO_TABLES = frozenset({"42P01", "3F000"})
 _OTHER_TABLES = frozenset({"42703", "42883", "42P10", "42704"})
 """A column, a function, a constraint or a type that this version expects is not there."""
 _NO_RIGHT = "42501"
+_LOCKED = "55P03"
 _AWAY = ("08", "28", "3D", "57P")
 """How the states begin that speak of the connection, or of the server as a whole."""
 
@@ -46,6 +48,8 @@ def _by_class(error: Exception) -> Exception:
         return SchemaError(f"the Stepfast tables are missing ({said}): run `stepfast migrate`")
     if state in _OTHER_TABLES:
         return SchemaError(f"the Stepfast tables are not those that this version made ({said}): {OTHERWISE_MADE}")
+    if state == _LOCKED and longest_wait_ms() is not None:
+        return RowsHeld("another transaction holds rows that this one needs, and did not let go of them in time")
     if state == _NO_RIGHT:
         return MissingRight(f"the database user lacks a right that Stepfast needs ({said}): grant it")
     if state.startswith(_AWAY):
