@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
+from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -235,6 +237,37 @@ async def test_actions_on_runs_leave_lines_without_payloads(scene: Scene) -> Non
     assert signalled["origin"] == "127.0.0.1"
     page = await scene.page("/audit")
     assert "ada &lt;b&gt;" in page and "ada <b>" not in page
+
+
+class Fields(HTMLParser):
+    """What a browser sends of the form on a page: its fields, with line ends as HTML wants them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.sent: dict[str, Any] = {}
+        self._acts = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self._acts = given.get("method") == "post" if tag == "form" else self._acts
+        if self._acts and tag == "input":
+            self.sent[given["name"]] = given.get("value", "").replace("\n", "\r\n")
+
+
+async def test_forms_send_names_as_they_are(scene: Scene) -> None:
+    """They are shown with what a screen would obey spelled out; sent so, they would name another queue."""
+    names = ["\u200fשלום", "a\u202eb", "two\nlines", "tab\there", "\ufeffbom", "a\x9fb", "\\u200f", '"<&']
+    for name in names:
+        await scene.app.start("order", "tea", queue=name, key=name)
+        await scene.app.put_schedule(name, "order", cron="0 3 * * *", input="tea")
+        fields = Fields(await scene.page(f"/queues/confirm/pause?{urlencode({'queue': name})}")).sent
+        await scene.post("/queues/pause", **fields)
+        fields = Fields(await scene.page(f"/schedules/confirm/pause?{urlencode({'schedule': name})}")).sent
+        await scene.post("/schedules/pause", **fields)
+        fields = Fields(await scene.page(f"/bulk/cancel?{urlencode({'key': name})}")).sent
+        assert (await ended(scene, (await scene.post("/bulk/cancel", **fields))["job"]))["cancelled"] == 1
+    assert {info.name for info in await scene.app.queues() if info.paused} == set(names)
 
 
 async def test_the_audit_goes_back_page_by_page(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

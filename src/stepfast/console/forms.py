@@ -45,7 +45,7 @@ async def read_form(request: Request) -> Form:
     except ValueError:  # too many fields, or no UTF-8
         raise Refused(400, "the form cannot be read: it must be urlencoded UTF-8") from None
     refuse_nul(text for pair in pairs for text in pair)
-    return Form(dict(pairs))
+    return Form({name: value.replace("\r\n", "\n") for name, value in pairs})  # as browsers send the ends of lines
 
 
 def refuse_nul(texts: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from .. import __version__
 from ..reports import RunInfo
@@ -49,6 +49,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
     return value
+
+
+def _sent(value: str) -> Markup:
+    """The value of a field, which a browser sends back: as it is, or it would name something else."""
+    return escape(value)
 
 
 def _moment(when: datetime | None) -> str:
@@ -97,7 +102,7 @@ def _make() -> jinja2.Environment:
     )
     made.filters.update(
         moment=_moment, iso=_iso, ago=ago, lasting=lasting, brief=brief, shortened=shortened, standing=_standing,
-        count=count, sentence=_sentence, capped=_capped, bytes=_bytes,
+        count=count, sent=_sent, sentence=_sentence, capped=_capped, bytes=_bytes,
     )  # fmt: skip
     made.tests["sealed"] = is_sealed
     return made
