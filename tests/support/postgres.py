@@ -46,6 +46,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support import wire
+from tests.support.clusters import make_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "postgres"
@@ -350,23 +351,17 @@ class PrivatePostgres:
         self._folder = _temporary_folder(self._account)
         atexit.register(self.stop)
         self._guard = _start_guard(self._folder)
+        program = self._bindir / "initdb"
         self._bindir = _within_reach(self._bindir, self._folder, self._account)
         self._major = major_version(self._bindir)
-        locale = ["--locale=C"]
+        options = ["--no-sync", "-A", "trust", "-E", "UTF8", "-U", "postgres", "--locale=C"]
         if self._major >= 17:
-            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        command = [
-            self._bindir / "initdb",
-            "--no-sync",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "-U",
-            "postgres",
-            *locale,
-        ]
-        made = self._popen([*command, "-D", self._data], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        make_cluster(self._data, program, options, lambda: self._run_initdb(options))
+
+    def _run_initdb(self, options: list[str]) -> None:
+        command = [self._bindir / "initdb", *options, "-D", self._data]
+        made = self._popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         output = made.communicate()[0].decode(errors="replace")
         if made.returncode != 0:
             raise PostgresUnavailable(f"{self._bindir}/initdb failed with code {made.returncode}:\n{output}")
