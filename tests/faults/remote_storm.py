@@ -31,6 +31,8 @@ from tests.remote.tables import Tables
 from tests.support.proxy import Proxy
 
 LEASE = 2.0
+ENOUGH = 10
+"""So many runs are a storm."""
 OURS, NODE, PYTHON = "stepfast", "node", "python"
 
 _ENDED = "status IN ('failed', 'cancelled') AND dag_id IS NULL"
@@ -150,8 +152,9 @@ class RemoteStorm(Storm):
         await asyncio.gather(*(start() for _ in range(count)))
 
     async def keep_starting(self, seconds: float, each: int = 6, pause: float = 0.02) -> None:
+        """For a time, and until they are enough for a storm, however slow the machine."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or (len(self._watched) < ENOUGH and time.monotonic() < until + SETTLE):
             if len(self._watched) - len(self._seen) < 60:
                 await self.start(each, pause)
             await asyncio.sleep(0.1)
@@ -262,7 +265,7 @@ async def kills(
         faults = (every(pace * 1.5, storm.kill_worker), every(pace, storm.kill_server))
         async with meanwhile(*faults, *storm.bystanders()):
             await storm.keep_starting(seconds)
-        return await storm.judge(runs=10)
+        return await storm.judge(runs=ENOUGH)
 
 
 async def a_kill_each(url: str, folder: Path) -> RemoteScene:
@@ -300,7 +303,7 @@ async def bad_network(
         await storm.gather(makers)
         async with meanwhile(*faults, *storm.bystanders()):
             await storm.keep_starting(seconds)
-        return await storm.judge(runs=10)
+        return await storm.judge(runs=ENOUGH)
 
 
 async def restarts(
@@ -320,7 +323,7 @@ async def restarts(
 
         async with meanwhile(*storm.bystanders()):
             await asyncio.gather(again_and_again(), storm.keep_starting(seconds))
-        return await storm.judge(runs=10)
+        return await storm.judge(runs=ENOUGH)
 
 
 def _proxy(url: str, protocol: Literal["postgres", "raw"] = "postgres") -> Proxy:
