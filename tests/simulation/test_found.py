@@ -44,4 +44,5 @@ def test_a_wait_frees_the_slot_also_if_the_timeout_is_shorter_than_a_moment() ->
     wait looked as if it had just begun."""
     program = [{"do": "signal", "name": "red"}]
     run = {"at": 0.0, "workflow": "plain", "input": {"program": program}, "options": {"timeout": 0.5}}
-    assert played(1, runs=[run], settings={**CALM["settings"], "moment": 2.0}) == []
+    free = {**CALM["settings"], "moment": 2.0, "concurrency": 10}
+    assert played(1, runs=[run], settings=free) == []
