@@ -9,6 +9,7 @@ import pytest
 
 from stepfast import Stepfast
 from tests.support.engine import Calls
+from tests.support.warm import take_up_sessions
 
 MakeApp = Callable[..., Stepfast]
 
@@ -16,6 +17,9 @@ ON_SQLITE = pytest.mark.enough_on("sqlite")
 """For files about what the engine decides, and the store, whose suite tries it on every database."""
 ON_BOTH = pytest.mark.enough_on("postgres", "sqlite")
 """For tests in such files in which sessions, locks or wake-ups take part, or SQL of its own."""
+
+COLD = ("roles", "foreign_connections", "held_keys", "sleeping")
+"""Files in which sessions themselves are the subject: each test has new ones."""
 
 
 @pytest.fixture
@@ -50,3 +54,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/engine" in item.nodeid:
             item.add_marker(pytest.mark.timeout(45))
+    take_up_sessions(items, "engine", COLD)

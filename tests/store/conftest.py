@@ -14,6 +14,7 @@ from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store import Store, open_store
 from tests.store.scene import Rows, Scene
+from tests.support.warm import take_up_sessions
 
 Opener = Callable[..., Store]
 
@@ -49,7 +50,7 @@ POOLED = (
 """The life of a run: what these files try must hold where every transaction may have another session."""
 
 
-COLD = ("schema", "wakeups", "postgres_waiting", "hot_statements")
+COLD = ("schema", "wakeups", "postgres_waiting", "hot_statements", "overloads", "columns", "strict_isolation")
 """Files in which sessions themselves are the subject: each test has new ones."""
 
 
@@ -66,15 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/store/" in item.nodeid and item.get_closest_marker("enough_on") is None:
             item.add_marker(ENOUGH)
-        if "tests/store/" in item.nodeid and _is_warm(item):
-            item.add_marker(pytest.mark.warm)
-
-
-def _is_warm(item: pytest.Item) -> bool:
-    """Whether a case finds sessions that an earlier one has left (`tests/support/warm.py`)."""
-    parameters = getattr(item, "callspec", None)
-    on_postgres = parameters is not None and parameters.params.get("store_url") == "postgres"
-    return on_postgres and item.get_closest_marker("empty") is None and item.path.stem.removeprefix("test_") not in COLD
+    take_up_sessions(items, "store", COLD)
 
 
 def _is_pooled(item: pytest.Item) -> bool:

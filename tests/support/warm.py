@@ -18,7 +18,7 @@ import functools
 import inspect
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import asyncpg
@@ -45,6 +45,22 @@ CLIENTS = (
 def is_warm(node: pytest.Item) -> bool:
     """Whether a test takes up sessions of earlier ones. That needs an event loop that outlives a test, too."""
     return node.get_closest_marker("warm") is not None and hasattr(pytest_asyncio.plugin, "_session_scoped_runner")
+
+
+def take_up_sessions(items: list[pytest.Item], folder: str, cold: Collection[str]) -> None:
+    """Mark the tests of a folder that run on the newest Postgres, except in the files (`cold`) whose subject sessions
+    are."""
+    for item in items:
+        warm = item.nodeid.startswith(f"tests/{folder}/") and item.path.stem.removeprefix("test_") not in cold
+        if warm and _is_on_postgres(item) and item.get_closest_marker("empty") is None:
+            item.add_marker(pytest.mark.warm)
+
+
+def _is_on_postgres(item: pytest.Item) -> bool:
+    parameters = getattr(item, "callspec", None)
+    values = parameters.params if parameters is not None else {}
+    database = values.get("url", values.get("store_url"))
+    return database == "postgres" or (database is None and "postgres_url" in getattr(item, "fixturenames", ()))
 
 
 class Shelf:
