@@ -78,7 +78,7 @@ def test_memory_is_bounded_however_many_names_come() -> None:
     counter = Counter(Caps(values=10, series=10), "things_total", "Things.", "step")
     for n in range(5000):
         counter.add((f"step {n}",))
-    assert len(counter._known) <= 20 and len(counter._series) <= 11
+    assert len(counter.of) <= 20 and len(counter._series) <= 11
     assert total(parsed(render([counter.family()])), "things_total") == 5000
 
 

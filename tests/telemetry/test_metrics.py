@@ -12,7 +12,7 @@ import pytest
 from stepfast import Backoff, Context, Settings, Stepfast
 from stepfast.errors import DatabaseUnavailable
 from stepfast.model.rows import Definition
-from stepfast.telemetry import Metrics, StepEnded, metrics_text
+from stepfast.telemetry import Metrics, RunEnded, StepEnded, metrics_text
 from tests.store.scene import Rows
 from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import Samples, parsed, total, value
@@ -140,6 +140,34 @@ def test_counting_from_several_threads_loses_nothing() -> None:
         thread.join(30)
     [family] = [family for family in metrics.families() if family.name == "stepfast_step_seconds"]
     assert sum(family.series[0][1][:-1]) == 8000
+
+
+async def test_what_waits_to_be_counted_is_bounded_and_a_class_of_your_own_is_told_all_the_same(
+    make_app: MakeApp,
+) -> None:
+    class Mine(Metrics):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard = 0
+
+        def ended(self, event: RunEnded) -> None:
+            self.heard += 1
+            super().ended(event)
+
+    plain, mine = Metrics(), Mine()
+    app = make_app(observers=[plain, mine])
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    await app.start_many(echo, range(500))
+    await app.drain()
+    assert mine.heard == 500
+    for metrics in (plain, mine):
+        assert len(metrics._ends) < 300 and len(metrics._claims) < 300
+        [ended] = [family for family in metrics.families() if family.name == "stepfast_runs_ended_total"]
+        assert [numbers for _, numbers in ended.series] == [[500]]
 
 
 async def test_without_metrics_among_the_observers_nothing_is_counted(make_app: MakeApp) -> None:

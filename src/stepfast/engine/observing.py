@@ -301,8 +301,10 @@ class Observers:
         """A run was claimed, and is about to be executed."""
         if self.claimed:
             claimed = execution.claimed
+            workflow = execution.workflow
             event = RunClaimed(
-                *_of_run(execution), _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
+                execution.run_id, execution.claim, workflow.dag, claimed.queue, workflow.kind, claimed.attempt,
+                _ready_for(claimed), claimed.parent_id, claimed.dag_id, claimed.dag_step,
                 claimed.undoing, decoded(claimed.trace),
             )  # fmt: skip
             self.tell(self.claimed, event)
@@ -371,10 +373,13 @@ class Observers:
 
     def _ended(self, execution: Execution, move: Transition, now: int) -> None:
         if self.ended:
-            since = made_at(execution.run_id) or execution.claimed.started_at
+            claimed, workflow, history = execution.claimed, execution.workflow, execution.history
+            since = made_at(execution.run_id) or claimed.started_at
+            lasted = (now - since) / 1000 if now > since else 0.0
             event = RunEnded(
-                *_of_run(execution), _busy(execution), _replayed(execution), max(0, now - since) / 1000, move.status,
-                move.reason, execution.error_type, execution.claimed.dag_step,
+                execution.run_id, execution.claim, workflow.dag, claimed.queue, workflow.kind, claimed.attempt,
+                execution.clock.now() - execution.began, len(history.records) - len(history.untaken), lasted,
+                move.status, move.reason, execution.error_type, claimed.dag_step,
             )  # fmt: skip
             self.tell(self.ended, event)
 
@@ -389,7 +394,7 @@ class Observers:
 
 def _listeners(given: Sequence[Observer], hook: str) -> Listeners[Any]:
     """Those who want to hear of it: who leaves the method of the base alone costs nothing."""
-    methods = [getattr(observer, hook) for observer in given]
+    methods = [getattr(observer, "collectors", {}).get(hook) or getattr(observer, hook) for observer in given]
     nothing = getattr(Observer, hook)
     return tuple(method for method in methods if getattr(method, "__func__", method) is not nothing)
 

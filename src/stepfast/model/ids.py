@@ -12,6 +12,7 @@ import re
 import struct
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ..errors import ConfigurationError
 
@@ -60,7 +61,14 @@ if hasattr(os, "register_at_fork"):
 def made_at(run_id: str) -> int | None:
     """When an id was made, in milliseconds of the clock of whoever made it; None for one that does not say. Good enough
     to measure by, not to decide by."""
-    return int(run_id[:8] + run_id[9:13], 16) if run_id[14:15] == "7" else None
+    return _milliseconds(run_id[:13]) if run_id[14:15] == "7" else None
+
+
+@lru_cache(maxsize=1024)
+def _milliseconds(beginning: str) -> int:
+    """Ids that were made in the same millisecond begin alike, and many runs end within the second in which they
+    began."""
+    return int(beginning.replace("-", ""), 16)
 
 
 def is_id(text: str) -> bool:

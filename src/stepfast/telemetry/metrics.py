@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from ..engine.observing import Observer
 from ..model.events import (
@@ -30,7 +33,7 @@ _BUSY = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600)
 _LASTED = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600, 21_600, 86_400, 604_800, 2_592_000)
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _TOGETHER = 200
-"""How many claims, ends and tries of steps are counted together: each by itself costs nearly twice as much."""
+"""How many claims, ends or tries of steps are counted together: each by itself costs nearly twice as much."""
 _RECORDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -48,8 +51,14 @@ class Metrics(Observer):
         self._runs = RunMetrics(caps)
         self._steps = StepMetrics(caps)
         self._work = WorkMetrics(caps)
-        self._told: deque[RunClaimed | RunEnded | StepEnded] = deque()
+        self._claims: deque[RunClaimed] = deque()
+        self._ends: deque[RunEnded] = deque()
+        self._tries: deque[StepEnded] = deque()
         """What is not counted yet of that of which there is most."""
+        self.collectors: dict[str, Callable[[Any], None]] = {}
+        """What is called in place of a method that would only do the same."""
+        if type(self) is Metrics:
+            self.collectors = {"claimed": self._claims.append, "ended": self._ends.append}
 
     def families(self) -> list[Family]:
         """All that was counted so far. May be called from any thread."""
@@ -67,10 +76,7 @@ class Metrics(Observer):
 
     def claimed(self, event: RunClaimed) -> None:
         """Note how long it had been ready."""
-        told = self._told
-        told.append(event)
-        if len(told) >= _TOGETHER:
-            self._count()
+        self._claims.append(event)
 
     def suspended(self, event: RunReleased) -> None:
         """Note how long its worker had it."""
@@ -83,10 +89,7 @@ class Metrics(Observer):
 
     def ended(self, event: RunEnded) -> None:
         """Count the end. That of a dag's step is the end of a step."""
-        told = self._told
-        told.append(event)
-        if len(told) >= _TOGETHER:
-            self._count()
+        self._ends.append(event)
 
     def lost(self, event: RunLost) -> None:
         """Count a lease that was lost."""
@@ -102,10 +105,10 @@ class Metrics(Observer):
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def step_ended(self, event: StepEnded) -> None:
-        """Note how long a try took, and why it failed."""
-        told = self._told
-        told.append(event)
-        if len(told) >= _TOGETHER:
+        """Note how long a try took, and why it failed. Whoever only polls is not flushed for long."""
+        tries = self._tries
+        tries.append(event)
+        if len(tries) >= _TOGETHER:
             self._count()
 
     def step_refused(self, event: StepRefused) -> None:
@@ -130,30 +133,48 @@ class Metrics(Observer):
     # -- what was told of many ----------------------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Count what has gathered. Only whoever has the lock takes it out."""
+        """Count what has gathered. Only whoever has the lock takes it out. Nothing is made for each of them: what lives
+        until all are counted would be looked at by the garbage collector."""
         with self._lock:
-            told = [self._told.popleft() for _ in range(len(self._told))]
-            self._runs.ready.observe_all([(each.ready_for, (each.queue,)) for each in told if type(each) is RunClaimed])
-            self._count_ends([each for each in told if type(each) is RunEnded])
-            self._count_tries([each for each in told if type(each) is StepEnded])
+            self._count_claims()
+            self._count_tries()
+            for _ in range(len(self._ends)):
+                self._count_end(self._ends.popleft())
 
-    def _count_ends(self, ends: list[RunEnded]) -> None:
-        runs = self._runs
-        runs.busy.observe_all([(each.busy, (each.workflow,)) for each in ends])
-        for each in ends:
-            if each.replayed:
-                runs.replayed.add((each.workflow,), each.replayed)
-            if each.dag_step is not None:
-                self._dag_step(each, each.dag_step, each.status)
-            else:
-                runs.ended.add((each.workflow, each.status, each.reason or ""))
-        runs.lasted.observe_all([(each.lasted, (each.workflow,)) for each in ends if each.dag_step is None])
+    def _count_claims(self) -> None:
+        ready, next_one = self._runs.ready, self._claims.popleft
+        of, buckets = ready.of, ready.buckets
+        for _ in range(len(self._claims)):
+            claim = next_one()
+            numbers, seconds = of[claim.queue,], claim.ready_for
+            numbers[bisect_left(buckets, seconds)] += 1
+            numbers[-1] += seconds
 
-    def _count_tries(self, tries: list[StepEnded]) -> None:
-        self._steps.seconds.observe_all([(each.seconds, (each.workflow, each.step, each.outcome)) for each in tries])
-        for each in tries:
+    def _count_tries(self) -> None:
+        steps, next_one = self._steps, self._tries.popleft
+        of, buckets = steps.seconds.of, steps.seconds.buckets
+        for _ in range(len(self._tries)):
+            each = next_one()
+            numbers, seconds = of[each.workflow, each.step, each.outcome], each.seconds
+            numbers[bisect_left(buckets, seconds)] += 1
+            numbers[-1] += seconds
             if each.outcome == FAILED:
-                self._steps.failed.add((each.workflow, each.step, each.error_type or ""))
+                steps.failed.add((each.workflow, each.step, each.error_type or ""))
+
+    def _count_end(self, end: RunEnded) -> None:
+        runs, workflow = self._runs, (end.workflow,)
+        numbers, seconds = runs.busy.of[workflow], end.busy
+        numbers[bisect_left(_BUSY, seconds)] += 1
+        numbers[-1] += seconds
+        if end.replayed:
+            runs.replayed.add(workflow, end.replayed)
+        if end.dag_step is not None:
+            self._dag_step(end, end.dag_step, end.status)
+            return
+        runs.ended.of[end.workflow, end.status, end.reason or ""][0] += 1
+        numbers, seconds = runs.lasted.of[workflow], end.lasted
+        numbers[bisect_left(_LASTED, seconds)] += 1
+        numbers[-1] += seconds
 
     # -- the worker's own ------------------------------------------------------------------------------------------
 
@@ -170,6 +191,8 @@ class Metrics(Observer):
             self._work.flush_records.observe(event.records)
             if event.refused:
                 self._work.fenced.add(amount=event.refused)
+        if len(self._ends) >= _TOGETHER or len(self._claims) >= _TOGETHER:  # a flush comes after each of them
+            self._count()
 
     def swept(self, event: RunsSwept) -> None:
         """Count what was cleared up."""

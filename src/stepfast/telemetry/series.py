@@ -7,7 +7,7 @@ each metric so many series; what comes later is counted under ``_other``, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from .exposition import COUNTER, HISTOGRAM, Family, harmless, merged
 
@@ -25,6 +25,17 @@ class Caps:
         self.series = series
 
 
+class Known(dict[Values, list[float]]):
+    """Numbers by values of labels. Values that are not known yet are admitted: one look-up where most are known."""
+
+    def __init__(self, admit: Callable[[Values], list[float]]) -> None:
+        super().__init__()
+        self._admit = admit
+
+    def __missing__(self, values: Values) -> list[float]:
+        return self._admit(values)
+
+
 class Metric:
     """A metric with labels. Not safe for threads by itself."""
 
@@ -35,10 +46,10 @@ class Metric:
         self._name = name
         self._help = help
         self._labels = labels
-        self._buckets = buckets
+        self.buckets = buckets
         self._seen: list[set[str]] = [set() for _ in labels]
         """The values that each label has admitted."""
-        self._known: dict[Values, list[float]] = {}
+        self.of = Known(self._admit)
         """What was counted, by the values as they came; several may lead to one series."""
         self._series: dict[Values, list[float]] = {}
         if not labels:
@@ -47,7 +58,7 @@ class Metric:
     def family(self) -> Family:
         """The metric as it stands."""
         series = [(values, list(numbers)) for values, numbers in self._series.items()]
-        return Family(self._name, self.kind, self._help, self._labels, series, self._buckets)
+        return Family(self._name, self.kind, self._help, self._labels, series, self.buckets)
 
     def _admit(self, values: Values) -> list[float]:
         """The numbers of a new series; those of the others, if there is no room for it."""
@@ -55,8 +66,8 @@ class Metric:
         if admitted not in self._series and len(self._series) >= self._caps.series:
             admitted = (OTHER,) * len(values)
         numbers = self._series.setdefault(admitted, [0.0] * self._width)
-        if len(self._known) < 2 * self._caps.series:  # bounded too: the rest is looked up the long way
-            self._known[values] = numbers
+        if len(self.of) < 2 * self._caps.series:  # bounded too: the rest is looked up the long way
+            self.of[values] = numbers
         return numbers
 
     def _value(self, seen: set[str], value: str) -> str:
@@ -68,7 +79,7 @@ class Metric:
 
     @property
     def _width(self) -> int:
-        return 1 if self.kind == COUNTER else len(self._buckets) + 2
+        return 1 if self.kind == COUNTER else len(self.buckets) + 2
 
 
 class Counter(Metric):
@@ -76,7 +87,7 @@ class Counter(Metric):
 
     def add(self, values: Values = (), amount: float = 1) -> None:
         """Count something that has happened."""
-        (self._known.get(values) or self._admit(values))[0] += amount
+        self.of[values][0] += amount
 
 
 class Histogram(Metric):
@@ -86,17 +97,9 @@ class Histogram(Metric):
 
     def observe(self, amount: float, values: Values = ()) -> None:
         """Put a value into its bucket."""
-        numbers = self._known.get(values) or self._admit(values)
-        numbers[bisect_left(self._buckets, amount)] += 1
+        numbers = self.of[values]
+        numbers[bisect_left(self.buckets, amount)] += 1
         numbers[-1] += amount
-
-    def observe_all(self, amounts: Sequence[tuple[float, Values]]) -> None:
-        """The same for many, by one call."""
-        known, buckets = self._known, self._buckets
-        for amount, values in amounts:
-            numbers = known.get(values) or self._admit(values)
-            numbers[bisect_left(buckets, amount)] += 1
-            numbers[-1] += amount
 
 
 def folded(families: list[Family], most: int) -> list[Family]:
