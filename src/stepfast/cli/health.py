@@ -7,9 +7,8 @@ import typer
 from ..app import Stepfast
 from ..errors import DatabaseUnavailable
 from ..model.records import WorkerInfo
-from ..model.redacting import scrub
 from ..store.protocol import Check
-from ..telling.doctor import check_shape, examine
+from ..telling.doctor import check_shape, examine, unreachable
 from ..telling.words import lasting
 from ..telling.workers import queues_of, worker_name, worker_shape
 from .exits import FAILED, UNAVAILABLE
@@ -45,8 +44,7 @@ async def doctor(session: Session) -> None:
     try:
         checks = await _examine(session, app)
     except DatabaseUnavailable as error:
-        advice = "check the address, the server and the credentials"
-        checks, code = [Check("connection", False, scrub(str(error)), advice)], UNAVAILABLE
+        checks, code = [unreachable(error)], UNAVAILABLE
     if session.json:
         write_json([check_shape(check) for check in checks])
     else:

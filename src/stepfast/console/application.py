@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..app import Stepfast
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, DatabaseUnavailable
 from ..store.remembered import SIGHT, Sight
 from ..watching.auditing import audited
 from . import refusing, routes
@@ -91,6 +91,8 @@ class Console:
         try:
             response = await self._admitted(request)
         except Exception as error:
+            if isinstance(error, DatabaseUnavailable):
+                self._desk.outage.noticed()
             refused = refusal_of(error)
             if refused is None:
                 self._desk.app.logger.exception("the console could not answer a request")
@@ -115,11 +117,13 @@ class Console:
             raise Refused(403, f"this page takes the role {route.role}")
         form: dict[str, Any] = {} if request.method in SAFE else {"form": await read_form(request)}
         visit = Visit(request, self._desk, who, params, **form)
-        before = await self._desk.tabs.asked()
+        before = self._desk.tabs.asked()
         SIGHT.set(Sight())
         answer = await (route.answer(visit) if request.method in SAFE else self._acted(visit, route))
         if isinstance(answer, Page):
-            answer = replace(answer, again=await self._desk.tabs.again(answer.again, before))
+            answer = replace(answer, again=self._desk.tabs.again(answer.again, before))
+            if answer.status < 500:
+                self._desk.outage.over()
         return respond(visit, answer)
 
     async def _acted(self, visit: Visit, route: routes.Route) -> Answer:

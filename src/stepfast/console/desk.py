@@ -10,6 +10,7 @@ from ..watching.news import end_news
 from ..watching.onlooker import onlooker
 from .jobs import Jobs
 from .live import Tabs
+from .outage import Outage
 from .redacting import Rule, Veil
 
 _SLOW = 15.0
@@ -32,6 +33,8 @@ class Desk:
         self.slow = Remembered(_SLOW)
         """Answers that take long to find, and need not be new."""
         self.jobs = Jobs(app)
+        self.outage = Outage()
+        """Since when the database has not been reached."""
 
     async def close(self) -> None:
         """Give up what is under way beside the pages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..app import Stepfast
-from ..watching.onlooker import glance_of
+from ..watching.onlooker import asked_so_far
 from ..watching.pace import Pace
 
 
@@ -14,11 +14,11 @@ class Tabs:
         self._app = app
         self._pace = Pace(app.settings.watch_rate)
 
-    async def asked(self) -> int:
+    def asked(self) -> int:
         """How many questions were put to the database so far."""
-        return (await glance_of(self._app)).remembered.asked
+        return asked_so_far(self._app)
 
-    async def again(self, soonest: float | None, before: int) -> float | None:
+    def again(self, soonest: float | None, before: int) -> float | None:
         """In how many seconds a tab asks for its page again, which has just asked all questions since ``before``; None:
         never, because nothing on it will change."""
-        return None if soonest is None else self._pace.again(soonest, await self.asked() - before)
+        return None if soonest is None else self._pace.again(soonest, self.asked() - before)

@@ -7,12 +7,12 @@ from typing import Any
 
 from ..announcing import all_namesakes, shown_limits
 from ..app import Stepfast
-from ..errors import SchemaError
+from ..errors import SchemaError, StepfastError
 from ..model import status
 from ..model.gate import Gate
 from ..model.ids import new_id
 from ..model.records import Lane, WorkerInfo
-from ..model.redacting import redact
+from ..model.redacting import redact, scrub
 from ..model.rows import Definition
 from ..model.schedules import ScheduleRow
 from ..store import Store
@@ -32,6 +32,14 @@ async def examine(app: Stepfast, store: Store) -> list[Check]:
     return checks + await _inhabitants(store, app) if schema.ok else checks
 
 
+def unreachable(error: StepfastError) -> Check:
+    """What is found where nothing can be asked: the database does not answer, or the tables are not there."""
+    if isinstance(error, SchemaError):
+        found, _, advice = str(error).rpartition(": ")
+        return Check("schema", False, scrub(found), advice)
+    return Check("connection", False, scrub(str(error)), "check the address, the server and the credentials")
+
+
 def check_shape(check: Check) -> dict[str, Any]:
     """A check as JSON."""
     return {"check": check.name, "ok": check.ok, "found": check.found, "advice": check.advice or None}
@@ -43,8 +51,7 @@ async def _schema(store: Store, namespace: str) -> Check:
         refuse_too_new(state)
         refuse_missing(state, namespace)
     except SchemaError as error:
-        found, _, advice = str(error).rpartition(": ")
-        return Check("schema", False, found, advice)
+        return unreachable(error)
     return Check("schema", True, f"namespace {namespace!r} is at version {state.version}, up to date")
 
 

@@ -33,6 +33,16 @@ async def glance_of(app: Stepfast) -> BaseGlance:
     return store
 
 
+def asked_so_far(app: Stepfast) -> int:
+    """How many questions were put to the database so far by those who watch; none, where nothing is connected."""
+    connected = app._connections.made()
+    if connected is None:
+        return 0
+    store = _watched(connected, app).store
+    assert isinstance(store, BaseGlance)
+    return store.remembered.asked
+
+
 async def seen_anew(app: Stepfast) -> None:
     """Somebody has changed something and wants to see it: what was read before does not hold any more."""
     (await glance_of(app)).remembered.forget()

@@ -88,8 +88,8 @@ function replace(page) {
 async function refresh() {
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (answer.status === 200) {
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (answer.status === 200 || page.body.dataset.again) {
       replace(page);
       again = Number(page.body.dataset.again || 0);
       news = page.body.dataset.news || "";
