@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -167,3 +168,19 @@ async def test_what_is_nested_too_deeply_is_cut_or_refused() -> None:
     assert "…" in exact.write(exact.read("[" * 500 + "]" * 500))
     with pytest.raises(ValueError):
         exact.read("[" * 200_000)
+
+
+async def test_nothing_is_hidden_in_the_event_loop(scene: Scene) -> None:
+    """A payload of megabytes takes seconds, and other requests are to be answered meanwhile."""
+    threads: dict[str, set[int]] = {}
+
+    def hide(path: str, value: Any) -> Any:
+        threads.setdefault(path.partition(".")[0], set()).add(threading.get_ident())
+        return HIDDEN if "number" in path else value
+
+    async with browse(console(scene.app, token=TOKEN, redact=hide)) as client:
+        for address in ("/runs", f"/runs/{scene.failed}", f"/runs/{scene.failed}/confirm/retry", "/schedules"):
+            for headers in ({}, JSON):
+                assert (await client.get(address, headers=headers)).status_code == 200
+    assert {"input", "output", "arguments", "values"} <= threads.keys()
+    assert not any(threading.get_ident() in found for found in threads.values())

@@ -11,7 +11,7 @@ from ..model.names import OWN_KEYS
 from ..reports import RunInfo
 from ..watching.onlooker import glance_of
 from .history import BRIEF, History
-from .redacting import Veil
+from .redacting import Veil, aside
 from .veiling import veiled_history
 from .visit import Visit
 
@@ -44,16 +44,21 @@ async def veiled_by_all(visit: Visit, history: History) -> History:
     veil = visit.veil()
     if veil.hides:
         await read_belongings(visit, history.info, veil)
-    return veiled_history(history, veil)
+    return await aside(veil, lambda: veiled_history(history, veil))
 
 
 async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
     """What the run has set for others to read."""
-    return {
-        key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
-        for key, text, format_ in await (await glance_of(visit.look)).values(run_id)
-        if not key.startswith(OWN_KEYS)
-    }
+    found = await (await glance_of(visit.look)).values(run_id)
+
+    def shown() -> dict[str, Any]:
+        return {
+            key: veil.value(visit.look._payloads.plain(text, format_, f"the value of {key!r}"), f"values.{key}")
+            for key, text, format_ in found
+            if not key.startswith(OWN_KEYS)
+        }
+
+    return await aside(veil, shown)
 
 
 async def _letters(visit: Visit, info: RunInfo, veil: Veil) -> list[Letter]:

@@ -7,14 +7,17 @@ same run too, because code likes to put values into its messages.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import ConfigurationError
 from .exact import DEEPEST
+
+T = TypeVar("T")
 
 HIDDEN = "(hidden)"
 _SHORTEST = 3
@@ -101,6 +104,12 @@ class Veil:
                 values += value
             elif value is not None and not isinstance(value, bool):
                 self._hidden.update(form for form in _forms(value) if len(form) >= _SHORTEST)
+
+
+async def aside(veil: Veil, work: Callable[[], T]) -> T:
+    """Do what hides payloads, in a thread if anything is hidden: one of megabytes takes seconds, and other requests are
+    answered meanwhile."""
+    return await asyncio.to_thread(work) if veil.hides else work()
 
 
 def _inside(path: str, name: object) -> str:

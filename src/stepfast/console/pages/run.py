@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from ...engine.workflow import DAG_STEP
 from ...reports import RunInfo, StepInfo
@@ -17,7 +18,7 @@ from ..confirming import offered
 from ..drawings import graph, graph_of_run, timeline
 from ..history import History, address_of, written
 from ..outlook import outlook, prints_of
-from ..redacting import Veil
+from ..redacting import Veil, aside
 from ..veiling import veiled_history, veiled_run, veiled_runs, veiled_steps
 from ..visit import Visit
 from .steps import step_rows
@@ -34,12 +35,13 @@ async def run(visit: Visit) -> Page:
     history = await visit.history(run_id, after)
     veil = visit.veil()
     values, letters = await read_belongings(visit, history.info, veil)
-    history = veiled_history(history, veil)
+    history = await aside(veil, partial(veiled_history, history, veil))
     told = history.info
     family = await family_of(visit.look, told.id)
-    children = veiled_runs([member.run for member in family.below], veil)
+    below = [member.run for member in family.below]
+    children = await aside(veil, lambda: veiled_runs(below, veil))
     why = await explain(visit.look, told, history.steps, history.tries, children, _veiled(veil))
-    why = veil.text(why)
+    why = await aside(veil, partial(veil.text, why))
     declared = await graph_of_run(visit, history)
     mail = list(Counter(letter.name for letter in letters).items())
     shown = {

@@ -13,6 +13,7 @@ from ..answers import Done, Page
 from ..filters import ORDERS, Filters
 from ..jobs import WISHES
 from ..outlook import outlook, prints_of
+from ..redacting import aside
 from ..refusals import Refused
 from ..veiling import veiled_runs
 from ..visit import Visit
@@ -31,7 +32,7 @@ async def runs(visit: Visit) -> Page | Done:
         found = await find_runs(visit.look, wanted)
         if len(found) == 1:
             return Done(visit.url("runs", found[0].id), {"found": found[0].id})
-        return _page(visit, Filters(), Listed(found, None), wanted)
+        return await _page(visit, Filters(), Listed(found, None), wanted)
     filters = Filters.of(visit.query)
     if filters.text is not None and visit.desk.rule is not None:
         raise Refused(400, "parts of inputs are hidden here, so no text can be looked for in them")
@@ -39,7 +40,7 @@ async def runs(visit: Visit) -> Page | Done:
     number = await count_runs(visit.look, filters.keywords) if filters.any and filters.text is None else None
     page: ListKeywords = {"limit": _limit(visit.query.get("limit")), "after": visit.query.get("after") or None}
     listed = await list_runs(visit.look, {**filters.keywords, **page}, filters.text)
-    return replace(_page(visit, filters, listed, "", number), news=outlook(visit, seen, _LATEST))
+    return replace(await _page(visit, filters, listed, "", number), news=outlook(visit, seen, _LATEST))
 
 
 def _said(listed: Listed) -> str:
@@ -62,8 +63,9 @@ def _bulk(visit: Visit, filters: Filters, number: Counted | None) -> list[str]:
     return [wish.verb for wish in WISHES.values() if filters.status is None or filters.status in wish.usual]
 
 
-def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str, number: Counted | None = None) -> Page:
-    shown = veiled_runs(listed.runs, visit.veil())
+async def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str, number: Counted | None = None) -> Page:
+    veil = visit.veil()
+    shown = await aside(veil, lambda: veiled_runs(listed.runs, veil))
     kept = {**filters.query, "limit": visit.query.get("limit")}
     more = None if listed.after is None else visit.url("runs", **kept, after=listed.after)
     given = {

@@ -9,7 +9,7 @@ from ...schedule_info import ScheduleInfo
 from ...telling.schedules import schedule_shape, state_in_words, times_in_words, when_in_words
 from ..answers import Page
 from ..asking import Question
-from ..redacting import Veil
+from ..redacting import Veil, aside
 from ..refusals import Refused
 from ..visit import Visit
 
@@ -19,7 +19,8 @@ _DONE = {"paused": "The schedule is paused.", "resumed": "The schedule goes on w
 
 async def schedules(visit: Visit) -> Page:
     """All schedules, by name."""
-    found = [_veiled(info, visit.veil()) for info in await visit.look.schedules()]
+    all_ = await visit.look.schedules()
+    found = await aside(visit.veil(), lambda: [_veiled(info, visit.veil()) for info in all_])
     rows = [
         {
             "info": info,
