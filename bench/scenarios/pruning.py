@@ -21,13 +21,14 @@ from bench.waiting import until
 
 CONCURRENCY = 500
 KEPT, KEPT_QUICK = 2_000_000, 50_000
+PAIRS, PAIRS_QUICK = 9, 5
 KINDS: tuple[Kind, ...] = ("noop", "steps")
 
 REMOVER = """
 import asyncio, sys
 from stepfast import Settings, Stepfast
 
-keep = Settings(retention=float(sys.argv[2]), retention_failed=None, sweep=0.1)
+keep = Settings(retention=float(sys.argv[2]), retention_failed=None, sweep=1.0)
 asyncio.run(Stepfast(sys.argv[1], settings=keep).work(queues=["nobody"]))
 """
 
@@ -96,14 +97,23 @@ async def measure(subject: Subject) -> Figures:
 
 
 async def _ratio(subject: Subject, engine: Engine, kind: Kind, remover: Remover) -> float:
-    """Taken in turns, because the machine's speed wanders."""
+    """Taken in pairs, of which each is a share by itself: the machine's speed wanders, and many short pairs tell more
+    than few long takes. Which of the two comes first takes turns, too."""
     count = amount(engine, kind, CONCURRENCY, 0.4 if subject.quick else 2)
-    alone, beside = list[float](), list[float]()
-    for _ in range(2 if subject.quick else 5):
-        alone.append(await drain(engine, kind, count, CONCURRENCY, recorded=False))
-        async with remover.at_work():
-            beside.append(await drain(engine, kind, count, CONCURRENCY, recorded=False))
-    return median(beside) / median(alone)
+    shares = list[float]()
+    for pair in range(PAIRS_QUICK if subject.quick else PAIRS):
+        if pair % 2:
+            beside = await _beside(engine, kind, count, remover)
+        alone = await drain(engine, kind, count, CONCURRENCY, recorded=False)
+        if not pair % 2:
+            beside = await _beside(engine, kind, count, remover)
+        shares.append(beside / alone)
+    return median(shares)
+
+
+async def _beside(engine: Engine, kind: Kind, count: int, remover: Remover) -> float:
+    async with remover.at_work():
+        return await drain(engine, kind, count, CONCURRENCY, recorded=False)
 
 
 SCENARIO = Scenario(
