@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ PATIENCE = 60.0
 class Spoken:
     """A process whose stderr is collected."""
 
-    def __init__(self, arguments: tuple[str, ...], folder: Path) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        """`python` with these arguments."""
         said, out = os.pipe()
         told, err = os.pipe()
         self._stdout, self._stderr = open(said), open(told)  # noqa: SIM115 - closed by kill
         with open(os.devnull, "rb") as nothing, open(out, "wb"), open(err, "wb"):
-            command = ["-m", "stepfast", *arguments]
-            self._process = nursery().start(command, [nothing.fileno(), out, err], folder=folder, new_session=True)
+            self._process = nursery().start(arguments, [nothing.fileno(), out, err], folder=folder, new_session=True)
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -100,7 +101,7 @@ class Processes:
         self._started: list[Spoken] = []
 
     def __call__(self, *arguments: str) -> Spoken:
-        process = Spoken(arguments, self._folder)
+        process = Spoken(["-m", "stepfast", *arguments], self._folder)
         self._started.append(process)
         return process
 

@@ -18,6 +18,7 @@ from stepfast import DatabaseUnavailable, Stepfast
 from stepfast.cli.top import Watch, screen
 from stepfast.telemetry.overview import Overview
 from tests.cli.conftest import Shop, Verbs
+from tests.support.nursery import nursery
 
 
 @pytest.mark.enough_on("sqlite")
@@ -66,8 +67,7 @@ def test_on_a_terminal_it_is_live_until_ctrl_c_which_is_no_failure(stepfast: Ver
     stepfast("migrate")
     shop.start("hold", queue="vip")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "stepfast", "top", "--interval", "0.5"]
-    process = subprocess.Popen(command, cwd=shop.folder, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = nursery().start(["-m", "stepfast", "top", "--interval", "0.5"], [theirs] * 3, folder=shop.folder)
     os.close(theirs)
     screen = b""
     try:

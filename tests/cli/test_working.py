@@ -125,7 +125,7 @@ def test_a_signal_before_the_worker_has_begun(shop: Shop, spawn: Processes) -> N
     assert worker.ended() == 0
 
 
-# -- several processes
+# -- several processes: those that are thorough take seconds to start, and test_crew.py tries the same with light ones
 
 
 def pids(crew: Spoken, times: int) -> list[int]:
@@ -173,6 +173,7 @@ def test_a_process_that_dies_is_replaced(stepfast: Verbs, shop: Shop, spawn: Pro
     assert not {w["pid"] for w in stepfast.json("workers")} - {victim}
 
 
+@pytest.mark.thorough
 def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     """The terminal sends it to the whole group; were the children in it, they would hear it twice and not wait."""
     crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
@@ -184,6 +185,7 @@ def test_ctrl_c_at_the_terminal_is_one_signal_to_each(stepfast: Verbs, shop: Sho
     assert stepfast.json("result", run_id)["output"] == "released"
 
 
+@pytest.mark.thorough
 def test_a_second_signal_is_passed_on_too(stepfast: Verbs, shop: Shop, spawn: Processes) -> None:
     crew, run_id = holding(shop, spawn, "--processes", "2", "--grace", "1h")
     crew.hear(" started: ", 2)
@@ -194,6 +196,7 @@ def test_a_second_signal_is_passed_on_too(stepfast: Verbs, shop: Shop, spawn: Pr
     assert_given_back(stepfast, run_id)
 
 
+@pytest.mark.thorough
 def test_processes_that_cannot_start_are_not_tried_for_ever(shop: Shop, spawn: Processes) -> None:
     crew = spawn("worker", "nowhere:app", "--processes", "2")
     assert crew.ended() == 2

@@ -39,6 +39,7 @@ def test_the_example_runs(program: Program, tmp_path: Path, request: pytest.Fixt
     script.write_text(source)
     tests = [name for name in files if name.startswith("test_")]
     pytest_options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+    pytest_options += ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:xdist.looponfail"]
     command = ["-m", "pytest", *pytest_options, *tests] if program.is_test else [RUNNER, script]
     done = nursery.run(command, folder=tmp_path, environment=environment(tmp_path), timeout=60)
     assert done.returncode == 0, f"{program.where}\n{done.stdout}\n{done.stderr}"

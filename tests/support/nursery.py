@@ -44,8 +44,11 @@ KNOWN = (
     "sqlite3", "stepfast", "stepfast.store.postgres.store", "stepfast.store.sqlite.store", "stepfast.testing",
 )  # fmt: skip
 """What children find imported. The programs themselves are not among it: each runs as `__main__`."""
-ALSO_KNOWN = ("rich.console", "rich.table", "typer", "stepfast.cli", "tests.support.processes")
-"""The same; old releases of the libraries among it warn of each other."""
+ALSO_KNOWN = (
+    "pydantic.types", "rich.console", "rich.table", "typer", "typer._adapters",
+    "stepfast.cli", "tests.support.processes",
+)  # fmt: skip
+"""The same; old releases of the libraries among it warn of each other, and do not have all of it."""
 
 _LENGTH = struct.Struct("i")
 _MOST_FILES = 16
@@ -295,7 +298,8 @@ def _load() -> list[Any]:
         importlib.import_module(name)
     warnings.filters[:] = usual  # type: ignore[index]
     for name in ALSO_KNOWN:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     warnings.simplefilter("error")
     gc.collect()
     gc.freeze()
