@@ -57,7 +57,7 @@ async def test_what_is_refused_or_fails_has_a_line_too(
     assert [line[-2:] for line in await lines(app)] == [(outcome, said)]
 
 
-async def test_whoever_vanishes_meanwhile_leaves_a_line_that_was_never_closed(app: Stepfast) -> None:
+async def test_whoever_is_interrupted_leaves_a_line_that_says_so(app: Stepfast) -> None:
     begun = asyncio.Event()
 
     async def act() -> None:
@@ -68,7 +68,7 @@ async def test_whoever_vanishes_meanwhile_leaves_a_line_that_was_never_closed(ap
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert [line.outcome for line in await lines(app)] == ["begun"]
+    assert [line.outcome for line in await lines(app)] == ["interrupted"]
 
 
 async def test_names_that_people_choose_cannot_spoil_a_line(app: Stepfast) -> None:

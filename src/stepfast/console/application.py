@@ -3,6 +3,8 @@ wrong."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import Collection
 from dataclasses import replace
@@ -70,12 +72,24 @@ class Console:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. There are no websockets, and a lifespan has nothing to do."""
         if scope["type"] == "http":
-            response = await self._answer(Request(scope, receive))
+            try:
+                response = await self._answer(Request(scope, receive))
+            except asyncio.CancelledError:
+                await self._cut_off(scope, receive, send)
+                raise
             await response(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    async def _cut_off(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell whoever waits for an answer that there will be none, as far as that is still possible."""
+        request = Request(scope, receive)
+        unsafe = "" if request.method in SAFE else ": it may have been done, look before you send it again"
+        response = refusing.response(request, Refused(503, f"the console was stopped while this was under way{unsafe}"))
+        with contextlib.suppress(Exception):
+            await response(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Where a server runs the console by itself: it begins at once, and disconnects at the end."""
@@ -130,7 +144,8 @@ class Console:
         """Act, with a line in the audit: whatever is no safe method has one."""
         what = deed_of(visit, route.deed)
         known = replace(visit, line=what.id)
-        return await audited(
+        acting = audited(
             self._desk.app, what, lambda: route.answer(known), lambda done: getattr(done, "said", None),
             refusals=(Refused,), over=lambda done: not getattr(done, "open", False),
         )  # fmt: skip
+        return await self._desk.waited_for(acting)

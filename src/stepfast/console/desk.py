@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 from ..app import Stepfast
 from ..store.remembered import Remembered
 from ..telling.sealed import Lenient
@@ -13,7 +17,11 @@ from .live import Tabs
 from .outage import Outage
 from .redacting import Rule, Veil
 
+T = TypeVar("T")
+
 _SLOW = 15.0
+_PATIENCE = 2.0
+"""Seconds for actions to write into the audit that they were interrupted."""
 
 
 class Desk:
@@ -33,11 +41,24 @@ class Desk:
         self.slow = Remembered(_SLOW)
         """Answers that take long to find, and need not be new."""
         self.jobs = Jobs(app)
+        self._acting: set[asyncio.Task[Any]] = set()
         self.outage = Outage()
         """Since when the database has not been reached."""
 
+    async def waited_for(self, acting: Coroutine[Any, Any, T]) -> T:
+        """Do something that is not to be left without a word when the console is closed."""
+        task = asyncio.create_task(acting)
+        self._acting.add(task)
+        task.add_done_callback(self._acting.discard)
+        return await task
+
     async def close(self) -> None:
-        """Give up what is under way beside the pages."""
+        """Give up what is under way, while the database can still be told."""
+        for task in self._acting:
+            if not task.cancelling():
+                task.cancel()
+        if self._acting:
+            await asyncio.wait(self._acting, timeout=_PATIENCE)
         await self.jobs.close()
         await end_news(self.app)
 

@@ -17,7 +17,7 @@ from ..app import Stepfast
 from ..errors import DatabaseUnavailable, InvalidInput, PayloadError, StepfastError
 from ..model.backoff import seconds
 from ..model.ids import new_id
-from ..store.audit import DONE, FAILED, REFUSED, AuditLine, Deed
+from ..store.audit import DONE, FAILED, INTERRUPTED, REFUSED, AuditLine, Deed
 from ..store.brief import RowsHeld, brief
 from .onlooker import seen_anew
 
@@ -67,6 +67,9 @@ async def audited(
     await _begin(app, what, patience)
     try:
         result = await _bounded(act, patience)
+    except asyncio.CancelledError:
+        await _close(app, what, INTERRUPTED, "the process was told to stop; it may have been done")
+        raise
     except Exception as error:
         unknown = isinstance(error, (DatabaseUnavailable, MayBeDone))
         refused = isinstance(error, (StepfastError, *refusals)) and not unknown
