@@ -122,9 +122,9 @@ def postgres_url(
     """A Postgres database of this test's own."""
     if is_warm(request.node):
         warm: WarmDatabase = request.getfixturevalue("warm_database")
-        name = warm.take()
-        with warm.shelf.serving():
-            yield postgres_server.url(name)
+        url = postgres_server.url(warm.take())
+        with warm.shelf.serving(url):
+            yield url
         return
     name = postgres_databases.take(_with_tables(request))
     yield postgres_server.url(name)

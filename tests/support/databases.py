@@ -132,15 +132,21 @@ class DatabasePool:
     def give_back(self, name: str) -> None:
         self._used.append(name)
 
-    def empty(self, name: str, session: Session) -> bool:
-        """Empty the tables of a database that was given out, and keeps its name and its sessions. False: somebody has
-        changed more than rows, and it is not what it was."""
+    def empty(self, name: str, session: Session) -> bool | None:
+        """Empty a database that was given out, and keeps its name and its sessions: whether more than rows had to go.
+        None: somebody has changed the tables themselves, and they are not what they were."""
         before = self._looks[name]
-        same = _traces(session) == before.traces if before.traces else _look(session)[:2] == before[:2]
-        if not same:
+        if _traces(session) == before.traces != "":
+            session.execute(_deletions())
             return False
+        now = _look(session)
+        if now.tables != before.tables:
+            return None
+        if now.rest != before.rest:
+            session.execute(DROP.replace("{kept}", NAMESPACE))
         session.execute(_deletions())
-        return True
+        self._looks[name] = _look(session)._replace(traces=_traces(session))
+        return now.rest != before.rest
 
     def close(self) -> None:
         while self._used:
@@ -207,8 +213,10 @@ def _look(session: Session) -> _Look:
 def _traces(session: Session) -> str:
     """What differs after every change of a definition, found with a third of the work of a look. Nothing, where the
     server does not know it in time."""
-    known = int(session.execute("SHOW server_version_num")[0]) >= KEPT_COUNTS
-    return session.execute(_counts())[0] if known else ""
+    if int(session.execute("SHOW server_version_num")[0]) < KEPT_COUNTS:
+        return ""
+    session.execute("SELECT pg_stat_force_next_flush()")  # what this session has written counts, too
+    return session.execute(_counts())[0]
 
 
 @functools.cache

@@ -6,8 +6,9 @@ database that keeps its name. When it closes a connection, the session is cleane
 shelf; the next connection that is asked for with the same options is taken from there. Stores, pools and applications
 are new in every test, and so are all rows.
 
-The mark is not for tests that count sessions, end them, or look at what a new one does. A test that changes a
-definition ends the database's time here: the next test gets another one. A session that a test forgot is ended.
+The mark is not for tests that count sessions, end them, or look at what a new one does. What a test has made beside
+the tables goes; if it has changed the tables themselves, the next test gets another database. A session that a test
+forgot is ended.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Shelf:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         """The sessions belong to it. Whoever connects in another one has a session of his own."""
+        self._url = ""
         self._idle: defaultdict[str, list[Any]] = defaultdict(list)
 
     @property
@@ -87,6 +89,12 @@ class Shelf:
                 return connection
         return None
 
+    def forget_statements(self) -> None:
+        """Tables that they speak of are gone, and may come again with other columns."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection._drop_local_statement_cache()
+
     async def clear(self) -> None:
         """End them all."""
         for idle in self._idle.values():
@@ -96,8 +104,9 @@ class Shelf:
         await asyncio.sleep(0)  # only now are their sockets closed
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[None]:
-        """Whoever connects by the driver, or makes a pool, gets what is here first."""
+    def serving(self, url: str) -> Iterator[None]:
+        """Whoever connects to this database by the driver, or makes a pool, gets what is here first."""
+        self._url = url
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(asyncpg, "connect", self._connect)
             if "connect" in inspect.signature(asyncpg.create_pool).parameters:
@@ -105,7 +114,7 @@ class Shelf:
             yield
 
     async def _connect(self, dsn: str | None = None, *, loop: Any = None, **options: Any) -> Any:
-        if asyncio.get_running_loop() is not self._loop:
+        if dsn != self._url or asyncio.get_running_loop() is not self._loop:
             return await asyncpg.connection.connect(dsn, **options)
         key = f"{dsn} {sorted(options.items(), key=repr)!r}"
         if (connection := self.take(key)) is None:
@@ -177,9 +186,12 @@ class WarmDatabase:
             self._session = self._server.session(self._name)
         try:
             self._end_strangers(self._session)
-            return self._pool.empty(self._name, self._session)
+            more_than_rows = self._pool.empty(self._name, self._session)
         except Exception:  # the test has cut this session too, or dropped what was to be emptied
             return False
+        if more_than_rows:
+            self.shelf.forget_statements()
+        return more_than_rows is not None
 
     def _end_strangers(self, session: Session) -> None:
         deadline = time.monotonic() + 10
