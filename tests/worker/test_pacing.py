@@ -7,7 +7,7 @@ import pytest
 from stepfast.model.keeping import Ended, Keep
 from stepfast.worker.pacing import CALM, IDLE, LONGEST, MOST, PERIOD, Pace, Standing, due_of, next_share, rest_after
 
-START = Standing(1000.0, 5_000_000.0)
+START = Standing(5_000_000.0, 1000.0)
 
 
 def later(seconds: float, passed: float) -> Standing:
@@ -45,6 +45,17 @@ def test_a_large_backlog_that_shrinks_is_no_reason_to_hurry() -> None:
     for minute in range(10):
         pace.came_to(later(60 * minute, 3600 * minute))
     assert pace.share == CALM
+
+
+def test_many_that_ended_at_once_are_no_reason_to_hurry_before_they_are_later_than_they_may_be() -> None:
+    first = Standing(1000.0, 1000.0)
+    pace = Pace(may_be_late=600)
+    for minute in range(10):
+        pace.came_to(Standing(first.at + 60 * minute, first.due + minute))
+        assert pace.share == CALM
+    for minute in range(10, 13):
+        pace.came_to(Standing(first.at + 60 * minute, first.due + minute))
+    assert pace.share > CALM
 
 
 def test_it_takes_more_of_the_time_until_it_keeps_up() -> None:

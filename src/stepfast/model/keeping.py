@@ -106,6 +106,8 @@ class EndedPage(NamedTuple):
     oldest_ms: int
     """How long ago the first of those that were looked at was started, and the last of them."""
     newest_ms: int
+    now_ms: int
+    """The time of the database."""
     busy: bool
     """Whether any worker executes anything just now."""
 

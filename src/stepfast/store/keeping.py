@@ -61,7 +61,7 @@ class KeepsRuns:
         rows = await self._fetch("ended_page", after, window, *keep, limit)
         now, busy, seen, oldest, newest, last, *_ = rows[0]
         runs = [Ended(*found) for found in (tuple(row)[6:] for row in rows) if found[0] is not None]
-        return EndedPage(runs, last, seen, now - (oldest or now), now - (newest or now), bool(busy))
+        return EndedPage(runs, last, seen, now - (oldest or now), now - (newest or now), now, bool(busy))
 
     async def ended_kin(self, gone: Removal, keep: Keep, limit: int) -> list[str]:
         """Runs that were kept for the sake of those that are gone."""

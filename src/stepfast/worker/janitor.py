@@ -29,7 +29,7 @@ class Janitor:
         self._kit = kit
         self._clock, self._settings = kit.clock, kit.settings
         self._keep = keep_of(kit.settings)
-        self._pace = Pace()
+        self._pace = Pace(may_be_late=self._lag)
         self._remover = Remover(kit.store, self._keep, kit.clock, pace=self._pace)
         self._mark = FIRST
         """Everything before it was old when it was last looked at, and is gone or stays for a reason."""
@@ -80,7 +80,7 @@ class Janitor:
                 return removed
             removed += gone
             if gone:
-                self._pace.came_to(Standing(self._clock.now(), due_of(found.free, self._keep)))
+                self._pace.came_to(Standing(found.page.now_ms / 1000, due_of(found.free, self._keep)))
             if not found.page.runs and found.page.oldest_ms < self._kept * 1000:
                 break
             settled = settled and found.page.newest_ms >= (self._kept + self._lag) * 1000

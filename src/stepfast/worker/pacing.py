@@ -2,7 +2,8 @@
 
 Removing may take its time: nobody waits for it. While anybody executes runs, it has one part in twenty of one
 connection's time, and rests for the others. It may have more where nobody executes anything, and where that is not
-enough: the moments at which runs became due have to pass by at least as fast as the clock goes, or what is due grows.
+enough: if runs go later than they may, the moments at which they became due have to pass by at least as fast as the
+clock goes. Many runs that ended at once are no such reason: they may go within the time that all may be late.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class Standing(NamedTuple):
     """How far removing has come."""
 
     at: float
-    """When this was so, in seconds."""
+    """When this was so, in seconds of the database's clock."""
     due: float
-    """When what was removed then had become due, in seconds of another clock."""
+    """When what was removed then had become due."""
+
+    @property
+    def late(self) -> float:
+        """How much later it went."""
+        return self.at - self.due
 
 
 def rest_after(took: float, share: float) -> float:
@@ -62,7 +68,9 @@ class Pace:
     """The pace of one worker. How far removing has come is seen in the database, so that workers that take
     turns judge alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_be_late: float = 0.0) -> None:
+        self._may_be_late = may_be_late
+        """How many seconds later than they are due runs may go."""
         self.busy = True
         """Whether anybody executes runs, as it was last seen."""
         self._share = CALM
@@ -75,8 +83,8 @@ class Pace:
 
     def came_to(self, now: Standing) -> None:
         """Some were removed: judge, if the last time was long enough ago."""
-        if self._before is None:
-            self._before = now
+        if self._before is None or now.late <= self._may_be_late:
+            self._share, self._before = max(self._share / 2, CALM), now
         elif now.at - self._before.at >= PERIOD:
             self._share, self._before = next_share(self._share, self._before, now), now
 

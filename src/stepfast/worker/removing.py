@@ -96,8 +96,10 @@ class Remover:
         count, weights = 0, await self._resting(self._store.weigh([run.id for run in runs]))
         for portion in portions(runs, weights, _PORTION):
             gone = await self._remove(portion)
-            if gone is None:
+            if gone is None and not count:
                 return None
+            if gone is None:
+                continue  # kin of what has just gone went with it
             count += len(gone.runs)
             if gone.runs:
                 count += await self._remove_kin(gone) or 0
