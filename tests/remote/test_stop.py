@@ -31,6 +31,7 @@ def slow_worker(url: str, gate: Gate, **options: Any) -> RemoteWorker:
     return worker
 
 
+@pytest.mark.timeout(45)  # a stop that loses a task waits for ever on a clock that stands
 async def test_a_worker_goes_by_the_clock_that_it_is_given(url: str, tables: Tables) -> None:
     """It has found nothing, and asks again when that clock has moved by its pause."""
     worker, clock = quick_worker(url, poll=3600), StandingClock()

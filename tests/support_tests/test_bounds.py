@@ -21,6 +21,9 @@ async def main():
     asyncio.create_task(stubborn(), name="the stubborn one")
     await asyncio.sleep(0)
 
+with bounded("test_that_was_before", 30, sys.stderr):
+    pass
+
 with bounded("test_that_hangs", 0.2, sys.stderr, leave=0.2):
     asyncio.run(main())
 """
@@ -45,6 +48,7 @@ def test_what_swallows_every_cancellation_is_ended_all_the_same() -> None:
     assert "test_that_hangs is about to reach its bound of 0.2 s" in ended.stderr
     assert "the stubborn one" in ended.stderr
     assert "in stubborn" in ended.stderr
+    assert "test_that_was_before" not in ended.stderr
 
 
 def test_what_ends_in_time_is_left_alone() -> None:

@@ -12,6 +12,9 @@ from stepfast import AttemptTimeout, Context, Run, RunFailed, StepFailed, Stepfa
 from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.kit import StandingClock
 
+pytestmark = pytest.mark.timeout(45)
+"""A stop that loses a task waits for ever on a clock that stands."""
+
 
 def app_with_clock() -> tuple[Stepfast, StandingClock]:
     """An application whose workers, and whose database in memory, go by a clock that stands."""
