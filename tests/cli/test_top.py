@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -10,12 +11,14 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from stepfast import DatabaseUnavailable, Stepfast
-from stepfast.cli.top import Watch, screen
+from stepfast.cli.session import Session
+from stepfast.cli.top import Watch, screen, top
 from stepfast.telemetry.overview import Overview
 from tests.cli.conftest import Shop, Verbs
 from tests.support.nursery import nursery
@@ -54,6 +57,34 @@ async def test_a_database_that_does_not_answer_is_told_and_asked_again(monkeypat
             console = Console(file=io.StringIO(), width=200, record=True)
             console.print(await screen(watch))
             assert f"the database does not answer: {said}" in console.export_text()
+
+
+async def test_a_look_that_never_ends_is_given_up_and_left_by_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = sys.modules[Watch.__module__]
+    url = f"sqlite:///{tmp_path}/top.db"
+    async with Stepfast(url) as app:
+        watch = Watch(app)
+        assert await watch.look()
+        begun = asyncio.Event()
+
+        async def hang(*_: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Stepfast, "stats", hang)
+        monkeypatch.setattr(module, "_STATS_EVERY", 0.0)
+        monkeypatch.setattr(module, "_PATIENCE", 0.2)
+        async with asyncio.timeout(20):
+            assert (await watch.look()).stats == watch._stats  # those of before
+        monkeypatch.setattr(module, "look", hang)
+        monkeypatch.setattr(module, "_PATIENCE", 20.0)
+        begun.clear()
+        live = asyncio.create_task(top(Session(url, json=True), 60.0))
+        await begun.wait()
+        live.cancel()
+        await live
 
 
 @pytest.mark.enough_on("sqlite")

@@ -63,10 +63,14 @@ async def top(
         raise ConfigurationError(f"--interval must be at least {_SHORTEST:g} s: the database has other things to do")
     async with session.reading() as app:
         watch = Watch(app)
-        if once or session.json or not sys.stdout.isatty():
-            await _write_looks(watch, session.json, None if once else interval)
-        else:
-            await _show_looks(watch, interval)
+        try:
+            if once or session.json or not sys.stdout.isatty():
+                await _write_looks(watch, session.json, None if once else interval)
+            else:
+                await _show_looks(watch, interval)
+        except asyncio.CancelledError:  # ends here: Ctrl+C is how one leaves, and nothing is broken off by it
+            if once:
+                raise
 
 
 class Watch:
@@ -84,8 +88,18 @@ class Watch:
             overview = await look(await self._app.store())
         took = time.monotonic() - began
         if self._stats is None or began - self._stats_at >= _STATS_EVERY:
-            self._stats, self._stats_at = await self._app.stats(_LATELY), began
+            self._stats, self._stats_at = await self._lately(), began
         return Look(overview, self._stats, took)
+
+    async def _lately(self) -> Stats:
+        """What has happened lately; where that takes too long, what was known before."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await self._app.stats(_LATELY)
+        except TimeoutError:
+            if self._stats is None:
+                raise
+            return self._stats
 
     @property
     def where(self) -> str:
@@ -102,8 +116,9 @@ async def _write_looks(watch: Watch, as_json: bool, interval: float | None) -> N
         else:
             print_plain(Group(*_parts(watch.where, found, sys.maxsize), Text("")))
         sys.stdout.flush()
-        if interval is None or await _left(interval):
+        if interval is None:
             return
+        await asyncio.sleep(interval)
 
 
 async def _show_looks(watch: Watch, interval: float) -> None:
@@ -111,8 +126,7 @@ async def _show_looks(watch: Watch, interval: float) -> None:
     with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         while True:
             live.update(await screen(watch), refresh=True)
-            if await _left(interval):
-                return
+            await asyncio.sleep(interval)
 
 
 async def screen(watch: Watch) -> RenderableType:
@@ -122,15 +136,6 @@ async def screen(watch: Watch) -> RenderableType:
     except (StepfastError, TimeoutError) as error:
         said = scrub(message_of(error)) or f"no answer within {lasting(_PATIENCE)}"
         return Group(Text(watch.where, style="bold"), Text(printable(f"the database does not answer: {said}"), "red"))
-
-
-async def _left(interval: float) -> bool:
-    """Wait for the next look; whether somebody has typed Ctrl+C meanwhile."""
-    try:
-        await asyncio.sleep(interval)
-    except asyncio.CancelledError:  # ends here: Ctrl+C is how one leaves, and nothing is broken off by it
-        return True
-    return False
 
 
 # -- for people -----------------------------------------------------------------------------------------------------
