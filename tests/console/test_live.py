@@ -56,6 +56,12 @@ async def test_tabs_of_one_page_ask_once() -> None:
             assert (await glance_of(app)).remembered.asked == asked
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of those who look for news is quick here."""
+    monkeypatch.setattr("stepfast.watching.news._EVERY", 0.05)
+
+
 def news(page: httpx.Response) -> str:
     """Where a tab with this page asks whether there is anything new; empty: it does not."""
     found = re.search(r'<body [^>]*data-news="([^"]+)"', page.text)
