@@ -309,7 +309,14 @@ async def test_a_transaction_is_committed_once(apps: list[Stepfast], url: str) -
 # -- all at once --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("life", ["steady workers", "workers that come and go"])
+@pytest.mark.parametrize(
+    "life",
+    [
+        # What steady workers do, those that come and go do too, and each kind is tried alone.
+        pytest.param("steady workers", marks=pytest.mark.thorough),
+        "workers that come and go",
+    ],
+)
 @pytest.mark.timeout(120)
 @pytest.mark.enough_on("postgres", "sqlite")
 async def test_all_kinds_at_once_give_the_same_results(apps: list[Stepfast], life: str) -> None:

@@ -422,6 +422,7 @@ async def test_mail_finds_its_run_by_polling_alone(make_app: MakeApp) -> None:
         assert await run.result(timeout=PATIENCE) == [0, 2, 4, 7]
 
 
+@pytest.mark.enough_on("postgres")
 async def test_a_crowd_of_runs_is_woken_by_a_crowd_of_signals(make_app: MakeApp) -> None:
     """Two hundred runs, ten slots, two workers, three signals each: all are taken, none twice."""
     apps = [make_app(settings=Settings(moment=0)) for _ in range(2)]

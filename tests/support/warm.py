@@ -76,7 +76,7 @@ class Shelf:
     @property
     def pids(self) -> set[int]:
         """The server's processes of all of them."""
-        return {each.get_server_pid() for idle in self._idle.values() for each in idle if not each.is_closed()}
+        return {each.get_server_pid() for idle in self._idle.values() for each in idle if each.lives()}
 
     def put(self, key: str, connection: Any) -> None:
         self._idle[key].append(connection)
@@ -85,7 +85,8 @@ class Shelf:
         """One that still works; None: there is none."""
         while self._idle[key]:
             connection = self._idle[key].pop()
-            if not connection.is_closed():
+            if connection.lives():
+                connection.shelved = False
                 return connection
         return None
 
@@ -126,24 +127,35 @@ class Shelf:
 
 @functools.cache
 def _returning(kind: type[Any]) -> type[Any]:
-    """A class of connections that go to the shelf instead of being closed."""
+    """A class of connections that go to the shelf instead of being closed. There they say that they are closed."""
 
     class Returning(kind):  # type: ignore[misc]
         to_shelf: Any = None
-        _returns = False
+        shelved = False
 
         async def close(self, *, timeout: float | None = None) -> None:
             if self.is_closed() or self.is_in_transaction() or self._proxy is not None or self.to_shelf is None:
                 await super().close(timeout=timeout)
                 return
-            await self.execute(f"{CLEAN}; {TELL}" if self.get_server_version() >= (15, 0) else CLEAN, timeout=timeout)
-            self._returns = True
+            try:
+                await self.execute(
+                    f"{CLEAN}; {TELL}" if self.get_server_version() >= (15, 0) else CLEAN, timeout=timeout
+                )
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the server has ended it
+                self.terminate()
+                return
+            self.shelved = True
             self._cleanup()
-            self._returns = False
             self.to_shelf()
 
+        def is_closed(self) -> bool:
+            return self.shelved or not self.lives()
+
+        def lives(self) -> bool:
+            return not super().is_closed()
+
         def _mark_stmts_as_closed(self) -> None:
-            if not self._returns:
+            if not self.shelved:
                 super()._mark_stmts_as_closed()
 
     Returning.__name__ = kind.__name__
