@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 
-from stepfast import bulk
+from stepfast import Stepfast, bulk
+from stepfast.cli.asking import pause, resume
+from stepfast.cli.choosing import Choice
+from stepfast.cli.session import Session
 from tests.cli.conftest import Shop, Verbs
 
 pytestmark = pytest.mark.enough_on("sqlite")
@@ -89,6 +98,61 @@ def test_wrong_usage_is_refused_before_anything_is_done(stepfast: Verbs, shop: S
     for arguments, why in WRONG:
         assert why in stepfast.error(*arguments, code=2)
     assert statuses(stepfast) == ["queued"]
+
+
+@contextlib.contextmanager
+def nobody_reads() -> Iterator[None]:
+    """As after ``2>&1 | head -1``: whatever is written meets a closed pipe."""
+    with contextlib.ExitStack() as stack:
+        closed = []
+        for _ in range(2):
+            reader, writer = os.pipe()
+            os.close(reader)
+            closed.append(stack.enter_context(open(writer, "w", buffering=1)))
+        stack.enter_context(contextlib.redirect_stdout(closed[0]))
+        stack.enter_context(contextlib.redirect_stderr(closed[1]))
+        yield
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_work(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepfast.cli.consent._NEWS_EVERY", 0.0)
+    ids = started(shop, "nothing", 5)
+    session = Session(shop.url)
+    with nobody_reads(), pytest.raises(typer.Exit) as left:
+        asyncio.run(pause(session, Choice(), ids))
+    assert left.value.exit_code == 0
+    assert {info.status for info in shop.call(lambda app: app.runs())} == {"paused"}
+    with nobody_reads(), pytest.raises(typer.Exit) as left:
+        asyncio.run(resume(session, Choice(workflow="nothing", yes=True)))
+    assert left.value.exit_code == 0
+    assert {info.status for info in shop.call(lambda app: app.runs())} == {"queued"}
+
+
+async def test_an_interrupt_is_told_to_scripts_too(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Stepfast(sqlite_url) as app:
+
+        @app.task
+        async def nothing() -> None: ...
+
+        await app.start_many("nothing", [None] * 5)
+    batch, halfway = bulk.Bulk._batch, asyncio.Event()
+
+    async def held(self: bulk.Bulk, ids: Any) -> None:
+        await batch(self, ids)
+        halfway.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bulk.Bulk, "_batch", held)
+    monkeypatch.setattr(bulk, "_PATIENCE", 0.01)
+    verb = asyncio.create_task(pause(Session(sqlite_url, json=True), Choice(workflow="nothing", yes=True)))
+    await halfway.wait()
+    verb.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await verb
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"found": 5, "paused": 2, "refused": [], "interrupted": True}
 
 
 SLOW = """

@@ -5,6 +5,8 @@ Data goes to stdout, everything said about it to stderr. The exit codes are in `
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -110,4 +112,7 @@ def stepfast(
 
 def main() -> None:
     """The command line, when the packages it needs are there; called by ``__main__``."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this, as by ``2>&-``
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     cli(prog_name="stepfast")

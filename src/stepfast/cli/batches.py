@@ -12,7 +12,7 @@ from ..errors import DatabaseUnavailable, InvalidState, RunNotFound
 from ..run import Run
 from ..telling.finding import find_run
 from .exits import as_typed, complain, exit_code
-from .output import write_json
+from .output import write_done, write_json
 from .session import Session
 
 RunsArgument = Annotated[list[str], typer.Argument(metavar="RUN...", help="Their ids, or the beginnings of them.")]
@@ -43,7 +43,7 @@ async def each_run(
             else:
                 told.append({"id": name, word: True, "error": None} | more)
                 if not session.json:
-                    print(shown)
+                    write_done(shown)
     if session.json:
         write_json(told)
     raise typer.Exit(code)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TextIO
 
 from ..errors import (
     ConfigurationError,
@@ -58,7 +60,17 @@ def as_typed(text: str) -> str:
 
 def complain(error: BaseException | str) -> None:
     """Tell of an error in one sentence, never with a password."""
-    print(f"error: {printable(scrub(as_typed(str(error))))}", file=sys.stderr)
+    put(f"error: {printable(scrub(as_typed(str(error))))}", sys.stderr)
+
+
+def put(text: str, stream: TextIO) -> None:
+    """Write a line, in the middle of other work. A reader that has gone away, as after ``| head -1``, does not stop it:
+    nobody could tell how much of it was done."""
+    try:
+        print(text, file=stream)
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def is_expected(error: BaseException) -> bool:

@@ -53,6 +53,8 @@ async def ask_chosen(
                 await bulk.run(choices, choice.limit, bar.at)
             except asyncio.CancelledError:
                 say(f"interrupted: {count(bulk.tally.done, 'run')} {wish.done}. Call it again for the rest")
+                if session.json:
+                    write_json(_shape(wish, number, bulk.tally) | {"interrupted": True})
                 raise
     _tell(session, wish, number, bulk.tally)
     raise typer.Exit(FAILED if bulk.tally.refused else OK)
@@ -76,12 +78,18 @@ def _tell_count(session: Session, wish: Wish, number: int) -> None:
 
 
 def _tell(session: Session, wish: Wish, number: int, tally: Tally) -> None:
-    refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in tally.refused.items()]
+    shape = _shape(wish, number, tally)
     if session.json:
-        write_json({"found": number, wish.done: tally.done, "refused": refused})
+        write_json(shape)
         return
+    refused = shape["refused"]
     say(f"{count(tally.done, 'run')} {wish.done}" + (f", {len(refused)} refused:" if refused else ""))
     for each in refused[:_TOLD]:
         say(f"  {each['error']}")
     if len(refused) > _TOLD:
         say(f"  and {len(refused) - _TOLD} more (--json lists all)")
+
+
+def _shape(wish: Wish, number: int, tally: Tally) -> dict[str, Any]:
+    refused = [{"id": run_id, "error": as_typed(why)} for run_id, why in tally.refused.items()]
+    return {"found": number, wish.done: tally.done, "refused": refused}

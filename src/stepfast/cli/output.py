@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..telling.words import harmless_json, printable
+from .exits import put
 
 _UNBOUNDED = 10_000
 """Width of a table that goes to a file or a pipe: nothing is cut or wrapped there."""
@@ -47,8 +48,13 @@ def write_value(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """A word to the person at the terminal; stdout stays clean for data."""
-    print(printable(text), file=sys.stderr)
+    """A word to the person at the terminal; stdout stays clean for data. Where nobody can hear it, the work goes on."""
+    put(printable(text), sys.stderr)
+
+
+def write_done(text: str) -> None:
+    """Write a line on what was done, in the middle of doing more."""
+    put(text, sys.stdout)
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
