@@ -87,6 +87,22 @@ async def test_a_job_of_a_mounted_console_ends_with_its_application(
     assert (await lines(app))[0] == ("done", "3 runs cancelled")
 
 
+async def test_the_rest_of_a_group_of_failures_is_asked_for_by_a_link_to_that_group(
+    app: Stepfast, served: Console, halfway: Halfway
+) -> None:
+    await app.start_many("breaks", ["milk"] * 3)
+    await app.drain(queues=["breaks"])
+    async with browse(served, token=None) as client:
+        group = {"workflow": "breaks", "reason": "code", "error": "ValueError", "since": "2h"}
+        assert (await client.post("/failures/retry", data=group, headers=OWN)).status_code == 303
+        await halfway.come.wait()
+        await app.close()
+        page = (await client.get("/audit")).text
+        assert "2 runs retried; then the console was stopped" in page
+        link = "/failures/retry?workflow=breaks&amp;reason=code&amp;error=ValueError&amp;since=2h"
+        assert f'href="{link}">Ask again</a>' in page
+
+
 async def test_a_job_of_a_server_that_stops_says_how_far_it_came(
     app: Stepfast, served: Console, halfway: Halfway
 ) -> None:

@@ -11,6 +11,7 @@ from ...watching.auditing import LONGEST, line_shape
 from ...watching.onlooker import glance_of
 from ..answers import Page
 from ..filters import Filters
+from ..groups import Group
 from ..visit import Visit
 
 PAGE = 50
@@ -36,7 +37,10 @@ async def audit(visit: Visit) -> Page:
 def _ask_again(visit: Visit, line: AuditLine) -> str | None:
     """Where the rest of a bulk job can be asked for that did not come to its end. What it was chosen by stands in the
     line, unless it was too long for one."""
-    kind, _, verb = line.what.partition(".")
-    if kind != "bulk" or line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
+    if line.outcome not in (INTERRUPTED, UNKNOWN, FAILED) or len(line.which) >= LONGEST:
         return None
-    return visit.url("bulk", verb, **Filters.of(dict(parse_qsl(line.which))).query)
+    kind, _, verb = line.what.partition(".")
+    given = dict(parse_qsl(line.which))
+    if kind == "failures" and given.get("workflow"):
+        return visit.url("failures", verb, **Group.of(given).query)
+    return visit.url("bulk", verb, **Filters.of(given).query) if kind == "bulk" else None
