@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from stepfast import Stepfast
 from tests.browser.backstage import Backstage
@@ -15,6 +14,9 @@ from tests.browser.looking import Complaints
 from tests.browser.serving import TOKEN, listening
 from tests.browser.shop import World, make_shop
 from tests.support.needs import CHROMIUM, need
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page, ViewportSize
 
 _ARGUMENTS = [
     "--no-sandbox",
@@ -31,7 +33,6 @@ _PATIENCE = 15_000
 """Milliseconds that a click or an expectation waits, on a machine with much to do."""
 
 
-expect.set_options(timeout=_PATIENCE)
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 360, "height": 740}
 
@@ -53,7 +54,11 @@ def backstage() -> Iterator[Backstage]:
 
 @asynccontextmanager
 async def launched(path: str) -> AsyncIterator[Browser]:
-    """A browser without a window."""
+    """A browser without a window. What steers it is imported only now: every test process reads these files, and one
+    runs them."""
+    from playwright.async_api import async_playwright, expect
+
+    expect.set_options(timeout=_PATIENCE)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         yield browser

@@ -3,9 +3,19 @@ cannot be read, parts that hang over the edge."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from playwright.async_api import Page
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+    from playwright.async_api import expect as expect
+else:
+
+    def expect(*shown: Any) -> Any:
+        """Playwright's own, which is imported when it is used."""
+        from playwright.async_api import expect
+
+        return expect(*shown)
+
 
 # Every piece of text that is seen, with the contrast of its colour to what lies behind it, by the formula of WCAG 2.
 _CONTRASTS = """

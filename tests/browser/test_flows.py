@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
-
-from playwright.async_api import Page, expect
+from typing import TYPE_CHECKING, Any
 
 from stepfast import Run
 from tests.browser.backstage import in_browser
 from tests.browser.conftest import Scene
+from tests.browser.looking import expect
 from tests.browser.shop import Order
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 
 async def started(scene: Scene, name: str, input: Any, wanted: str) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import Browser, Page
 
 from tests.browser.backstage import Backstage, in_browser
 from tests.browser.conftest import DESK, PHONE, window
 from tests.browser.looking import contrasts, overhang, shown_twice
 from tests.browser.story import Told, told
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
 
 _PICTURES = os.environ.get("STEPFAST_SCREENSHOTS")
 """The folder that pictures are written to; none: they are not taken."""
