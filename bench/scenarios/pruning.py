@@ -102,18 +102,12 @@ async def _ratio(subject: Subject, engine: Engine, kind: Kind, remover: Remover)
     count = amount(engine, kind, CONCURRENCY, 0.4 if subject.quick else 2)
     shares = list[float]()
     for pair in range(PAIRS_QUICK if subject.quick else PAIRS):
-        if pair % 2:
-            beside = await _beside(engine, kind, count, remover)
-        alone = await drain(engine, kind, count, CONCURRENCY, recorded=False)
-        if not pair % 2:
-            beside = await _beside(engine, kind, count, remover)
-        shares.append(beside / alone)
+        rates = dict[bool, float]()
+        for removing in (True, False) if pair % 2 else (False, True):
+            async with remover.at_work() if removing else contextlib.nullcontext():
+                rates[removing] = await drain(engine, kind, count, CONCURRENCY, recorded=False)
+        shares.append(rates[True] / rates[False])
     return median(shares)
-
-
-async def _beside(engine: Engine, kind: Kind, count: int, remover: Remover) -> float:
-    async with remover.at_work():
-        return await drain(engine, kind, count, CONCURRENCY, recorded=False)
 
 
 SCENARIO = Scenario(

@@ -145,7 +145,8 @@ DELETE FROM {schema}.run_tags t WHERE t.ctid = ANY (ARRAY(
     FROM unnest($1::uuid[]) AS u(id)
     CROSS JOIN LATERAL (SELECT k.tags FROM {schema}.runs k WHERE k.id = u.id OFFSET 0) AS r
     CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags WHERE r.tags IS NOT NULL OFFSET 0) AS j
-    CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS e(tag)
+    CROSS JOIN LATERAL (SELECT json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS tag
+                        OFFSET 0) AS e
     CROSS JOIN LATERAL (SELECT k.ctid AS place FROM {schema}.run_tags k
                         WHERE k.tag = e.tag AND k.run_id = u.id OFFSET 0) AS g));
 
