@@ -257,7 +257,7 @@ class Fields(HTMLParser):
 
 async def test_forms_send_names_as_they_are(scene: Scene) -> None:
     """They are shown with what a screen would obey spelled out; sent so, they would name another queue."""
-    names = ["\u200fשלום", "a\u202eb", "two\nlines", "tab\there", "\ufeffbom", "a\x9fb", "\\u200f", '"<&']
+    names = ["\u200fשלום", "two\nlines", "\ufeffbom\x9f", "\\u200f", '"<&']
     for name in names:
         await scene.app.start("order", "tea", queue=name, key=name)
         await scene.app.put_schedule(name, "order", cron="0 3 * * *", input="tea")

@@ -181,7 +181,7 @@ class Garbled(Backwards):
         return b"\xff" + data
 
 
-@pytest.mark.parametrize("codec", [None, Locked(), Garbled()])
+@pytest.mark.parametrize("codec", [None, Locked(), pytest.param(Garbled(), marks=pytest.mark.thorough)])
 async def test_what_a_codec_cannot_read_does_not_keep_the_rest_from_being_shown(sqlite_url: str, codec: Any) -> None:
     async with shop(sqlite_url, codec=Backwards()) as app:
         runs = [await app.start(name, "secret") for name in ("breaks", "order", "undone")]

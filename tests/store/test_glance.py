@@ -192,12 +192,11 @@ async def test_depths_and_sizes(scene: Scene, glance: BaseGlance) -> None:
 
 
 async def test_sizes_are_those_of_one_namespace(sqlite_url: str) -> None:
-    names = {}
-    for namespace in ("shop", "shop_eu", "shop_eu_2"):
-        async with Stepfast(sqlite_url, namespace) as app:
-            names[namespace] = [size.name for size in await (await app.store()).glance(5.0).sizes()]
-    async with Stepfast(sqlite_url, "shop") as app:
-        assert [size.name for size in await (await app.store()).glance(5.0).sizes()] == names["shop_eu_2"]
+    async with Stepfast(sqlite_url, "shop") as app, Stepfast(sqlite_url, "shop_eu") as other:
+        names, others = [
+            [size.name for size in await (await each.store()).glance(5.0).sizes()] for each in (app, other)
+        ]
+    assert names == others
 
 
 async def test_what_the_store_reads_a_glance_reads_too_and_writes_nothing(scene: Scene, glance: BaseGlance) -> None:
