@@ -17,6 +17,8 @@ from tests.worker.conftest import MakeApp
 from tests.worker.spying import HeldReply, only_postgres, wrap
 from tests.worker.tables import Tables
 
+pytestmark = pytest.mark.warm
+
 HARDLY_EVER = Settings(poll=60, sweep=60)
 """A worker that would wait a minute for its next look: whatever moves with it moves without polling."""
 

@@ -56,8 +56,18 @@ async def test_a_signal_lets_handlers_finish(
     assert await tables.fetch("SELECT * FROM [workers]") == []
 
 
-@signals
-@pytest.mark.parametrize("handler", ["hold", "block_thread", "stubborn"])
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [
+        (signal.SIGTERM, "hold"),
+        (signal.SIGTERM, "block_thread"),
+        (signal.SIGTERM, "stubborn"),
+        (signal.SIGINT, "hold"),
+        # Both signals begin the same stop, and each handler is tried with one of them.
+        pytest.param(signal.SIGINT, "block_thread", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, "stubborn", marks=pytest.mark.thorough),
+    ],
+)
 async def test_after_the_grace_time_the_rest_is_given_back(
     program: Callable[..., Stepfast],
     make_process: MakeProcess,
