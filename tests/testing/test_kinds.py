@@ -162,7 +162,7 @@ async def test_a_step_that_does_not_come_back_is_named() -> None:
         await asyncio.Event().wait()
         return value
 
-    async with Lab(app, patience=0.1) as lab:
+    async with Lab(app, patience=1.0) as lab:
         lab.replace(measure, hang)
         with pytest.raises(LabError, match=r"step 'measure' .at .*test_kinds.py"):
             await lab.start(in_threads, 1)
