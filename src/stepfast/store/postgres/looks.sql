@@ -222,9 +222,9 @@ CROSS JOIN LATERAL (SELECT count(*) AS number, max(k.updated_at) AS latest
 CROSS JOIN LATERAL (SELECT count(*) AS number, max(k.updated_at) AS latest
                     FROM (SELECT updated_at FROM {schema}.run_values WHERE run_id = u.id LIMIT 501) k) AS v
 CROSS JOIN LATERAL (SELECT count(*) AS number FROM (SELECT FROM {schema}.mailbox WHERE run_id = u.id LIMIT 21) k) AS m
-CROSS JOIN LATERAL (SELECT string_agg(k.status || k.claim, ' ' ORDER BY k.id) AS stand
+CROSS JOIN LATERAL (SELECT string_agg(k.status || k.claim::text, ' ' ORDER BY k.id) AS stand
                     FROM (SELECT id, status, claim FROM {schema}.runs WHERE parent_id = u.id LIMIT 21) k) AS c
-CROSS JOIN LATERAL (SELECT md5(string_agg(k.status || k.claim, ' ' ORDER BY k.dag_step)) AS stand
+CROSS JOIN LATERAL (SELECT md5(string_agg(k.status || k.claim::text, ' ' ORDER BY k.dag_step)) AS stand
                     FROM (SELECT dag_step, status, claim FROM {schema}.runs WHERE dag_id = u.id
                           ORDER BY dag_step LIMIT 501) k) AS d
 UNION ALL
