@@ -50,7 +50,7 @@ POOLED = (
 """The life of a run: what these files try must hold where every transaction may have another session."""
 
 
-COLD = ("schema", "wakeups", "overloads", "columns", "strict_isolation")
+COLD = ("schema", "wakeups", "claiming", "overloads", "columns", "strict_isolation")
 """Files in which sessions themselves are the subject: each test has new ones."""
 
 
