@@ -99,6 +99,12 @@ CATALOGUES = (
 )
 """Whatever defines anything writes into one of these."""
 
+THERE = f"""
+SELECT concat_ws(' ', count(*), sum(oid::bigint), sum(xmin::text::bigint)) FROM pg_class
+WHERE relnamespace = to_regnamespace('{NAMESPACE}')
+"""
+"""Whether the tables are there, and which they are: a server that crashes forgets how often it was written to."""
+
 KEPT_COUNTS = 150000
 """From this release on, how often a table was written to is known exactly when those who wrote have disconnected, or
 have been told to say so (`warm.py`)."""
@@ -225,7 +231,7 @@ def _counts() -> str:
     kinds = ("inserted", "updated", "deleted")
     counts = [f"pg_stat_get_tuples_{kind}(to_regclass('{table}'))" for table in written_to for kind in kinds]
     size = " + ".join(f"pg_relation_size(to_regclass('{NAMESPACE}.{name}'))" for name in _tables())
-    return f"SELECT concat_ws(' ', {', '.join(counts)}, {size} > 4000000)"
+    return f"SELECT concat_ws(' ', {', '.join(counts)}, {size} > 4000000, ({THERE}))"
 
 
 @functools.cache
