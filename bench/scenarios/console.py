@@ -1,8 +1,8 @@
 """Ten open tabs of the console beside a worker, on tables that keep many finished runs: what they ask and take.
 
 Tabs look again as the server tells them to. What they ask is counted by the server, while nobody works: each question
-is a transaction, and those of the first look count, too. The worker's speed is taken in turns with the tabs open and
-closed.
+is a transaction, and those of the first look count, too. The worker's speed is taken in pairs, with the tabs open and
+closed; open means that their pages are there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any
 
+from bench.engines.base import Engine
 from bench.meter import Meter
 from bench.runner import ROOT
 from bench.scenarios.base import Figure, Figures, Scenario
@@ -23,6 +24,8 @@ from bench.subject import Subject, amount, drain, warm
 CONCURRENCY = 500
 KEPT, KEPT_QUICK = 2_000_000, 100_000
 MINUTE = 60.0
+OPENING = 3.0
+"""Seconds after which ten tabs have loaded their pages."""
 LATE = 12.0
 """Seconds after which the server has told all transactions of what came before: it does so ten seconds late at most."""
 
@@ -64,7 +67,6 @@ async def measure(subject: Subject) -> Figures:
     await engine.seed(KEPT_QUICK if subject.quick else KEPT)
     await warm(engine, "noop")
     count = amount(engine, "noop", CONCURRENCY, 0.6 if subject.quick else 3)
-    alone, beside = list[float](), list[float]()
     meter = Meter(subject.meter_url)
     async with watchers(engine.url) as tabs:
         await asyncio.sleep(LATE)
@@ -73,18 +75,27 @@ async def measure(subject: Subject) -> Figures:
         await asyncio.sleep(MINUTE)
         quiet = await tabs.ask("rest")
         used = (await meter.read()).since(before)
-        for _ in range(3 if subject.quick else 9):
-            alone.append(await drain(engine, "noop", count, CONCURRENCY, recorded=False))
-            await tabs.ask("look")
-            beside.append(await drain(engine, "noop", count, CONCURRENCY, recorded=False))
-            await tabs.ask("rest")
+        shares = [await _share(engine, count, tabs, bool(pair % 2)) for pair in range(5 if subject.quick else 9)]
     await engine.close()
     return {
         "queries": used.transactions / used.seconds,
         "slowest": quiet["slowest"] * 1000,
         "pages": quiet["pages"] / quiet["seconds"],
-        "noop": median(beside) / median(alone),
+        "noop": median(shares),
     }
+
+
+async def _share(engine: Engine, count: int, tabs: Watchers, first: bool) -> float:
+    """The speed with the tabs open, which comes first or second, as a share of the speed with them closed."""
+    rates = dict[bool, float]()
+    for opened in (first, not first):
+        if opened:
+            await tabs.ask("look")
+            await asyncio.sleep(OPENING)
+        rates[opened] = await drain(engine, "noop", count, CONCURRENCY, recorded=False)
+        if opened:
+            await tabs.ask("rest")
+    return rates[True] / rates[False]
 
 
 SCENARIO = Scenario(
