@@ -108,3 +108,28 @@ async def test_keys(page: Page, scene: Scene) -> None:
     await page.get_by_role("searchbox").fill(run.id)
     await page.keyboard.press("Enter")
     await expect(page).to_have_url(re.compile(f"/runs/{run.id}"))
+
+
+@in_browser
+async def test_a_tab_that_nobody_sees_asks_nothing(page: Page, scene: Scene) -> None:
+    """Neither for news nor for pages, for however long; and at once again when somebody looks. The browser's clock is
+    moved, and that the tab is hidden is said as a browser says it."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    show = """(seen) => {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => !seen });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.clock.install(time=0)
+    await page.goto(f"{scene.url}/runs")
+    await page.clock.pause_at(60_000)
+    await page.evaluate(show, False)
+    await page.wait_for_load_state("networkidle")
+    asked.clear()
+    await page.clock.run_for(600_000)
+    assert asked == []
+    async with page.expect_response(lambda answer: "/runs" in answer.url):
+        await page.evaluate(show, True)
+    async with page.expect_request(lambda request: True):
+        await page.clock.run_for(60_000)
+    assert asked
