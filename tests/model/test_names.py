@@ -34,12 +34,12 @@ def test_the_name_of_a_signal_may_hold_anything_but_a_comma(name: str) -> None:
         check_signal(f"{name}, time", 200)
 
 
-@pytest.mark.parametrize("name", ["stepfast", "_x", "Prod_2", "x" * 48])
+@pytest.mark.parametrize("name", ["stepfast", "_x", "Prod_2", "pgx", "x" * 48])
 def test_a_namespace_is_a_plain_identifier(name: str) -> None:
     assert check_namespace(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "2x", "a-b", "a b", 'a"', "é", "x" * 49, "a\n", None], ids=repr)
+@pytest.mark.parametrize("name", ["", "2x", "a-b", "a b", 'a"', "é", "x" * 49, "a\n", "pg_x", None], ids=repr)
 def test_anything_else_is_no_namespace(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="namespace"):
         check_namespace(name)

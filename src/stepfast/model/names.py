@@ -78,4 +78,6 @@ def check_namespace(value: str) -> str:
         raise ConfigurationError(
             f"namespace {value!r} is not usable: letters, digits and underscores, not starting with a digit, at most 48"
         )
+    if value.startswith("pg_"):
+        raise ConfigurationError(f"namespace {value!r} is not usable: Postgres keeps names like pg_… to itself")
     return value
