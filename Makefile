@@ -12,6 +12,7 @@ PYTEST := $(BIN)/python -m pytest
 JOBS ?= 6
 ARGS ?=
 FAULT_SECONDS ?= 60
+FAULT_PATIENCE ?= 240
 TIMES ?= 50
 SEEDS ?= 1000
 FIRST ?= 1
@@ -72,7 +73,7 @@ interop: $(STAMP) ## run remote workers beside the published packages of others,
 
 .PHONY: faults
 faults: $(STAMP) ## run the storms: kills, outages, lost replies (FAULT_SECONDS=60 for each), and all else that takes long
-	FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) -m "faults or slow" $(ARGS)
+	FAULT_SECONDS=$(FAULT_SECONDS) FAULT_PATIENCE=$(FAULT_PATIENCE) $(PYTEST) -m "faults or slow" $(ARGS)
 
 .PHONY: sim
 sim: $(STAMP) ## play seeds of the simulation (SEEDS=1000, FIRST=1, JOBS=2; SEED=4711 for one of them)
