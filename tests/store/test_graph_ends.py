@@ -7,7 +7,7 @@ import pytest
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Parent
 from tests.store.graph_scene import CHAIN, ITSELF, Dag, graph_of, lane, rows_of
-from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, joint, move, waiting
+from tests.store.scene import DAY, MINUTE, Scene, child_of, completed, joint, move, retried, waiting
 
 
 async def started(scene: Scene, steps: dict[str, str], **options: object) -> Dag:
@@ -98,6 +98,23 @@ async def test_an_end_and_a_failure_in_one_flush_release_nothing(scene: Scene, f
     assert answer.lanes == {lane()}
     assert await dag.states() == {"bad": "failed", "good": "completed", "after": "skipped", "last": "skipped"}
     assert await dag.get("pending") == 0
+
+
+@pytest.mark.parametrize("first", ["bad", "other"])
+@pytest.mark.parametrize("way", ["waiting", "retried", "paused"])
+async def test_a_step_that_is_let_go_with_the_failure_of_another_ends_too(scene: Scene, way: str, first: str) -> None:
+    """It is not held any more when its run begins to fail: nobody else would come to it."""
+    dag = await started(scene, {"bad": "", "other": "", "after": "other"})
+    held = await dag.claim()
+    if way == "paused":
+        await scene.store.pause(dag.id)
+    leaves = retried(held["other"]) if way != "waiting" else waiting(held["other"], None, waiting_for="signal:paid")
+    moves = [dag.end(held["bad"], "failed"), leaves]
+    answer = await scene.flush(*(reversed(moves) if first == "other" else moves))
+    assert answer.lanes == {lane()}
+    assert await dag.states() == {"bad": "failed", "other": "cancelled", "after": "skipped"}
+    assert await dag.get("pending") == 0
+    assert (await dag.claim())[ITSELF].failing is True
 
 
 async def test_two_failures_in_one_flush_and_one_later_count_once_each(scene: Scene) -> None:
