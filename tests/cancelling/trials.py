@@ -117,11 +117,12 @@ async def scene_on(url: str) -> AsyncIterator[Scene]:
 async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], moment: Moment) -> bool:
     """Make the call, and cancel it at that moment; False if it was over before. A refusal is an end like any other."""
     came = asyncio.Event()
+    asked: list[bool] = []
 
     def now() -> None:
         came.set()
         scene.strike(moment.fault)
-        _cancel(task, moment.times)
+        _cancel(task, moment.times, asked)
 
     task = asyncio.create_task(_Counted(call(), moment.number if moment.counted == WAITS else 0, now).run())
     if moment.counted == MESSAGES:
@@ -131,7 +132,7 @@ async def trial(scene: Scene, call: Callable[[], Coroutine[Any, Any, Any]], mome
         await _either(task, came)
         await asyncio.wait({task}, timeout=SOON)
         assert task.done(), f"it goes on: {task}"
-        if not came.is_set():
+        if not any(asked):
             task.exception()
             return False
         assert task.cancelled(), f"it ended otherwise: {task}"
@@ -150,13 +151,14 @@ async def _either(task: asyncio.Task[Any], came: asyncio.Event) -> None:
         coming.cancel()
 
 
-def _cancel(task: asyncio.Task[Any], times: int) -> None:
-    """At the next turn of the loop, and again while it unwinds."""
+def _cancel(task: asyncio.Task[Any], times: int, asked: list[bool]) -> None:
+    """At the next turn of the loop, and again while it unwinds. Whether it could still be asked is noted: its last
+    message may have come in the turn before, and then it is over."""
 
     def cancel() -> None:
-        task.cancel()
+        asked.append(task.cancel())
         if times > 1:
-            _cancel(task, times - 1)
+            _cancel(task, times - 1, asked)
 
     asyncio.get_running_loop().call_soon(cancel)
 
