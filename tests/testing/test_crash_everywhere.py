@@ -79,7 +79,8 @@ async def test_a_pure_workflow_ends_alike_wherever_its_worker_dies() -> None:
     report = await crash_everywhere(app, checkout, "o-1", drive=approve)
     assert (report.status, report.result) == ("completed", "charged o-1, 3, True")
     assert report.commits >= 8
-    assert report.crashes >= 2 * report.commits - 2
+    # Before and after each record. What is not a record may share a commit in one run, and have its own in the next.
+    assert report.crashes >= 2 * report.records
     assert report.records >= 8
 
 
