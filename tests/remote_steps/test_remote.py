@@ -265,14 +265,14 @@ async def test_branches_maps_and_races(home: Home) -> None:
     @home.app.workflow
     async def shop(ctx: Context) -> list[Any]:
         branch = await ctx.branch(twice, 5)
-        mapped = await ctx.map(twice, range(8), limit=4)
+        mapped = await ctx.map(twice, range(20), limit=4)
         winner, value = await ctx.first(remote=ctx.remote("echo", "quick"), late=ctx.sleep(3600))
         other, _ = await ctx.first(remote=ctx.remote("nobody", group="nobody"), soon=ctx.sleep(0.05))
         return [branch, mapped, winner, value, other]
 
     run = await home.app.start(shop)
     async with echoing(home), home.app.worker():
-        expected = [10, [2 * n for n in range(8)], "remote", "quick", "soon"]
+        expected = [10, [2 * n for n in range(20)], "remote", "quick", "soon"]
         assert await run.result(timeout=90) == expected  # a dozen rounds of several processes, on whatever machine
         await home.nothing_is_left()  # who lost the race is taken back
 
