@@ -324,6 +324,25 @@ def test_sealed_payloads_are_shown_with_the_code_only(stepfast: Verbs, shop: Sho
     assert "--app module:app" in stepfast.error("result", run_id, code=2)
 
 
+OTHER_KEY = CODEC.replace("def decode(self, data): return data[::-1]", "def decode(self, data): raise ValueError(data)")
+NO_KEY = CODEC.replace("def encode(self, data): return data[::-1]", "def encode(self, data): raise ValueError(data)")
+
+
+def test_a_codec_that_cannot_read_what_is_stored_is_told_in_a_sentence(stepfast: Verbs, shop: Shop) -> None:
+    shop.write("vault.py", CODEC)
+    shop.write("other.py", OTHER_KEY)
+    shop.write("none.py", NO_KEY)
+    run_id = stepfast("start", "secret", '"gold"', "--app", "vault:app").stdout.strip()
+    shop.drain("vault")
+    shown = stepfast("show", run_id, "--app", "other:app").stdout
+    assert "completed" in shown and "cannot read what is stored (ValueError)" in shown and "dlog" not in shown
+    stepfast("runs", "--app", "other:app")
+    told = stepfast.error("result", run_id, "--app", "other:app", code=2)
+    assert "cannot read what is stored (ValueError); is its key" in told and "dlog" not in told
+    told = stepfast.error("start", "secret", '"gold"', "--app", "none:app", code=2)
+    assert "codec cannot encode a payload (ValueError)" in told and "gold" not in told
+
+
 # -- retry
 
 

@@ -55,7 +55,7 @@ async def runs(
         status, reason = statuses.FAILED, statuses.REASON_LOST
     if sort not in _ORDERS:
         raise ConfigurationError(f"runs can be sorted {' or '.join(_ORDERS)}, not {sort!r}")
-    async with session.reading() as app:
+    async with session.looking() as app:
         found = await app.runs(
             workflow=workflow, status=status, queue=queue, tag=tag, reason=reason, key=key, limit=limit, since=since,
             older_than=older_than, oldest_first=sort == _ORDERS[1],
@@ -85,7 +85,7 @@ async def show(
         refuse_both(session, svg, "run")
         await write_timeline(session, run, svg)
         return
-    async with session.reading() as app:
+    async with session.looking() as app:
         handle = await find_run(app, run)
         info = await handle.info()
         steps = await steps_of(app, info)

@@ -22,7 +22,7 @@ ScheduleArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name 
 
 async def schedules(session: Session) -> None:
     """List the schedules: of which workflow, when they fire, how they stand, and their next five ticks."""
-    async with session.reading() as app:
+    async with session.looking() as app:
         found = await app.schedules()
     if session.json:
         write_json([schedule_shape(info) for info in found])

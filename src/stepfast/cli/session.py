@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..app import Stepfast
 from ..errors import PayloadError, SchemaError
 from ..model.url import parse_url
 from ..store import Store, open_store
-from ..telling.sealed import Sealed
+from ..telling.sealed import Candid, Lenient, Sealed
 from .loading import load_app
 from .options import option
 from .output import say
@@ -71,6 +72,7 @@ class Session:
     async def writing(self) -> AsyncIterator[Stepfast]:
         """An application that starts or changes runs; with its code it makes its tables as it would by itself."""
         app = self.application()
+        Candid.around(app._payloads)
         if self.code is None:
             _refuse_absent_file(app)
         _warn_if_unnamed(app)
@@ -86,6 +88,7 @@ class Session:
     async def reading(self) -> AsyncIterator[Stepfast]:
         """An application that only looks: it makes neither tables nor files."""
         app = self.application(codec=Sealed())
+        Candid.around(app._payloads)
         app.redirect(auto_migrate=False)
         _refuse_absent_file(app)
         _warn_if_unnamed(app)
@@ -93,10 +96,19 @@ class Session:
             yield app
 
     @contextlib.asynccontextmanager
+    async def looking(self) -> AsyncIterator[Stepfast]:
+        """The same for lists and pictures: a payload that cannot be read does not keep the rest from being shown."""
+        async with self.reading() as app:
+            shown = copy.copy(app)
+            shown._payloads = Lenient.like(app._payloads)
+            yield shown
+
+    @contextlib.asynccontextmanager
     async def operating(self) -> AsyncIterator[Stepfast]:
         """An application that looks and acts, and makes neither tables nor files. Without the code, what passed through
         a codec is shown as not readable."""
         app = self.application()
+        Candid.around(app._payloads)
         app.redirect(auto_migrate=False)
         if self.code is None:
             app._payloads.stand_in = Sealed()

@@ -23,7 +23,7 @@ async def stats(
     Unfinished runs are counted whenever they were started, others if they ended within the span. Every question to the
     database is bounded: where there is more, the newest 20 000 runs are told of, and that is said.
     """
-    async with session.reading() as app:
+    async with session.looking() as app:
         found = await app.stats(since)
     if session.json:
         write_json({**dataclasses.asdict(found), "complete": found.complete})

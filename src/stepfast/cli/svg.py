@@ -38,7 +38,7 @@ def refuse_both(session: Session, svg: str | None, other: str) -> None:
 
 async def write_timeline(session: Session, run: str, file: str) -> None:
     """Draw when a run did what. A long one has several pages, of which the first is drawn."""
-    async with session.reading() as app:
+    async with session.looking() as app:
         timeline = await _timeline(app, run)
     if timeline.pages > 1:
         say(f"only the first of {timeline.pages} pages is drawn: {timeline.total} rows are too many for one")
@@ -53,7 +53,7 @@ async def _timeline(app: Stepfast, run: str) -> Timeline:
 
 async def write_graph_of(session: Session, run: str, file: str) -> None:
     """Draw the graph that a dag run goes by, coloured by how its steps stand."""
-    async with session.reading() as app:
+    async with session.looking() as app:
         info = await (await find_run(app, run)).info()
         graph, steps = await graph_of(app, info), await steps_of(app, info)
     if graph is None:

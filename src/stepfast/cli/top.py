@@ -61,7 +61,7 @@ async def top(
     """
     if interval < _SHORTEST:
         raise ConfigurationError(f"--interval must be at least {_SHORTEST:g} s: the database has other things to do")
-    async with session.reading() as app:
+    async with session.looking() as app:
         watch = Watch(app)
         try:
             if once or session.json or not sys.stdout.isatty():

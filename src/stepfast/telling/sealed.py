@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..errors import PayloadError
-from ..model.payload import Payloads
+from ..model.payload import Codec, Payloads
 from ..settings import FORMAT
 
 
@@ -57,6 +57,41 @@ class Lenient(Payloads):
         except Exception as error:  # whatever a codec raises; its words may quote what it was given
             return _told(f"the codec that is here cannot read it ({type(error).__name__})")
         return raw
+
+
+class Candid:
+    """An application's codec for people at a prompt: whatever it raises becomes a sentence. A worker goes without:
+    there a codec that fails costs an attempt, and may do better in the next one."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    @classmethod
+    def around(cls, payloads: Payloads) -> None:
+        """Let these payloads pass through it, if they pass through a codec at all."""
+        if payloads._codec is not None and not isinstance(payloads._codec, cls):
+            payloads._codec = cls(payloads._codec)
+
+    def encode(self, data: bytes, /) -> bytes:
+        """What the codec makes of it."""
+        try:
+            return self._codec.encode(data)
+        except PayloadError:
+            raise
+        except Exception as error:  # its words may quote what it was given
+            raise PayloadError(f"the application's codec cannot encode a payload ({type(error).__name__})") from None
+
+    def decode(self, data: bytes, /) -> bytes:
+        """What the codec makes of it."""
+        try:
+            return self._codec.decode(data)
+        except PayloadError:
+            raise
+        except Exception as error:
+            raise PayloadError(
+                f"the application's codec cannot read what is stored ({type(error).__name__}); is its key the one that "
+                "it was stored with?"
+            ) from None
 
 
 def _told(why: str) -> bytes:
