@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from stepfast.cli.exits import complain
@@ -80,6 +83,15 @@ def test_help_tells_the_exit_codes(stepfast: Verbs) -> None:
         assert part in text
     for verb in ("migrate", "reset", "worker", "start", "result", "runs", "show", "retry", "workers", "doctor"):
         assert stepfast(verb, "--help").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--json"]])
+def test_a_full_disk_behind_the_output(shop: Shop, arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "stepfast", "-u", shop.url, *arguments]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.stderr == "error: the output cannot be written: No space left on device\n"
+    assert ended.returncode == 1
 
 
 def test_version(stepfast: Verbs) -> None:

@@ -17,7 +17,7 @@ from . import schedules as of_schedules
 from .asking import cancel, pause, resume, signal
 from .auditing import audit
 from .checking import check
-from .exits import EXPLAINED
+from .exits import EXPLAINED, writing_to
 from .exporting import export, replay
 from .graphs import graph
 from .health import doctor, workers
@@ -115,4 +115,5 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this, as by ``2>&-``
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    cli(prog_name="stepfast")
+    with writing_to(sys.stdout):
+        cli(prog_name="stepfast")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 from ..errors import (
@@ -27,6 +30,8 @@ TIMEOUT = 4
 UNAVAILABLE = 5
 INTERRUPTED = 130
 """As a shell counts a process that Ctrl+C ended."""
+TERMINATED = 143
+"""As it counts one that SIGTERM ended."""
 
 EXPLAINED = (
     "Exit codes: 0 all is well; 1 the run failed, or a check or the verb did; 2 wrong usage or bad input; "
@@ -69,8 +74,33 @@ def put(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream)
     except BrokenPipeError:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), stream.fileno())
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Let everything that is written from now on, or was and is still held back, go nowhere."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+@contextlib.contextmanager
+def writing_to(stream: TextIO) -> Iterator[None]:
+    """What a command writes is out when it ends. A full disk behind the stream is told in a sentence; a reader that has
+    gone away is none."""
+    try:
+        try:
+            yield
+        finally:
+            stream.flush()
+    except BrokenPipeError:
+        discard(stream)
+        sys.exit(FAILED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        discard(stream)
+        complain(f"the output cannot be written: {error.strerror}")
+        sys.exit(FAILED)
 
 
 def is_expected(error: BaseException) -> bool:
