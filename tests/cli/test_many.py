@@ -176,16 +176,19 @@ main()
 
 
 @pytest.mark.thorough
-def test_an_interrupt_says_how_far_it_came_and_leaves_the_rest(stepfast: Verbs, shop: Shop) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_says_how_far_it_came_and_leaves_the_rest(
+    stepfast: Verbs, shop: Shop, number: signal.Signals, code: int
+) -> None:
     started(shop, "nothing", 6)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", SLOW], stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "four\n"
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, said = process.communicate(timeout=30)
         finally:
             process.kill()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "interrupted: 4 runs cancelled. Call it again for the rest" in said
     assert sorted(statuses(stepfast)) == ["cancelled"] * 4 + ["queued"] * 2

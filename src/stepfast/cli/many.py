@@ -15,6 +15,7 @@ from ..run import Run
 from ..telling.words import count
 from .choosing import Choice
 from .consent import Bar, consent
+from .ending import cancelled_by_sigterm
 from .exits import FAILED, OK, as_typed
 from .output import say, write_json
 from .session import Session
@@ -48,7 +49,7 @@ async def ask_chosen(
             raise typer.Exit(OK)
         consent(f"{wish.verb.capitalize()} {_so_many(number)}?", choice.yes)
         bulk = Bulk(app, wish.verb, ask, wish.fits)
-        with Bar(wish.verb, number) as bar:
+        with Bar(wish.verb, number) as bar, cancelled_by_sigterm():
             try:
                 await bulk.run(choices, choice.limit, bar.at)
             except asyncio.CancelledError:

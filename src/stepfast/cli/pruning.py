@@ -11,6 +11,7 @@ from ..run import Run
 from ..telling.words import count, lasting
 from .batches import RunsArgument, Told, each_run
 from .consent import Bar, DryRunOption, YesOption, consent
+from .ending import cancelled_by_sigterm
 from .options import option, time_option
 from .output import say, write_json
 from .session import Session
@@ -40,7 +41,7 @@ async def prune(
             return
         if archive is None or sys.stdin.isatty():  # with an archive nothing is lost: a cron job need not say so twice
             consent(f"Remove {what}{'' if archive is None else f', and keep them in {archive}'}?", yes)
-        with Bar("removing", number) as bar:
+        with Bar("removing", number) as bar, cancelled_by_sigterm():
             try:
                 removed = await app.prune(older_than, archive=archive, status=status, progress=bar.at)
             except asyncio.CancelledError:
