@@ -30,6 +30,7 @@ from tests.faults.evidence import (
     Try,
     Write,
 )
+from tests.faults.storm import trouble
 from tests.faults.story import tell
 
 MS = 1000
@@ -415,3 +416,15 @@ def test_the_story_of_a_violating_run_is_told_whole_and_in_order() -> None:
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert "at the end: Run(id='run'" in text
+
+
+FORGOTTEN = (
+    "ERROR Future exception was never retrieved\nfuture: <Future finished exception=ConnectionError('{}')>\nmore\n"
+)
+
+
+def test_a_log_without_trouble_and_with_it() -> None:
+    excused = FORGOTTEN.format("unexpected connection_lost() call")
+    assert trouble("a line\n" + excused) is None
+    assert "reset by peer" in (trouble(excused + FORGOTTEN.format("reset by peer")) or "")
+    assert trouble(excused + "CRITICAL the worker broke\n") == "CRITICAL the worker broke\n"
