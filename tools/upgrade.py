@@ -60,7 +60,8 @@ def unpack(commit: str, folder: Path) -> Path:
     if done.returncode:
         sys.exit(f"there is no commit {commit!r} here: {done.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later have it
+        archive.extractall(folder)
     return folder / "src"
 
 

@@ -66,5 +66,6 @@ def earlier_commit(folder: Path) -> Path:
     if done.returncode:
         leave_out(HISTORY)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later have it
+        archive.extractall(folder)
     return folder
