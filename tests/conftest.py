@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ pytest_terminal_summary = needs.pytest_terminal_summary
 pytest_generate_tests = collecting.pytest_generate_tests
 
 MEMORY = "/dev/shm"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what goes on in the background so, and all processes of the tests would be deaf to Ctrl+C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
