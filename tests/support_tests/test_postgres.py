@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.support import postgres, wire
+from tests.support import databases, postgres, wire
 from tests.support.databases import DatabasePool
 from tests.support.postgres import HOST, PostgresServer, PostgresUnavailable, PrivatePostgres
 
@@ -188,6 +188,19 @@ def test_tables_are_kept_from_test_to_test_and_emptied(
     empty = postgres_databases.take()
     assert postgres_server.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'stepfast'", empty) == []
     postgres_databases.give_back(empty)
+
+
+def test_tables_that_vanished_without_a_trace_are_made_anew(
+    postgres_server: PostgresServer, postgres_databases: DatabasePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "_traces", lambda _: "always the same")
+    first = postgres_databases.take(tables=True)
+    postgres_server.execute("DROP TABLE stepfast.definitions CASCADE", first)
+    postgres_databases.give_back(first)
+    with pytest.warns(UserWarning, match=r"not what it was: 42P01.*always the same"):
+        second = postgres_databases.take(tables=True)
+    assert postgres_server.execute("SELECT name FROM stepfast.definitions", second) == []
+    postgres_databases.give_back(second)
 
 
 async def test_a_connection_left_open_does_not_hold_up_the_next_test(
