@@ -17,7 +17,6 @@ import os
 import re
 import tempfile
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -197,22 +196,19 @@ class _Look(NamedTuple):
 def _prepare(session: Session, tables: bool, before: _Look | None) -> _Look:
     """Make a database as it is wanted. Whatever the last test has left as it was stays."""
     if before is not None and (before.tables is not None) == tables and _traces(session) == before.traces != "":
-        try:
-            if tables:
-                session.execute(_deletions())
-            return before
-        except WireError as error:  # something that leaves no trace has happened to the tables: they are made anew
-            others = session.execute("SELECT query FROM pg_stat_activity WHERE datname = current_database()")
-            warnings.warn(f"a database is not what it was: {error}; traces {before.traces}; {others}", stacklevel=2)
+        if tables:
+            session.execute(_deletions())
+        return before
     now = _look(session)
     kept = tables and before is not None and now.tables == before.tables is not None
-    if before is None or now.rest != before.rest or (now.tables is not None and not kept):
+    dropped = before is None or now.rest != before.rest or (now.tables is not None and not kept)
+    if dropped:
         session.execute(DROP.replace("{kept}", NAMESPACE if kept else "nothing"))
     if kept:
         session.execute(_deletions())
     elif tables:
         session.execute(_script())
-    look = now if before is not None and now[:2] == before[:2] and kept == tables else _look(session)
+    look = _look(session) if dropped or tables != kept else now
     return look._replace(traces=_traces(session))
 
 
