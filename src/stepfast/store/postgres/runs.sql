@@ -222,8 +222,9 @@ ORDER BY branch, position, attempt, number LIMIT $6;
 -- name: put_definitions
 -- What the database knows of workflows; the newest sight of a version makes it the current one.
 INSERT INTO {schema}.definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
-SELECT d.*, {now}, {now}
+SELECT d.*, t.now, t.now
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS d
+CROSS JOIN (SELECT {now} AS now) AS t
 ON CONFLICT (name, version) DO UPDATE
 SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
     graph = excluded.graph, seen_at = excluded.seen_at;

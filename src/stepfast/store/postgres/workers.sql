@@ -13,10 +13,11 @@ SELECT id, claim, asked FROM {schema}.runs WHERE worker = $1;
 -- A worker comes to life.
 INSERT INTO {schema}.workers (id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits,
     state, started_at, beat_at, expires_at)
-SELECT w.*, 'live', {now}, {now}, {now} + w.lease_ms
+SELECT w.*, 'live', t.now, t.now, t.now + w.lease_ms
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::text[], $9::text[],
             $10::text[], $11::text[])
      AS w(id, host, pid, queues, workflows, concurrency, lease_ms, modules, process, schedules, limits)
+CROSS JOIN (SELECT {now} AS now) AS t
 ON CONFLICT (id) DO NOTHING;
 
 -- name: worker_state
