@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -149,3 +150,41 @@ async def test_a_thread_that_is_busy_when_its_pool_closes_goes_when_it_is_done()
     thread = await asyncio.wait_for(working, PATIENCE)
     thread.join(5)  # an idle one would wait for twice as long
     assert not thread.is_alive()
+
+
+class LateBell(queue.SimpleQueue[bool]):
+    """A bell that is rung in the very moment in which an idle thread has waited long enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = 1
+
+    def get(self, block: bool = True, timeout: float | None = None) -> bool:
+        if timeout is not None and self.late:
+            self.late -= 1
+            while self.empty():
+                time.sleep(0.0005)
+            raise queue.Empty
+        return super().get(block, timeout)
+
+
+async def test_a_thread_that_is_woken_when_its_patience_ends_is_woken_once(threads: Threads) -> None:
+    """What was left of the ring woke it again, and from then on all calls stood in the line for ever."""
+    threads._bell = LateBell()
+    for n in range(20):
+        async with asyncio.timeout(20):
+            assert await threads.submit(lambda n=n: n) == n  # type: ignore[misc]
+        while threads._awake > 0:  # it is idle again
+            await asyncio.sleep(0)
+        assert (threads._awake, threads._idle) == (0, 1)
+
+
+async def test_calls_are_done_however_soon_idle_threads_leave(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepfast.worker.threads._KEEP_IDLE", 0.001)
+    async with asyncio.timeout(60):
+        for n in range(300):
+            assert await threads.submit(lambda n=n: n) == n  # type: ignore[misc]
+            await asyncio.sleep(0.001)
+    assert threads._awake in (0, 1)

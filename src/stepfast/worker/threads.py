@@ -156,18 +156,20 @@ class Threads:
     # -- in the threads ------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while True:
-            if not self._work_through_the_line():
-                return
-            try:
-                if not self._bell.get(timeout=_KEEP_IDLE):
-                    return
-            except queue.Empty:
-                with self._lock:
-                    if self._idle == 0:
-                        continue  # the bell is being rung for us
+        while self._work_through_the_line() and self._is_woken():
+            pass
+
+    def _is_woken(self) -> bool:
+        """Wait for the bell; whether to go on. Whoever is no longer counted as idle has been rung for, and has to hear
+        it: a ring that is left over would wake somebody who is not counted as awake."""
+        try:
+            return self._bell.get(timeout=_KEEP_IDLE)
+        except queue.Empty:
+            with self._lock:
+                if self._idle:
                     self._idle -= 1
-                return
+                    return False
+            return self._bell.get()
 
     def _work_through_the_line(self) -> bool:
         """Do what is in it; whether to wait for more."""
