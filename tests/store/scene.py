@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -36,7 +36,7 @@ from stepfast.model.records import (
 )
 from stepfast.model.rows import RunRow
 from stepfast.store import Store
-from stepfast.store.protocol import Delivery
+from stepfast.store.protocol import NOTHING, Delivery
 from stepfast.store.sqlite import SqliteStore
 
 WORKFLOWS = ("order", "mail", "report")
@@ -135,13 +135,16 @@ class Scene:
         token: int | None = None,
         lanes: Sequence[Lane] | None = None,
         version: str = "v1",
+        remembered: Mapping[str, int] = NOTHING,
     ) -> list[Claimed]:
         """What is ready, over all lanes there are."""
         lanes = await self.lanes() if lanes is None else lanes
         marked = [(lane, 0) for lane in lanes]
         versions = dict.fromkeys(WORKFLOWS, version)
         token = next(self._tokens) if token is None else token
-        return await self.store.claim(worker or self.worker, token, marked, versions, limit) if marked else []
+        if not marked:
+            return []
+        return await self.store.claim(worker or self.worker, token, marked, versions, limit, remembered)
 
     async def suspect(
         self,

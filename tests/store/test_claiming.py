@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -313,6 +314,27 @@ async def test_histories_of_several_runs_are_kept_apart(scene: Scene) -> None:
     await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in runs])
     for again in await scene.claim():
         assert [record.output for record in again.records] == [f'"{again.id} {n}"' for n in range(3)]
+
+
+class Forgetful(dict[str, int]):
+    """A memory that has forgotten an entry when it is asked for it a second time."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.pop(key, default)
+
+
+@pytest.mark.parametrize("memory", [dict, Forgetful])
+async def test_a_remembered_history_that_is_not_brought_is_never_taken_for_an_empty_one(
+    scene: Scene, memory: type[dict[str, int]]
+) -> None:
+    """The worker may forget it while the histories of others are read: its steps would be called again."""
+    await scene.start_many(2)
+    known, unknown = await scene.claim()
+    await scene.flush(step(known, 0), step(unknown, 0))
+    await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in (known, unknown)])
+    again = {run.id: run for run in await scene.claim(remembered=memory({known.id: known.claim}))}
+    assert (again[known.id].records, again[known.id].complete) == ([], False)
+    assert ([record.position for record in again[unknown.id].records], again[unknown.id].complete) == ([0], True)
 
 
 async def test_tries_of_the_present_attempt_come_along_and_older_ones_do_not(scene: Scene) -> None:

@@ -88,17 +88,19 @@ async def give_seeds(connection: Any, sql: dict[str, str], worker: str, claimed:
 async def bring_history(
     connection: Any, sql: dict[str, str], settings: Settings, runs: list[Claimed], remembered: Mapping[str, int]
 ) -> None:
-    """The first records of runs that were claimed before, and the failed tries of their present attempts."""
+    """The first records of runs that were claimed before, and the failed tries of their present attempts. Which runs
+    the worker remembers is asked once: it may forget them while this waits, and nothing else tells an unread history
+    from an empty one."""
     by_id = {run.id: run for run in runs}
-    wanted = [run.id for run in runs if remembered.get(run.id) != run.claim - 1]
+    wanted = {run.id for run in runs if remembered.get(run.id) != run.claim - 1}
     if wanted:
-        rows = await connection.fetch(sql["history"], wanted, settings.history_records, settings.history_bytes)
+        rows = await connection.fetch(sql["history"], list(wanted), settings.history_records, settings.history_bytes)
         for row in rows:
             by_id[str(row[0])].records.append(StepRecord(*row[1:]))
     for run in runs:
         size = sum(len(record.output or "") for record in run.records)
         small = len(run.records) < settings.history_records and size * 4 < settings.history_bytes
-        run.complete = small and remembered.get(run.id) != run.claim - 1
+        run.complete = small and run.id in wanted
     attempts = [run.attempt for run in runs]
     for row in await connection.fetch(sql["history_tries"], list(by_id), attempts):
         tries = Tries(row["failures"], row["due_at"] or 0)

@@ -174,12 +174,12 @@ class Flusher:
 
     async def _find_vanished(self, connection: Any, batch: Batch, passed: set[tuple[str, int]]) -> set[str]:
         """Of the doubtful: runs of which less is stored than their worker was told. Nothing of them is written."""
-        doubtful = [run_id for run_id, _ in passed if run_id in batch.doubts]
+        doubtful = {run_id: batch.doubts[run_id] for run_id, _ in passed if run_id in batch.doubts}
         if not doubtful:
             return set()
-        rows = await connection.fetch(self._sql["stored"], doubtful)
+        rows = await connection.fetch(self._sql["stored"], list(doubtful))
         stored = {str(row["id"]): row["number"] for row in rows}
-        return {run_id for run_id in doubtful if stored[run_id] < batch.doubts[run_id].believed()}
+        return {run_id for run_id, believer in doubtful.items() if stored[run_id] < believer.believed()}
 
     async def _find_foreign(self, connection: Any, steps: list[StepDone]) -> set[str]:
         """Runs whose history is not what we believe. A conflicting record of our own claim is our own, written before
