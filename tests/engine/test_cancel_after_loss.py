@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, RetryLater, RunCancelled, Stepfast, step
+from stepfast import Backoff, Context, RetryLater, RunCancelled, Stepfast, step
 from stepfast.settings import Settings
 from tests.support.crashing import crash_at, outcome_of
 from tests.support.engine import PATIENCE, Calls
@@ -110,6 +110,33 @@ async def test_also_if_it_was_cancelled_before_its_worker_died(url: str, tables:
             with pytest.raises(RunCancelled):
                 await run.result(timeout=PATIENCE)
     assert calls == {"charge": 2, "refund receipt 2": 1}
+
+
+async def test_an_attempt_that_fails_before_it_hears_of_the_cancel_is_not_mixed_up_with_the_one_that_has_to_know(
+    url: str, tables: Tables, calls: Calls
+) -> None:
+    """Both failed, and both are on record."""
+    app = Stepfast(url, settings=SETTINGS)
+
+    @app.workflow(max_attempts=9, backoff=Backoff(base=0.01))
+    async def order(ctx: Context) -> None:
+        if calls.hit(f"attempt {ctx.attempt}") == 2:
+            await tables.fetch("UPDATE [runs] SET asked = 'cancel'")
+        if calls["lost"]:
+            raise ValueError("before the step")
+        await ctx.step("charge", lambda: None)
+
+    async with app:
+        run = await app.start(order)
+        await lose(app, tables, "charge", 1)
+        calls.hit("lost")
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+        assert (await run.info()).attempt == 2
+    assert calls == {"attempt 1": 2, "attempt 2": 1, "lost": 1}
+    tries = await tables.fetch("SELECT attempt, claim FROM [tries] WHERE position = -1 ORDER BY claim")
+    assert [tuple(row) for row in tries] == [(1, 2), (2, 3)]
 
 
 async def test_a_suspect_with_the_mark_does_nothing_more(url: str, tables: Tables, calls: Calls) -> None:

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from . import status
+from .cancelling import goes_on_first
 from .records import Transition
 from .standing import Standing, place_at, sooner
 
@@ -17,8 +18,9 @@ Way = Literal["ended", "ready", "paused", "later"]
 
 def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standing:
     """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, is ready
-    at once; so is one that is to be cancelled, for its next owner to end it without another attempt. One that an
-    operator wants paused is paused, and remembers when it was due; but not if the operator has taken that back."""
+    at once; so is one that is to be cancelled, for its next owner to end it without another attempt, unless it has to
+    come to a record first. One that an operator wants paused is paused, and remembers when it was due; but not if the
+    operator has taken that back."""
     undoing = run.undoing or move.status == status.COMPENSATING
     asked = None if undoing else run.asked
     woken = _woken(run, move)
@@ -26,6 +28,8 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
     way = _way(move, aim, asked, woken, due, now)
     waits = way == "later" or (way == "paused" and aim == status.WAITING and not woken)
     deadline = None if move.status == status.COMPENSATING else run.deadline_at
+    losses = 0 if move.recorded or move.status == status.COMPLETED else run.losses
+    tried_again = asked != status.ASK_CANCEL or goes_on_first(losses, status.QUEUED)
     return replace(
         run,
         status=_status(move, way, aim, undoing),
@@ -40,8 +44,8 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
         paused_at=now if way == "paused" else None,
         awaits=move.awaits if way == "later" or (way == "paused" and not woken) else None,
         linger_ms=run.linger_ms if way == "ended" else move.linger_ms,
-        attempt=run.attempt + (move.next_attempt and asked != status.ASK_CANCEL),
-        losses=0 if move.recorded or move.status == status.COMPLETED else run.losses,
+        attempt=run.attempt + (move.next_attempt and tried_again),
+        losses=losses,
         undoing=undoing,
         completed_at=now if way == "ended" else None,
         version=move.version or run.version,
