@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from stepfast import Backoff, Context, RunFailed, Stepfast
+from stepfast.errors import DatabaseRefused, LeaseLost
 from stepfast.model.ids import new_id
 from stepfast.model.records import Batch, FlushAnswer, StepDone, StepWith, Transition
 from stepfast.settings import Settings
@@ -228,6 +229,28 @@ async def test_a_receipt_cannot_be_cancelled(paper: PaperStore) -> None:
     assert await receipt == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+class RefusingStore(PaperStore):
+    """Refuses whatever holds more than one record, and leaves single ones without an answer."""
+
+    async def flush(self, worker: str, batch: Batch) -> FlushAnswer:
+        if len(batch.steps) > 1:
+            raise DatabaseRefused("one of them")
+        return await super().flush(worker, batch)
+
+
+async def test_nobody_waits_for_a_journal_that_ended_while_it_looked_for_a_bad_record() -> None:
+    """A receipt cannot be cancelled: a handler that waits for one which never comes would never end."""
+    refusing = RefusingStore()
+    refusing.open.clear()
+    journal = make_journal(refusing)
+    task = asyncio.create_task(journal.run())
+    receipts = [journal.record(entry(number)) for number in range(4)]
+    await eventually(lambda: refusing.flushes)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [receipt.done() and type(receipt.exception()) for receipt in receipts] == [LeaseLost] * 4
 
 
 class Memory:

@@ -315,6 +315,8 @@ class Journal:
         """The flusher ends: nobody may wait for it any more."""
         self._over = True
         self.disown()
+        for item in self._under_way:  # of a batch that was being halved only the part at hand was put back
+            _refuse(item)
         self._idle.set()
 
 
