@@ -144,11 +144,10 @@ class Starter:
                 if not item[1].done():
                     self._wait_apart(item)
         except DatabaseRefused as error:
-            if len(items) > 1:  # one bad start must not fail its neighbours
-                for item in items:
-                    await self._send_batch([item])
-                return
-            _fail(items, error)
+            if len(items) > 1:
+                await self._send_one_by_one(items)
+            else:
+                _fail(items, error)
         except StepfastError as error:
             _fail(items, error)
         except asyncio.CancelledError:
@@ -162,6 +161,15 @@ class Starter:
                 if not future.done():
                     future.set_result(run_id)
             self._started(runs, ids)
+
+    async def _send_one_by_one(self, items: list[Item]) -> None:
+        """One bad start must not fail its neighbours."""
+        try:
+            for item in items:
+                await self._send_batch([item])
+        except asyncio.CancelledError:
+            _fail(items, AppClosed())  # those whose turn had not come
+            raise
 
     async def _insert(self, runs: Sequence[NewRun], at_once: bool) -> list[str]:
         clock, until = self._clock, self._clock.now() + _PATIENCE

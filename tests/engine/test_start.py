@@ -12,9 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stepfast import ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
+from stepfast import AppClosed, ConfigurationError, Context, InvalidInput, Stepfast, StepfastError, UnknownWorkflow
+from stepfast.errors import DatabaseRefused
 from tests.engine.conftest import MakeApp
-from tests.support.engine import Calls
+from tests.support.engine import PATIENCE, Calls
+from tests.worker.spying import wrap
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -368,3 +370,22 @@ async def test_with_a_codec_that_seals_anew_the_same_input_is_the_same(
     assert not caplog.records
     await app.start(mail, "b", key="k-1")
     assert len(caplog.records) == 1
+
+
+async def test_closing_while_a_refused_batch_is_sent_one_by_one_leaves_no_caller_waiting(app: Stepfast) -> None:
+    declare(app)
+    await app.start("tick")
+    store, sent = await app.store(), asyncio.Event()
+
+    async def refuse_many(call: Any, runs: Any, *rest: Any) -> Any:
+        if len(runs) > 1:
+            raise DatabaseRefused("one of them")
+        sent.set()
+        await asyncio.Event().wait()
+
+    wrap(store, "start", refuse_many)
+    starts = asyncio.gather(*(app.start("tick") for _ in range(3)), return_exceptions=True)
+    async with asyncio.timeout(PATIENCE):
+        await sent.wait()
+        await app.close()
+        assert [type(told) for told in await starts] == [AppClosed] * 3
