@@ -182,6 +182,27 @@ async def test_a_worker_taken_for_dead_writes_nothing_and_goes_on_under_a_new_id
     assert claims == [(0, 1), (1, 2), (2, 2)]
 
 
+async def test_two_beats_that_found_it_dead_renew_it_once(
+    make_app: MakeApp, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A blocked loop hears of both at once. The second was asked under the id that it has no more: renewed again, the
+    worker would lose what it claimed under the first new id."""
+    app = make_app(Settings(lease=1.0))
+    async with app.worker() as worker:
+        first, heartbeat, told = worker.id, worker.duties.heartbeat, list[object]()
+        tell = heartbeat._tell
+        heartbeat._tell = lambda *said: told.append(said) or tell(*said)  # type: ignore[func-returns-value, method-assign]
+        await tables.fetch("UPDATE [workers] SET state = 'dead'")
+        told.clear()
+        until = time.monotonic() + PATIENCE
+        while len(told) < 2 and time.monotonic() < until:
+            heartbeat.hurry()
+            time.sleep(0.01)  # nothing else is done in this loop meanwhile
+        await eventually(lambda: worker.id != first)
+    assert sum("declared dead" in record.getMessage() for record in caplog.records) == 1
+    await app.close()
+
+
 async def _has_new_id(tables: Tables, pid: int, before: dict[str, int]) -> bool:
     now = await tables.workers()
     return any(worker not in before and found == pid for worker, found in now.items())

@@ -351,9 +351,10 @@ class Duties:
         self.chore(self._register_again())
 
     async def _register_again(self) -> None:
-        store, settings = self._kit.store, self._kit.settings
+        store, settings, new = self._kit.store, self._kit.settings, self._me.id
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
         # Nobody may have been there for its schedules meanwhile.
         await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
-        self.claimer.paused = False
+        if new == self._me.id:  # else it was declared dead once more, and is being registered by its newest id
+            self.claimer.paused = False
         self.sweeper.tick_now()

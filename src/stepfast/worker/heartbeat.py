@@ -136,10 +136,10 @@ class Heartbeat:
         return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
 
     def _beat_once(self, pulse: Pulse) -> None:
-        before = dict(self._holder.holding())
+        worker, before = self._me.id, dict(self._holder.holding())
         sent = self._clock.now()
         try:
-            answer = pulse.beat(self._me.id, len(before))
+            answer = pulse.beat(worker, len(before))
         except StepfastError as error:
             self.unbroken_since = self._clock.now()
             self._logger.debug("heartbeat: %s", sentence(error))
@@ -150,10 +150,15 @@ class Heartbeat:
             if self._clock.now() - self._last > self._lease:
                 self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
-            self._tell(self._holder.beat_answered, answer, before)
+            self._tell(self._answered, worker, answer, before)
             return
         if self._clock.now() - self._last > self._lease:
             self._tell(self._holder.lease_expired)
+
+    def _answered(self, worker: str, answer: BeatAnswer, before: dict[str, int]) -> None:
+        """Pass the answer on, unless the worker was given a new id since it asked: it is not about that one."""
+        if worker == self._me.id:
+            self._holder.beat_answered(answer, before)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:
