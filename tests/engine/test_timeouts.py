@@ -129,6 +129,28 @@ async def test_a_blocking_step_is_timed_out_and_told_to_stop(app: Stepfast) -> N
 # -- of an attempt -------------------------------------------------------------------------------------------------
 
 
+async def test_a_blocking_step_that_nobody_waits_for_any_more_is_not_begun(app: Stepfast, calls: Calls) -> None:
+    """It stood in the line for a thread for as long as its timeout."""
+    in_line: list[Any] = []
+
+    @app.workflow(max_attempts=1)
+    async def queue_up(ctx: Context) -> None:
+        await ctx.options(timeout=SHORT).step("act", lambda: calls.hit("act"))
+
+    def never_called(call: Any) -> asyncio.Future[Any]:
+        in_line.append(call)
+        return asyncio.get_running_loop().create_future()
+
+    run = await app.start(queue_up)
+    async with app.worker() as worker:
+        worker.duties.executor._host.run_in_thread = never_called  # type: ignore[method-assign, assignment]
+        with pytest.raises(RunFailed):
+            await run.result(timeout=PATIENCE)
+    for call in in_line:
+        call()
+    assert (len(in_line), calls) == (1, {})
+
+
 @pytest.mark.parametrize("where", ["declared", "at the start"])
 async def test_an_attempt_that_takes_too_long_is_ended(app: Stepfast, where: str) -> None:
     """Reason timeout, also where the timeout was given at the start."""

@@ -8,7 +8,7 @@ import contextvars
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..cancellation import seen
@@ -228,7 +228,8 @@ class StepCall(DurableCall[T]):
     async def _call_in_thread(self) -> Any:
         context, blocking = contextvars.copy_context(), BlockingTry()
         context.run(current_try.set, blocking)
-        call = functools.partial(context.run, self._work.function, *self._args, **self._kwargs)
+        work = functools.partial(context.run, self._work.function, *self._args, **self._kwargs)
+        call = functools.partial(_unless_abandoned, blocking, work)
         try:
             future = self._execution.recorder.run_in_thread(call)
             result = await (future if self._work.options.timeout is None else self._bounded(future))
@@ -347,6 +348,11 @@ def exited(error: BaseException) -> RuntimeError:
     if isinstance(error, SystemExit):
         said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
     return RuntimeError(said).with_traceback(error.__traceback__)
+
+
+def _unless_abandoned(blocking: BlockingTry, work: Callable[[], Any]) -> Any:
+    """Call it in its thread; but not if it stood in the line for so long that nobody waits for it any more."""
+    return None if blocking.abandoned else work()
 
 
 async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
