@@ -139,6 +139,16 @@ async def test_the_token_of_another_worker_means_nothing(scene: Scene) -> None:
     assert not {run.id for run in mine} & {run.id for run in theirs}
 
 
+async def test_a_claim_of_another_worker_in_between_changes_nothing(scene: Scene) -> None:
+    """Workers of one application share the store."""
+    await scene.start_many(4)
+    other, lanes = await scene.add_worker(), await scene.lanes()
+    mine = await scene.claim(2, token=7, lanes=lanes)
+    await scene.claim(1, token=9, lanes=lanes, worker=other)
+    again = await scene.claim(2, token=7, lanes=lanes)
+    assert {run.id for run in again} == {run.id for run in mine}
+
+
 @pytest.mark.parametrize("patience", range(8))
 async def test_a_claim_cut_off_at_any_moment_is_made_good_by_asking_again(scene: Scene, patience: int) -> None:
     """What the database says a worker holds is what the repeated claim returned: no run is held unknown."""

@@ -22,8 +22,8 @@ class Claims:
         self._kept = kept
         self._sql = statements
         self._settings = settings
-        self._asked: tuple[str, int] | None = None
-        """The (worker, token) of the last claim; the same again means that its reply may have been lost."""
+        self._asked: dict[str, int] = {}
+        """The token of each worker's last claim; the same again means that its reply may have been lost."""
 
     async def claim(
         self,
@@ -62,9 +62,9 @@ class Claims:
     ) -> list[Claimed]:
         async with self._kept.use() as connection:
             rows = []
-            if self._asked == (worker, token):
+            if self._asked.get(worker) == token:
                 rows = await connection.fetch(self._sql["claimed"], worker, token)
-            self._asked = (worker, token)
+            self._asked[worker] = token
             if not rows:
                 rows = await connection.fetch(self._sql[name], worker, token, *args)
             claimed = [Claimed(*row) for row in rows]

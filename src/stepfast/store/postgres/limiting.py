@@ -21,13 +21,13 @@ class LimitedClaims:
         self._sql = statements
         self._settings = settings
         self._driver = driver
-        self._asked: tuple[str, int] | None = None
-        """The (worker, token) of the last claim; the same again means that its reply may have been lost."""
+        self._asked: dict[str, int] = {}
+        """The token of each worker's last claim; the same again means that its reply may have been lost."""
 
     async def claim(self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]) -> Admission:
         """What the limits of a queue allow. After a lost reply, first what that call took."""
         async with self._kept.use() as connection:
-            again, self._asked = self._asked == (worker, token), (worker, token)
+            again, self._asked[worker] = self._asked.get(worker) == token, token
             flow = claim_limited(worker, token, wish, again, self._settings.claim_bytes)
             done = await self._driver.run(connection, flow)
             await give_seeds(connection, self._sql, worker, done.runs)
