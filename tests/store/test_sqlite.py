@@ -287,6 +287,29 @@ async def test_what_others_commit_before_the_writer_looks_around_is_heard(
         listening.cancel()
 
 
+async def test_a_listener_whose_first_word_fails_hears_all_the_same(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be locked for too long just then."""
+    listener, other, heard = sqlite_store(sqlite_url), sqlite_store(sqlite_url), asyncio.Queue[Any]()
+    async with closing_both(listener, other):
+        writer, begin = writer_of(listener), Writer._begin
+
+        def refused_once() -> None:
+            monkeypatch.setattr(writer, "_begin", lambda: begin(writer))
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+        monkeypatch.setattr(writer, "_begin", refused_once)
+        listening = asyncio.create_task(listener.listen(heard.put_nowait))
+        async with asyncio.timeout(30):
+            await heard.get()
+            await other.start([new_run()])
+            assert (await heard.get()).anything
+        listening.cancel()
+
+
 @asynccontextmanager
 async def closing_both(*stores: SqliteStore) -> AsyncIterator[None]:
     for store in stores:

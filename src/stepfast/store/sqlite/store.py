@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...errors import ConfigurationError
+from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.admission import Admission, Wish
 from ...model.gate import Bound
 from ...model.records import (
@@ -341,7 +342,8 @@ class SqliteStore(BaseStore):
         """Pass on what is heard, until cancelled."""
         ticket = self._bell.add(heard)
         try:
-            await self._write(lambda database: None)  # the writer begins to look around once it knows of a listener
+            with contextlib.suppress(DatabaseUnavailable):  # a job that fails wakes the writer, too
+                await self._write(lambda database: None)  # it begins to look around once it knows of a listener
             heard(LOOK)
             await asyncio.Event().wait()
         finally:
