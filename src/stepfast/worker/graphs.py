@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 from ..engine.dag_context import DagView
@@ -105,9 +106,8 @@ class Graphs:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
-            since = [(dag_id, self._seen[dag_id].until if dag_id in self._seen else 0) for dag_id in wanted]
             try:
-                found = await self._kit.ask(lambda: self._kit.store.dag_outputs(since), "outputs")  # noqa: B023
+                found = await self._news_of(wanted)
             except Exception as error:
                 for future in wanted.values():
                     future.set_exception(error)
@@ -120,9 +120,25 @@ class Graphs:
                 future.set_result(seen)
             self._forget()
 
+    async def _news_of(self, dag_ids: Collection[str]) -> dict[str, DagOutputs]:
+        """What was completed in these dag runs beside what is known of them. If that is forgotten meanwhile, the answer
+        is not the whole of it any more, and everything is asked for."""
+        known: OrderedDict[str, Seen] | None = None
+
+        def ask() -> Awaitable[dict[str, DagOutputs]]:
+            nonlocal known
+            known = self._seen
+            since = [(dag_id, known[dag_id].until if dag_id in known else 0) for dag_id in dag_ids]
+            return self._kit.store.dag_outputs(since)
+
+        while True:
+            found = await self._kit.ask(ask, "outputs")
+            if known is self._seen:
+                return found
+
     def forget_outputs(self) -> None:
-        """What was seen may not be stored any more."""
-        self._seen.clear()
+        """What was seen may not be stored any more. A question under way knows it by the new dictionary."""
+        self._seen = OrderedDict()
 
     def _forget(self) -> None:
         """Least recently asked for goes first; it can be asked for again."""
