@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from stepfast import Context, Stepfast
 from stepfast.worker.clockwork import REAL
 from stepfast.worker.doubts import Doubts
-from tests.support.engine import Gate, eventually
+from stepfast.worker.duties import Duties
+from tests.support.engine import PATIENCE, Gate, eventually
+from tests.support.waiting import reached
 
 
 class Memory:
@@ -43,3 +47,47 @@ async def test_a_doubted_run_that_is_lost_leaves_nothing_behind() -> None:
         assert run.id in worker.duties.doubts.open
         worker.duties.executor.lose(run.id)
         await eventually(lambda: not worker.duties.doubts.open)
+
+
+async def leave_slowly(meanwhile: Callable[[Duties, str], object]) -> bool:
+    """Whether the records of a run are remembered that has gone to wait, its handler coming to its end only after
+    something has happened meanwhile."""
+    app, gate = Stepfast("sqlite://"), Gate()
+
+    @app.workflow
+    async def work(ctx: Context) -> None:
+        await ctx.step("one", lambda: None)
+        try:
+            await ctx.wait_signal("go")
+        finally:
+            await gate.passing()
+
+    run = await app.start(work)
+    async with app, app.worker(poll=0.05) as worker:
+        await gate.reached()
+        await reached(run, "waiting")
+        handler = worker.duties.executor.running[run.id].task
+        assert handler is not None
+        meanwhile(worker.duties, run.id)
+        gate.open()
+        await asyncio.wait_for(handler, PATIENCE)
+        return run.id in worker.duties.executor.cache.claims
+
+
+async def test_a_run_whose_handler_is_slow_to_end_is_remembered_if_nothing_breaks() -> None:
+    assert await leave_slowly(lambda duties, run_id: None)
+
+
+async def test_a_run_that_is_doubted_when_its_handler_ends_is_not_remembered() -> None:
+    """Its last flush came before the break: none would ever compare what is remembered."""
+    assert not await leave_slowly(lambda duties, run_id: duties._connection_broke())
+
+
+async def test_a_run_that_was_lost_before_its_handler_ends_is_not_remembered() -> None:
+    """Nobody holds it, so a break in between casts no doubt upon it."""
+
+    def lose_it_first(duties: Duties, run_id: str) -> None:
+        duties.executor.lose(run_id)
+        duties._connection_broke()
+
+    assert not await leave_slowly(lose_it_first)

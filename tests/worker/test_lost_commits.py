@@ -182,6 +182,36 @@ async def test_remembered_histories_are_forgotten(app: Stepfast, server: Server,
         assert await run.result(timeout=PATIENCE) == 2
 
 
+async def test_a_run_whose_handler_ends_after_the_break_is_read_anew(
+    app: Stepfast, server: Server, calls: Calls
+) -> None:
+    """It had gone to wait, and the word of it was committed, when the connection broke: nothing more is written of it
+    that would be compared. It is read anew when it comes back."""
+    gate, store = Gate(), await app.store()
+
+    @app.workflow
+    async def order(ctx: Context) -> int:
+        made = await ctx.step("one", lambda: calls.hit("one"))
+        try:
+            await ctx.wait_signal("go")
+        finally:
+            await gate.passing()
+        return made
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await gate.reached()
+        await reached(run, "waiting")
+        await server.lose("DELETE FROM [steps]")
+        await eventually(lambda: run.id in worker.duties.doubts.open)
+        # As if all of them had been noticed to be broken by now: one that is noticed later would be heeded then.
+        store.breaks.unsubscribe(worker.duties._connection_broke)
+        gate.open()
+        await eventually(lambda: not worker.duties.executor.running)
+        await run.signal("go")
+        assert await run.result(timeout=PATIENCE) == 2
+
+
 async def _recorded(server: Server, count: int) -> bool:
     return len(await server.history()) == count
 

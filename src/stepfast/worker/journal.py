@@ -107,6 +107,10 @@ class Journal:
                 return True
         return False
 
+    def is_doubted(self, run_id: str, believer: Believer) -> bool:
+        """Whether a connection broke, and no flush has compared since what is stored of this claim."""
+        return self._doubts.open.get(run_id) is believer
+
     @property
     def busy(self) -> bool:
         """Whether anything that was put in is not decided yet."""

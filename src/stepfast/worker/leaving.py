@@ -68,13 +68,20 @@ class Leaving:
 
     def released(self, execution: Execution) -> None:
         """The run has left by itself already; keep its records if it may come back here."""
-        if isinstance(execution.closed, RunSuspended):
+        if isinstance(execution.closed, RunSuspended) and self._is_sure(execution):
             records = execution.ledger.whole_history()
             if records is not None:
                 self.cache.put(execution.run_id, execution.claim, records)
         if execution.parting is not None and not execution.parting.done():
             self._journal.left[execution.run_id] = execution
         self._slots.leave(execution)
+
+    def _is_sure(self, execution: Execution) -> bool:
+        """Whether its records are stored as it knows them. Its handler may have taken long to end. If a connection
+        broke meanwhile and nothing was compared since, commits may be gone; and of a run that was lost, or claimed
+        anew, nobody would know."""
+        held = self._slots.find(execution.run_id) is execution
+        return held and not self._journal.is_doubted(execution.run_id, execution)
 
     def lost(self, execution: Execution) -> None:
         """The run is not ours any more. What it has done may still be written, if nobody else has it."""
