@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stepfast.model.ids import new_id
 from stepfast.model.records import Claimed, Lane, NewRun, Parent, Transition
@@ -496,6 +497,25 @@ async def test_a_signal_on_its_way_is_delivered_to_the_successor(scene: Scene) -
     assert again.wakes == 0
     await scene.deliver()
     assert (await scene.mailbox(successor.id)).wakes == 1
+
+
+async def test_a_signal_on_its_way_goes_on_before_one_that_was_sent_later(scene: Scene) -> None:
+    """Sent in a transaction to the first of three links, and not delivered yet when the next is sent to the last."""
+    first = await scene.running()
+    links = [successor_of(first)]
+    await scene.flush(continued(first, links[0]))
+    [second] = await scene.claim()
+    links.append(successor_of(second))
+    await scene.flush(continued(second, links[1]))
+    await scene.post(signal(first.id, "word", '"sent first"'))
+    later = signal(first.id, "word", '"sent later"')
+    asked = await scene.store.send(later)
+    assert (asked.done, asked.reason) == (False, "continued")
+    last = await scene.store.heir(first.id)
+    assert (await scene.store.send(replace(later, run_id=last))).done
+    assert [mail.value for mail in (await scene.mailbox(last)).mail] == ['"sent first"', '"sent later"']
+    await scene.deliver()
+    assert (await scene.mailbox(last)).wakes == 2
 
 
 async def test_a_parent_hears_of_the_successor_s_end_and_not_of_the_change(scene: Scene) -> None:

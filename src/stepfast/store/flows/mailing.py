@@ -36,6 +36,8 @@ def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
 
 def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
     answer = Answer(run.status, run.reason, running=run.held)
+    if run.reason == REASON_CONTINUED and run.ended:
+        yield from _forward_all(run)
     if again and (yield from ask("was_taken", run.id, mail.id)):
         answer.done = True
     elif not run.ended:
@@ -59,6 +61,14 @@ def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Ans
         if answer.done:
             return Answer(dag.status, dag.reason, True, answer.lane, running=answer.running)
     return Answer(dag.status, dag.reason if dag.ended else NO_SUCH_STEP)
+
+
+def _forward_all(run: Standing) -> Flow[None]:
+    """What was only inserted for a run that went on as another goes on before the sender does: it was sent earlier."""
+    letters: list[Letter] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
+    boxes, now = yield from _open(letters)
+    if boxes:
+        yield from _hand_over(boxes, now)
 
 
 # -- delivering --------------------------------------------------------------------------------------------
@@ -134,11 +144,20 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
             if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
                 forwarded.append((run.id, mail_id))
     yield from put("delivered", kept)
-    yield from put("forward", forwarded)
+    yield from _forward(forwarded)
     yield from put("take_mail", gone)
     yield from change(woken)
     running = any(run.held for run in (*(box.run for box in boxes), *after.values()))
     return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
+
+
+def _forward(letters: Sequence[Letter]) -> Flow[None]:
+    """Mail for runs that went on as others goes to the last of these."""
+    heirs = {}
+    for run_id in {run_id for run_id, _ in letters}:
+        for row in (yield from ask("heir", run_id)):
+            heirs[run_id] = str(row[0])
+    yield from put("forward", [(*letter, heirs[letter[0]]) for letter in letters if heirs[letter[0]] != letter[0]])
 
 
 def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:

@@ -98,6 +98,10 @@ WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
+-- name: undelivered_of
+-- The same of one run, which is locked in this transaction.
+SELECT m.run_id::text AS run_id, m.id::text AS id FROM {schema}.mailbox m WHERE m.run_id = $1 AND NOT m.delivered;
+
 -- name: letters
 -- What of this mail ($1 its runs, locked in this transaction, $2 its ids) is still to be delivered: one row for each run,
 -- which says where it stands.
@@ -116,13 +120,11 @@ UPDATE {schema}.mailbox m SET delivered = true FROM unnest($1::uuid[], $2::uuid[
 WHERE m.run_id = u.run_id AND m.id = u.id;
 
 -- name: forward
--- Mail for runs that went on as others, whom their outputs name: it goes there.
+-- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT substr(r.output, 2, 36)::uuid, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
-FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
+SELECT u.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS u(run_id, id, heir)
 JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
-JOIN {schema}.runs r ON r.id = u.run_id
-WHERE r.output ~ '^"[0-9a-f-]{36}"$'
 ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: remove_orphans

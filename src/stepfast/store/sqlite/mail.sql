@@ -67,6 +67,10 @@ SELECT json_group_array(json_array(run_id, id)) FROM (
     ORDER BY m.sent_at, m.run_id, m.id LIMIT ?
 );
 
+-- name: undelivered_of
+-- The same of one run.
+SELECT m.run_id, m.id FROM {prefix}mailbox AS m WHERE m.run_id = ? AND m.delivered = 0;
+
 -- name: letters
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
 SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}))
@@ -78,13 +82,12 @@ FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) A
 CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
 
 -- name: forward
--- Mail for runs that went on as others, whom their outputs name: it goes there.
+-- Mail (its run, its id) goes to the box of another run, to be delivered there.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-WITH letter(run_id, id) AS (VALUES (?, ?))
-SELECT trim(r.output, '"'), m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0, m.trace
+WITH letter(run_id, id, heir) AS (VALUES (?, ?, ?))
+SELECT letter.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0, m.trace
 FROM letter CROSS JOIN {prefix}mailbox AS m ON m.run_id = letter.run_id AND m.id = letter.id
-CROSS JOIN {prefix}runs AS r ON r.id = m.run_id
-WHERE r.output IS NOT NULL
+WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: remove_orphans
