@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from stepfast import Context, Stepfast
+from stepfast.model.records import Batch, BeatAnswer, FlushAnswer
 from stepfast.worker.clockwork import REAL
 from stepfast.worker.doubts import Doubts
 from stepfast.worker.duties import Duties
@@ -29,6 +32,31 @@ def test_what_is_not_held_any_more_is_not_doubted_for_ever() -> None:
     held["claimed anew"] = Memory()  # what was doubted of the claim before says nothing of this one
     doubts.forget_unheld()
     assert doubts.open == {"kept": held["kept"]}
+
+
+def test_a_refused_word_of_an_older_claim_ends_no_doubt_about_the_newer() -> None:
+    doubts, batch = Doubts(REAL, lambda: {"run": Memory()}), Batch()
+    batch.claims["run"] = 1
+    doubts.broke()
+    doubts.asking()
+    doubts.compared(batch, FlushAnswer(1, lost={"run"}))
+    assert "run" in doubts.open
+    doubts.compared(batch, FlushAnswer(1))
+    assert "run" not in doubts.open
+
+
+@pytest.mark.parametrize("how", ["refused", "declared dead"])
+async def test_what_was_not_written_at_its_release_is_not_remembered(how: str) -> None:
+    """Open records go out with a run that is released, and are remembered before they are stored."""
+    app = Stepfast("sqlite://")
+    async with app, app.worker() as worker:
+        cache = worker.duties.executor.cache
+        cache.put("run", 1, [])
+        if how == "refused":
+            worker.duties.flush_answered({"run": 1}, FlushAnswer(1, lost={"run"}))
+        else:
+            worker.duties.beat_answered(BeatAnswer(False), {})
+        assert cache.take("run", 2) is None
 
 
 async def test_a_doubted_run_that_is_lost_leaves_nothing_behind() -> None:

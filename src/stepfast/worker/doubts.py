@@ -38,10 +38,11 @@ class Doubts:
         self._asked_at = self._breaks
 
     def compared(self, batch: Batch, answer: FlushAnswer) -> None:
-        """What was compared, and found to be as believed or lost, is doubted no more."""
+        """What was compared, and found to be as believed, is doubted no more. What was refused may be a late word of an
+        older claim than the one that is doubted; a run that is lost is forgotten with those that are not held."""
         if self._asked_at == self._breaks:
             for run_id in batch.claims:
-                if run_id not in answer.busy:
+                if run_id not in answer.busy and run_id not in answer.lost:
                     self.open.pop(run_id, None)
 
     def forget_unheld(self) -> None:

@@ -262,6 +262,7 @@ class Duties:
         """Runs were refused, or something is asked of them."""
         for run_id, claim in lost.items():
             self.executor.lose(run_id, claim)
+            self.executor.cache.drop(run_id)  # what went out with its release is not stored
         for run_id, what in answer.asked.items():
             self.executor.ask(run_id, what)
         if answer.vanished:
@@ -347,6 +348,7 @@ class Duties:
         self.claimer.paused = True  # until the new id is known
         self.executor.lose_all()
         self.journal.disown()
+        self.executor.cache.clear()  # what was to be written of those that it remembers is not
         self._strays.forget()
         self.chore(self._register_again())
 
