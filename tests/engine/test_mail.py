@@ -120,6 +120,21 @@ async def test_much_mail_of_one_name_does_not_keep_another_from_being_known() ->
     assert (inbox.knows("signal", "none"), inbox.knows("signal", "much")) == (True, False)
 
 
+async def test_names_that_nobody_wants_any_more_are_forgotten_but_for_some() -> None:
+    """A run may wait for thousands of names, one after the other: looks do not ask for all of them for ever. One that
+    somebody wants is asked for however many come after it."""
+    inbox = Inbox(1, 0)
+    inbox.want("signal", "wanted")
+    for number in range(5000):
+        inbox.want("signal", str(number))
+        inbox.want_no_more("signal", str(number))
+    latest = [str(number) for number in range(4980, 5000)]
+    assert list(inbox.look("run").names or ()) == ["wanted", *latest]
+    inbox.want_no_more("signal", "wanted")
+    inbox.want("signal", "last")
+    assert list(inbox.look("run").names or ()) == [*latest[1:], "last"]
+
+
 # -- looking ------------------------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from stepfast import Backoff, Context, DatabaseUnavailable, Settings, Stepfast
+from stepfast import Backoff, Context, DatabaseUnavailable, Run, Settings, Stepfast
 from stepfast.engine.inbox import Inbox
+from stepfast.engine.scope import current_execution
+from stepfast.engine.scope import wake as time_is_up
 from stepfast.model.records import Mailbox
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
-from tests.support.waiting import HARDLY_EVER, count, deafen, doomed
-from tests.worker.spying import wrap
+from tests.support.waiting import HARDLY_EVER, count, deafen, doomed, reached
+from tests.worker.spying import Counted, HeldReply, wrap
 
 
 @pytest.fixture
@@ -380,3 +382,74 @@ async def test_signals_that_nobody_waits_for_are_not_read(app: Stepfast, monkeyp
     assert await run.result(timeout=20) == [list(range(40)), list(range(20))]
     assert "other" not in brought
     assert (brought.count("word"), brought.count("late")) == (40, 20), "each is brought once"
+
+
+# -- many names at once -------------------------------------------------------------------------------------------
+
+MANY = 30
+"""More names than are remembered of those that nobody wants any more."""
+
+
+@pytest.mark.parametrize("sent", ["while it waits", "before it is claimed"])
+async def test_a_run_that_waits_for_many_names_at_once_is_woken_by_each(make_app: MakeApp, sent: str) -> None:
+    """Of the names that it had begun to look for, the first were forgotten when it came to the last: it looked for them
+    without end, kept its slot, and heard of no signal any more."""
+    app = make_app(settings=Settings(moment=0, poll=60, sweep=60))
+
+    @app.workflow
+    async def order(ctx: Context) -> list[int]:
+        return list(await ctx.gather(*(ctx.wait_signal(f"part {n}", type=int) for n in range(MANY))))
+
+    run = await app.start(order)
+    if sent == "before it is claimed":
+        await run.signal(f"part {MANY - 1}", MANY - 1)
+    async with app.worker():
+        if sent == "while it waits":
+            await reached(run, "waiting")
+            await run.signal(f"part {MANY - 1}", MANY - 1)
+        looks = Counted(await app.store(), "mail")
+        await eventually(lambda: _taken_and_waiting(app, run))
+        assert len(looks) <= 5, "looking does not go on when all there is is known"
+        for n in range(MANY - 1):
+            await run.signal(f"part {n}", n)
+        assert await run.result(timeout=PATIENCE) == list(range(MANY))
+
+
+async def _taken_and_waiting(app: Stepfast, run: Run[Any]) -> bool:
+    return await count(app, "mailbox", run) == 0 and await run.status() == "waiting"
+
+
+async def test_a_signal_in_time_counts_although_many_names_are_waited_for_when_time_is_up(make_app: MakeApp) -> None:
+    """When time is up the mailbox is looked into once more. Before that question went out other waits began, for so
+    many names that this one was forgotten, and not asked for."""
+    app = make_app(settings=Settings(moment=3600, poll=60, sweep=60))
+    await deafen(app)
+    gate = Gate()
+    executions: list[Any] = []
+
+    async def others(ctx: Context) -> list[int]:
+        await ctx.step(gate.passing)
+        return list(await ctx.gather(*(ctx.wait_signal(f"part {n}", type=int) for n in range(MANY))))
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        executions.append(current_execution.get())
+        return list(await ctx.gather(ctx.wait_signal("approved", timeout=3600), ctx.branch(others)))
+
+    async with app.worker() as worker:
+        run = await app.start(order)
+        await gate.reached()
+        [execution] = executions
+        [waiting] = await eventually(lambda: list(execution.waits._open))
+        earlier = HeldReply(await app.store(), "mail")
+        worker.duties.mailman.look_again()
+        await earlier.done()  # a look is under way: the next question goes out after it
+        await run.signal("approved", "in time")
+        time_is_up(waiting)
+        await eventually(lambda: execution.waits.reader._looking is not None)
+        gate.open()
+        await eventually(lambda: len(execution.waits._open) == MANY)
+        earlier.release()
+        for n in range(MANY):
+            await run.signal(f"part {n}", n)
+        assert await run.result(timeout=PATIENCE) == ["in time", list(range(MANY))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 
 from ..model import status
@@ -16,7 +16,7 @@ Waiter = asyncio.Future[Mail | None]
 _AHEAD = 16
 """Signals of a name that are read ahead of those who wait for them."""
 _MOST_NAMES = 20
-"""Names that are looked for, beside those that somebody waits for."""
+"""Names that are looked for, beside those that somebody wants."""
 
 
 class Inbox:
@@ -39,6 +39,8 @@ class Inbox:
         """What was brought and may still lie in the mailbox: it need not be brought again."""
         self._names: dict[str, bool] = {}
         """Names of signals that looks ask for, and whether all there were at the last look have been brought."""
+        self._wanted: Counter[str] = Counter()
+        """By name of a signal: how many want one now, and are looking or waiting for it."""
         self._signals: dict[str, deque[Mail]] = {}
         self._ends: dict[str, Mail] = {}
         self._waiters: dict[tuple[str, str], deque[tuple[Waiter, Collection[str]]]] = {}
@@ -46,14 +48,24 @@ class Inbox:
         self._watchers: set[asyncio.Future[None]] = set()
 
     def want(self, kind: str, key: str) -> None:
-        """From now on looks ask for this. Names that nobody has waited for in a while are forgotten."""
+        """From now on looks ask for this: surely until it is wanted no more, and for a while after. Of names that
+        nobody wants the oldest are forgotten."""
         if kind in status.MAIL_ENDS:
             return
+        self._wanted[key] += 1
         self._names[key] = self._names.pop(key, False)
         if len(self._names) > _MOST_NAMES:
             for name in list(self._names)[:-_MOST_NAMES]:
-                if not self._waiting_for(name):
+                if name not in self._wanted:
                     del self._names[name]
+
+    def want_no_more(self, kind: str, key: str) -> None:
+        """One of those who wanted this has it, or has given up."""
+        if kind in status.MAIL_ENDS:
+            return
+        self._wanted[key] -= 1
+        if not self._wanted[key]:
+            del self._wanted[key]
 
     def knows(self, kind: str, key: str) -> bool:
         """Whether all that had come until the last look has been brought. Ends always come along."""
@@ -62,11 +74,8 @@ class Inbox:
         return self.looked_at is not None if kind in status.MAIL_ENDS else self._names.get(key, False)
 
     def look(self, run_id: str) -> Look:
-        """What the next look is to bring: for whoever waits, and some more."""
-        return Look(run_id, {name: self._waiting_for(name) + _AHEAD for name in self._names}, tuple(self._there))
-
-    def _waiting_for(self, name: str) -> int:
-        return sum(not waiter.done() for waiter, _ in self._waiters.get((status.MAIL_SIGNAL, name), ()))
+        """What the next look is to bring: for whoever wants it, and some more."""
+        return Look(run_id, {name: self._wanted[name] + _AHEAD for name in self._names}, tuple(self._there))
 
     def put(self, box: Mailbox, look: Look | None = None, most_bytes: int = sys.maxsize) -> None:
         """Take in what a look brought, which may be so many bytes of each name: that there is more of one name says

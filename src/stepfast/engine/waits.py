@@ -12,6 +12,7 @@ from ..model import status
 from ..model.records import Mail
 from .clock import CHANCE, TURNS
 from .heeding import must_go_on_first
+from .inbox import Waiter
 from .mail_reader import MailReader
 from .scope import wake
 
@@ -86,25 +87,31 @@ class Waits:
         """Wait for mail: a signal of a name, the end of a child. None: it did not come in time. What was refused before
         (by its id) is left to others."""
         inbox = self._execution.inbox
-        inbox.want(kind, key)
-        mail = inbox.take(kind, key, refused)
-        while mail is None and not inbox.knows(kind, key):
-            await self.reader.look()
-            mail = inbox.take(kind, key, refused)
-        if mail is not None:
-            return mail
-        self.reader.watch()
-        waiter = inbox.wait(kind, key, refused)
+        inbox.want(kind, key)  # to the end: each look on the way has to ask for it, the last one too
         try:
-            mail = await self._timed(waiter, Wait(due_at, what, True, group, by_end=kind in status.MAIL_ENDS))
+            mail = inbox.take(kind, key, refused)
+            while mail is None and not inbox.knows(kind, key):
+                await self.reader.look()
+                mail = inbox.take(kind, key, refused)
+            if mail is None:
+                wait = Wait(due_at, what, True, group, by_end=kind in status.MAIL_ENDS)
+                mail = await self._arrival(inbox.wait(kind, key, refused), wait)
+            if mail is None:  # time is up; what was sent until now counts
+                await self.reader.look()
+                mail = inbox.take(kind, key, refused)
+            return mail
+        finally:
+            inbox.want_no_more(kind, key)
+
+    async def _arrival(self, waiter: Waiter, wait: Wait) -> Mail | None:
+        """Wait for mail that is not there yet."""
+        self.reader.watch()
+        try:
+            return await self._timed(waiter, wait)
         except BaseException:
             if waiter.done() and not waiter.cancelled() and (mail := waiter.result()) is not None:
-                inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
+                self._execution.inbox.give_back(mail)  # it came, but whoever waited for it has just been cancelled
             raise
-        if mail is None:  # time is up; what was sent until now counts
-            await self.reader.look()
-            mail = inbox.take(kind, key, refused)
-        return mail
 
     async def mail_at_hand(self, kind: str, key: str) -> Mail | None:
         """Mail that is there already."""
