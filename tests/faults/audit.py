@@ -199,7 +199,8 @@ class Database:
         evidence.tries = [
             Try(str(row[0]), *row[1:])
             for row in await self.fetch(
-                "SELECT run_id, position, claim, attempt, number, completed_at * 1000, branch FROM [tries]"
+                "SELECT run_id, position, claim, attempt, number, completed_at * 1000, branch, "
+                """COALESCE(error LIKE '{"type":"StepTimeout"%', false) FROM [tries]"""
             )
         ]
         evidence.rows = [

@@ -178,6 +178,8 @@ class Try:
     number: int
     at: int
     branch: str = ""
+    timed_out: bool = False
+    """Whether it was given up because it took too long; its act may have begun or not, and would have returned."""
 
     @property
     def place(self) -> Place:

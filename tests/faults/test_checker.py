@@ -198,6 +198,7 @@ def record_a_failure_that_was_none(e: Evidence) -> None:
 
 def record_a_try_that_was_none(e: Evidence) -> None:
     e.tries.append(Try("run", 0, 1, 1, 1, 12 * MS))
+    e.writes.append(Write(12 * MS, TRIED, "run", 0, 1, 1, kind="try", status="failed"))
 
 
 def record_without_an_act(e: Evidence) -> None:
@@ -206,6 +207,11 @@ def record_without_an_act(e: Evidence) -> None:
 
 def act_once_more(e: Evidence) -> None:
     e.acts.append(act(6100 * MS, 2, 2, 200, "e", needs=2))
+
+
+def act_twice_for_one_that_was_given_up(e: Evidence) -> None:
+    e.acts += [act(4600 * MS, 1, 2, 200, "f1", needs=1), act(4700 * MS, 1, 2, 200, "f2", needs=1)]
+    e.tries.append(Try("run", 1, 2, 1, 1, 4650 * MS, timed_out=True))
 
 
 def act_three_times_with_one_loss(e: Evidence) -> None:
@@ -298,6 +304,7 @@ VIOLATIONS: list[tuple[Callable[[Evidence], None], str]] = [
     (record_a_try_that_was_none, "made up"),
     (record_without_an_act, "no act"),
     (act_once_more, "unaccounted act"),
+    (act_twice_for_one_that_was_given_up, "unaccounted act"),
     (act_three_times_with_one_loss, "too many acts"),
     (act_three_times_with_one_loss, "unaccounted act"),
     (act_without_a_failure_or_a_loss, "unaccounted act"),
@@ -350,6 +357,12 @@ def fail_tries(e: Evidence) -> None:
     e.writes += [Write(4650 * MS, TRIED, "run", 1, 2, 2), Write(4800 * MS, TRIED, "run", 1, 2, 2)]
 
 
+def give_up_an_act_that_was_called_late(e: Evidence) -> None:
+    """It would have returned; another try was given up before its function was called at all."""
+    e.acts.append(act(4600 * MS, 1, 2, 200, "f1", needs=1))
+    e.tries += [Try("run", 1, 2, 1, 1, 4650 * MS, timed_out=True), Try("run", 1, 2, 1, 2, 4800 * MS, timed_out=True)]
+
+
 def time_an_attempt_out(e: Evidence) -> None:
     """The first attempt ends in the second step; its thread comes back with a value that nobody wants."""
     e.faults.clear()
@@ -379,6 +392,7 @@ LEGAL = [
     cut_everybody_off_instead,
     lose_a_lease_to_a_slow_machine,
     fail_tries,
+    give_up_an_act_that_was_called_late,
     time_an_attempt_out,
     make_a_record_anew,
     start_a_key_twice,
