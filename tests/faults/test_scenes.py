@@ -70,13 +70,13 @@ async def test_connections_that_hang_for_longer_than_the_lease_cost_nothing(
     durable_server: PrivatePostgres, durable_url: str, tmp_path: Path
 ) -> None:
     """A heartbeat that is not answered is sent again over a new connection, in time."""
-    async with Storm(durable_url, tmp_path / "ledger", lease=3, strict=True) as storm:
+    async with Storm(durable_url, tmp_path / "ledger", lease=6, strict=True) as storm:
         await storm.launch_ready(3)
-        await storm.start_some("long", 15, 5.0)
+        await storm.start_some("long", 15, 8.0)
         await storm.start_some("slow_chain", 15, 0.5)
         await storm.acted("long", 15)
         with frozen(backends(durable_server)):
-            await asyncio.sleep(4.5)
+            await asyncio.sleep(7.5)
         await storm.verdict()
 
 
