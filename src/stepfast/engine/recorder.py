@@ -75,6 +75,10 @@ class Errands:
         """Call a function inside a transaction that also holds the record of its result."""
         never()
 
+    async def outcome_at(self, execution: Execution, address: tuple[str, int]) -> StepRecord | None:
+        """What is on record at a place of a run."""
+        never()
+
 
 class Recorder:
     """Where an execution runs. Made within the event loop that its code runs in."""

@@ -289,11 +289,14 @@ class StepCall(DurableCall[T]):
         raise AssertionError("the record of a failure raises it")
 
     async def _record_cancelled(self) -> None:
-        """The workflow's own timeout gave this step up; it must do so again on replay. Its time counts from the first
-        try, or at least not from a later one."""
+        """The workflow's own timeout gave this step up; it must do so again on replay."""
+        await self._record_to_the_end(self._given_up())
+
+    def _given_up(self) -> StepDone:
+        """Its time counts from the first try, or at least not from a later one."""
         if self._calls != 1:
             self._began = self._execution.began
-        await self._record_to_the_end(self._made(status.CANCELLED, None))
+        return self._made(status.CANCELLED, None)
 
     def open_entry(self) -> StepDone | None:
         """That it waits for its next try, and what the last one ended with."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from ..errors import LeaseLost
+from ..cancellation import seen
+from ..errors import DatabaseRefused, LeaseLost
 from ..model import status
 from ..model.records import StepDone, StepRecord
+from .durable_call import as_record
 from .heeding import heed
-from .step_call import StepCall
+from .step_call import StepCall, being_cancelled
 
 T = TypeVar("T")
 
@@ -26,16 +29,64 @@ class TransactionCall(StepCall[T]):
         return self._transact()
 
     async def _transact(self) -> StepRecord:
+        self._context = contextvars.copy_context()
+        try:
+            return await self._committed()
+        except LeaseLost:
+            self._execution.lose()
+            raise
+
+    async def _committed(self) -> StepRecord:
+        """The record, once it is committed. A timeout of the code's own, or a group of tasks, may end this call while
+        the commit comes through all the same. Then it was too late for this call: the code sees the record, as a replay
+        will see it, and its next call is stopped."""
         execution = self._execution
         address = (self.branch, self.position)
-        self._context = contextvars.copy_context()
         try:
             return await execution.recorder.errands.transact(
                 execution, address, self._inside, self._record_of, self._work.options.timeout
             )
-        except LeaseLost:
-            execution.lose()
-            raise
+        except asyncio.CancelledError:
+            if execution.closed is not None or not being_cancelled():
+                raise
+            record = await self._decided()
+            if record is None:
+                raise
+            if record.status != status.COMPLETED:
+                self._record = record
+                execution.ledger.add(self._as_entry(record), record.completed_at)
+                raise
+            execution.tasks.was_cancelled_late()
+            return record
+
+    async def _decided(self) -> StepRecord | None:
+        """What is on record after all, however often whoever waits for it is cancelled; None if the database refuses to
+        record that it was given up."""
+        execution, deciding = self._execution, asyncio.ensure_future(self._decide())
+        deciding.add_done_callback(seen)  # nobody may be there
+        while not deciding.done() and execution.closed is None:
+            try:
+                await asyncio.wait((deciding,))
+            except asyncio.CancelledError:  # ends here: the first one is raised again, or both came too late
+                continue
+        if execution.closed is not None:
+            raise execution.closed
+        return None if isinstance(deciding.exception(), DatabaseRefused) else deciding.result()
+
+    async def _decide(self) -> StepRecord:
+        """Record that it was given up, and read what is on record then. An outcome is final, and the two cannot pass
+        each other: once this entry is committed, either it stands there, or what the transaction committed before."""
+        execution, entry = self._execution, self._given_up()
+        now = await execution.journal(entry)
+        found = await execution.recorder.errands.outcome_at(execution, (self.branch, self.position))
+        return found or as_record(entry, now)
+
+    async def _record_cancelled(self) -> None:
+        """That may be on record already."""
+        if self._record is None or self._record.status != status.CANCELLED:
+            await super()._record_cancelled()
+        elif self._execution.asked is not None:
+            await heed(self._execution)
 
     def _inside(self, connection: Any) -> Any:
         """Called where the database wants it, perhaps in another thread: the code is still inside this step."""

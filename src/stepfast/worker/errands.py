@@ -208,5 +208,15 @@ class Errands(EngineErrands):
         execution.asked = asked or execution.asked
         return made
 
+    async def outcome_at(self, execution: Execution, address: tuple[str, int]) -> StepRecord | None:
+        """Asked until it is answered, or the run has left this worker."""
+        branch, position = address
+        page = await self._kit.ask(
+            lambda: self._store.steps(execution.run_id, (branch, position - 1), 1),
+            "outcome",
+            lambda: execution.closed is not None,
+        )
+        return page[0] if page and (page[0].branch, page[0].position) == address else None
+
     async def _patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:
         return await self._kit.ask(call, "errand", refusable=True)
