@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from stepfast import Backoff, Context, DatabaseUnavailable, RemoteStepError, RunCancelled, Stepfast
+from stepfast.carrying import _make
 from stepfast.model.remote_steps import Result, Task
-from stepfast.remote import Transport
+from stepfast.model.url import parse_url
+from stepfast.remote import SqlTransport, Transport
 from tests.remote_steps.conftest import QUICK
 from tests.remote_steps.memory import MemoryTransport, echo
 from tests.support.engine import eventually
@@ -22,6 +24,19 @@ def failing_once(task: Task) -> Result:
     if task.attempt == 1:
         return Result(task.step_id, task.run_id, task.seq, "failed", None, '{"message": "once"}', None)
     return echo(task)
+
+
+def test_a_transport_without_settings_of_its_own_has_those_of_the_application() -> None:
+    """An application with a short lease would else have looked for leftovers before the transport takes them for such,
+    and never again."""
+    mine, own, url = replace(QUICK, lease=3), replace(QUICK, lease=7), parse_url("postgresql://db/shop")
+    for transport, expected in (
+        (SqlTransport("postgresql://db/steps"), mine),
+        (SqlTransport("postgresql://db/steps", settings=own), own),
+        (None, mine),
+    ):
+        made = _make(transport, url, None, mine)
+        assert isinstance(made, SqlTransport) and made.settings == expected
 
 
 async def test_remote_steps_go_over_a_transport_in_memory(sqlite_url: str) -> None:

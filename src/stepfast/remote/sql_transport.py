@@ -32,6 +32,7 @@ class SqlTransport:
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.settings = Settings.from_environment() if settings is None else settings
+        self._own_settings = settings
         self._create = create
         self._location = None if url is None and pool is None else located(url, pool, prefix)
         self._database: Database | None = None
@@ -42,10 +43,11 @@ class SqlTransport:
         """Whether it has no database of its own, but is to be at home in an application's."""
         return self._location is None
 
-    def copy(self, create: bool | None = None) -> SqlTransport:
-        """The same, not open: connections belong to one event loop."""
+    def copy(self, create: bool | None = None, settings: Settings | None = None) -> SqlTransport:
+        """The same, not open: connections belong to one event loop. Without settings of its own it has these: what a
+        lease is, the application that looks for leftovers and the transport must say alike."""
         create = self._create if create is None else create
-        other = SqlTransport(prefix=self.prefix, create=create, settings=self.settings)
+        other = SqlTransport(prefix=self.prefix, create=create, settings=self._own_settings or settings)
         other._location = self._location
         return other
 
