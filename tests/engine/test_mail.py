@@ -169,6 +169,31 @@ async def test_a_look_that_left_something_is_over_when_the_next_one_is() -> None
     await mailman.close()
 
 
+async def test_a_fresh_look_is_begun_after_it_was_wished_for() -> None:
+    """One that is under way may have been asked before the latest mail was sent."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(PaperMail):
+        async def mail(self, looks: list[Look]) -> dict[str, Mailbox]:
+            answer = await super().mail(looks)
+            asked.set()
+            await go_on.wait()
+            return answer
+
+    inbox, paper = Inbox(0, 0), Slow(Mailbox(0, 0), Mailbox(1, 1, [child("c1")]))
+    mailman, reader = reader_of(paper, inbox)
+    async with asyncio.timeout(PATIENCE):
+        first = asyncio.ensure_future(reader.look())
+        await asked.wait()
+        afresh = asyncio.ensure_future(reader.look_afresh())
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, afresh)
+    assert inbox.take("child", "c1") == child("c1")
+    assert paper.asked == 2
+    await mailman.close()
+
+
 async def test_a_look_whose_worker_stops_asking_is_over() -> None:
     """The reader's own task would wait for an answer that nobody brings, and be found when its loop has ended."""
     before, asked = asyncio.all_tasks(), asyncio.Event()

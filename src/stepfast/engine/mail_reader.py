@@ -40,10 +40,16 @@ class MailReader:
     # -- for the waits of the run ------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Bring what is there now: one look for all who want one at the same time."""
+        """Bring what is there: one look for all who want one at the same time. It may have been begun a little ago."""
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._look_once())
         await asyncio.shield(self._looking)
+
+    async def look_afresh(self) -> None:
+        """Bring all that is there now: a look that is under way may have missed the latest."""
+        if self._looking is not None:
+            await asyncio.shield(self._looking)
+        await self.look()
 
     def watch(self) -> None:
         """From now on be told when there may be something new."""

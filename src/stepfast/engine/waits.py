@@ -97,7 +97,7 @@ class Waits:
                 wait = Wait(due_at, what, True, group, by_end=kind in status.MAIL_ENDS)
                 mail = await self._arrival(inbox.wait(kind, key, refused), wait)
             if mail is None:  # time is up; what was sent until now counts
-                await self.reader.look()
+                await self.reader.look_afresh()
                 mail = inbox.take(kind, key, refused)
             return mail
         finally:
@@ -115,7 +115,7 @@ class Waits:
 
     async def mail_at_hand(self, kind: str, key: str) -> Mail | None:
         """Mail that is there already."""
-        await self.reader.look()
+        await self.reader.look_afresh()
         return self._execution.inbox.take(kind, key)
 
     async def _timed(self, future: asyncio.Future[T], wait: Wait) -> T:
