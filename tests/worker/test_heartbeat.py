@@ -203,6 +203,21 @@ async def test_two_beats_that_found_it_dead_renew_it_once(
     await app.close()
 
 
+async def test_a_beat_that_comes_before_the_new_id_is_registered_renews_nothing(make_app: MakeApp) -> None:
+    """With beats that are hurried and a slow database it would be renewed again and again, and never claim."""
+    app = make_app(Settings(lease=60.0))
+    async with app.worker() as worker:
+        held, duties = HeldReply(await app.store(), "register"), worker.duties
+        duties.beat_answered(BeatAnswer(False), {})
+        second = worker.id
+        await held.done()
+        duties.beat_answered(BeatAnswer(False), {})
+        assert worker.id == second and duties.claimer.paused
+        held.release()
+        await eventually(lambda: not duties.claimer.paused)
+    await app.close()
+
+
 async def _has_new_id(tables: Tables, pid: int, before: dict[str, int]) -> bool:
     now = await tables.workers()
     return any(worker not in before and found == pid for worker, found in now.items())

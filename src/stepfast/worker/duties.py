@@ -300,7 +300,8 @@ class Duties:
     def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""
         if not answer.alive:
-            self._reborn()
+            if not self.claimer.paused:  # else it is being registered by a new id, which no beat knows before that
+                self._reborn()
             return
         if self._unheard:
             self._unheard = False
@@ -353,10 +354,9 @@ class Duties:
         self.chore(self._register_again())
 
     async def _register_again(self) -> None:
-        store, settings, new = self._kit.store, self._kit.settings, self._me.id
+        store, settings = self._kit.store, self._kit.settings
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
         # Nobody may have been there for its schedules meanwhile.
         await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
-        if new == self._me.id:  # else it was declared dead once more, and is being registered by its newest id
-            self.claimer.paused = False
+        self.claimer.paused = False
         self.sweeper.tick_now()
