@@ -10,6 +10,7 @@ import pytest
 from stepfast.model.records import Lane, StepRecord
 from stepfast.settings import Settings
 from stepfast.store import Store
+from stepfast.store.postgres.claiming import LastTokens
 from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import MINUTE, VERSIONS, Scene, failed_try, new_run, retried, step, waiting
 
@@ -147,6 +148,14 @@ async def test_a_claim_of_another_worker_in_between_changes_nothing(scene: Scene
     await scene.claim(1, token=9, lanes=lanes, worker=other)
     again = await scene.claim(2, token=7, lanes=lanes)
     assert {run.id for run in again} == {run.id for run in mine}
+
+
+def test_the_last_claims_of_so_many_workers_are_remembered() -> None:
+    last = LastTokens()
+    for number in range(1000):
+        assert not last.is_repeated(f"worker {number}", 7)
+    assert last.is_repeated("worker 999", 7) and not last.is_repeated("worker 999", 8)
+    assert len(last._tokens) == 100
 
 
 @pytest.mark.parametrize("patience", range(8))

@@ -13,6 +13,24 @@ from ..protocol import NOTHING
 from .connections import KeptConnection
 
 _SEED = attrgetter("seed")
+_MOST_WORKERS = 100
+"""Workers of one application whose last claims are remembered."""
+
+
+class LastTokens:
+    """The token of each worker's last claim; the same again means that its reply may have been lost."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+
+    def is_repeated(self, worker: str, token: int) -> bool:
+        """Whether it is the last one, asked again; from now on it is. Of workers that were heard of long ago nothing is
+        kept: an application may have had thousands of them, one after the other."""
+        repeated = self._tokens.pop(worker, None) == token
+        self._tokens[worker] = token
+        if len(self._tokens) > _MOST_WORKERS:
+            del self._tokens[next(iter(self._tokens))]
+        return repeated
 
 
 class Claims:
@@ -22,8 +40,7 @@ class Claims:
         self._kept = kept
         self._sql = statements
         self._settings = settings
-        self._asked: dict[str, int] = {}
-        """The token of each worker's last claim; the same again means that its reply may have been lost."""
+        self._last = LastTokens()
 
     async def claim(
         self,
@@ -62,9 +79,8 @@ class Claims:
     ) -> list[Claimed]:
         async with self._kept.use() as connection:
             rows = []
-            if self._asked.get(worker) == token:
+            if self._last.is_repeated(worker, token):
                 rows = await connection.fetch(self._sql["claimed"], worker, token)
-            self._asked[worker] = token
             if not rows:
                 rows = await connection.fetch(self._sql[name], worker, token, *args)
             claimed = [Claimed(*row) for row in rows]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...model.admission import Admission, Wish
 from ...settings import Settings
 from ..flows.limiting import claim_limited
-from .claiming import bring_history, give_seeds
+from .claiming import LastTokens, bring_history, give_seeds
 from .connections import KeptConnection
 from .driving import Driver
 
@@ -21,13 +21,12 @@ class LimitedClaims:
         self._sql = statements
         self._settings = settings
         self._driver = driver
-        self._asked: dict[str, int] = {}
-        """The token of each worker's last claim; the same again means that its reply may have been lost."""
+        self._last = LastTokens()
 
     async def claim(self, worker: str, token: int, wish: Wish, remembered: Mapping[str, int]) -> Admission:
         """What the limits of a queue allow. After a lost reply, first what that call took."""
         async with self._kept.use() as connection:
-            again, self._asked[worker] = self._asked.get(worker) == token, token
+            again = self._last.is_repeated(worker, token)
             flow = claim_limited(worker, token, wish, again, self._settings.claim_bytes)
             done = await self._driver.run(connection, flow)
             await give_seeds(connection, self._sql, worker, done.runs)
