@@ -71,5 +71,5 @@ def _make(
 
     if transport is not None and not isinstance(transport, SqlTransport):
         return transport
-    mine = (transport or SqlTransport()).copy(create, settings)
+    mine = (transport or SqlTransport(settings=settings)).copy(create, settings)
     return mine.at_home_in(url.text, pool) if mine.homeless else mine
