@@ -266,7 +266,9 @@ class Tree(msgspec.Struct):
 
 
 TYPES: list[Any] = [int, float, str, bool, None, list[int], dict[str, int], tuple[int, str], int | None, Any]
-TYPES += [Order, Tree, Literal[1, "a", None], list[Order | str]]
+TYPES += [Order, Tree, list[Order | str]]
+MIXED = {"enum": [1, "a", None]}
+"""Of Literal[1, "a", None]; the oldest msgspec makes no schema of values that cannot be sorted."""
 ORDER = {"id": "1", "cents": 2}
 TREE = {"name": "a", "twigs": [{"name": "b"}]}
 VALUES: list[Any] = [
@@ -279,8 +281,7 @@ VALUES: list[Any] = [
 
 async def test_the_check_agrees_with_that_of_a_start_without_the_code(sql: Any) -> None:
     """But for bounds, which these values keep."""
-    for type_ in TYPES:
-        schema = msgspec.json.schema(type_)
+    for schema in (*map(msgspec.json.schema, TYPES), MIXED):
         verdicts = await sql.fetch(
             "SELECT stepfast.sql_misfit(v, $2::jsonb, $2::jsonb, '$') AS problem "
             "FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS u(v, n) ORDER BY n",
@@ -288,7 +289,7 @@ async def test_the_check_agrees_with_that_of_a_start_without_the_code(sql: Any) 
         )  # fmt: skip
         for value, (problem,) in zip(VALUES, verdicts, strict=True):
             expected = first_problem(value, schema)
-            assert (problem is None) == (expected is None), (type_, value, problem, expected)
+            assert (problem is None) == (expected is None), (schema, value, problem, expected)
 
 
 async def test_what_only_the_code_can_refuse_ends_the_run_at_its_first_claim(
