@@ -74,6 +74,7 @@ class Proxy:
         self._moving = asyncio.Event()
         self._moving.set()
         self._refusing = False
+        self._cuts = 0
         self._orders: list[Swallow] = []
         self.transactions = 0
         """How often the server said that it is idle: the transactions of all clients, ended one way or the other."""
@@ -123,7 +124,8 @@ class Proxy:
     # Faults
 
     def cut(self) -> None:
-        """Reset every connection; new ones are welcome."""
+        """Reset every connection, also one that is being made; new ones are welcome."""
+        self._cuts += 1
         for link in list(self._links):
             link.reset()
             link.task.cancel()
@@ -181,10 +183,14 @@ class Proxy:
     ) -> None:
         if self._refusing:
             return
+        cuts = self._cuts
         try:
             replies, server = await asyncio.open_connection(*self._target)
         except OSError:
             return  # the target is down: to the client that is a reset
+        if self._refusing or cuts != self._cuts:
+            _abort(server)
+            return
         link = _Link(client, server, task)
         self._links.add(link)
         try:

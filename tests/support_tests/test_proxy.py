@@ -66,6 +66,26 @@ async def test_an_orderly_end_passes_through(proxy: Proxy, direct: Any, postgres
             await asyncio.sleep(0)
 
 
+async def test_cut_resets_who_is_on_the_way_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the proxy's welcome and its own connection to the server."""
+    connect, on_the_way, go_on = asyncio.open_connection, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*address: Any) -> Any:
+        on_the_way.set()
+        await go_on.wait()
+        return await connect(*address)
+
+    monkeypatch.setattr(asyncio, "open_connection", slowly)
+    async with asyncio.timeout(20):
+        reader, writer = await connect("127.0.0.1", proxy.port)
+        await on_the_way.wait()
+        proxy.cut()
+        go_on.set()
+        with pytest.raises(ConnectionError):
+            await reader.readexactly(1)
+    writer.close()
+
+
 async def test_cut_resets_everyone_and_lets_them_come_back(
     proxy: Proxy, proxied: Any, direct: Any, postgres_url: str
 ) -> None:
