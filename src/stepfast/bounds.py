@@ -25,19 +25,26 @@ class Bounds:
         self._clock = clock
         self._bounds: dict[str, int] = {}
         self._asked_at = float("-inf")
+        self._asks = self._answered = self._outdated = 0
+        """How often it was asked; the last question that was answered; the last one before something was said here."""
         self._asking: asyncio.Task[None] | None = None
         self.known = False
         """Whether there was an answer yet."""
 
     async def learn(self) -> None:
-        """Ask, and wait for the answer."""
-        asked_at = self._clock.now()
-        self._bounds, self.known = await self._store.queue_bounds(), True
-        self._asked_at = asked_at
+        """Ask, and wait for the answer. An answer that a younger question has overtaken is of no use, and one to a
+        question that is older than what was said here makes nothing known."""
+        self._asks += 1
+        this, asked_at = self._asks, self._clock.now()
+        bounds = await self._store.queue_bounds()
+        if this > self._answered:
+            self._bounds, self._answered, self._asked_at = bounds, this, asked_at
+        if this > self._outdated:
+            self.known = True
 
     def forget(self) -> None:
-        """Something was said about a queue here: the next start asks first."""
-        self.known = False
+        """Something was said about a queue here: the next start asks first, also if a question is under way."""
+        self._outdated, self.known = self._asks, False
 
     def of(self, queue: str) -> int | None:
         """How many runs of a queue may be ready; None: as many as are started. The answer may be a second old."""

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from stepfast import Context, QueueFull, Stepfast
+from stepfast.bounds import Bounds
+from stepfast.engine.clock import Clock
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE
+from tests.worker.spying import HeldReply
 
 
 @pytest.fixture
@@ -95,3 +98,27 @@ async def test_a_dag_counts_the_steps_that_begin(app: Stepfast) -> None:
     with pytest.raises(QueueFull):
         await app.start(graph)
     assert len(await app.runs(workflow="graph")) == 1
+
+
+@pytest.mark.parametrize("overtaken", [False, True], ids=["it is the last", "a younger one has overtaken it"])
+async def test_the_answer_to_a_question_older_than_what_was_said_is_not_taken_for_the_last_word(
+    app: Stepfast, mail: Any, overtaken: bool
+) -> None:
+    await app.start(mail, 0)
+    store = await app.store()
+    held, bounds = HeldReply(store, "queue_bounds"), Bounds(store, Clock())
+    older = asyncio.create_task(bounds.learn())
+    assert await held.done() == {"mail": 3}
+    await app.set_limits("mail", max_ready=2)
+    bounds.forget()
+    if overtaken:
+        await bounds.learn()
+    held.release()
+    await older
+    if not overtaken:
+        assert not bounds.known
+        await bounds.learn()
+    assert bounds.known
+    most = bounds.of("mail")
+    await asyncio.gather(*bounds.drop())
+    assert most == 2
