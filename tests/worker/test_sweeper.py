@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import asyncpg
 
 from stepfast.settings import Settings
+from stepfast.worker.sweeper import Sweeper
 from tests.support.engine import PATIENCE, eventually
 from tests.worker.conftest import MakeApp
-from tests.worker.spying import Counted, only_postgres
+from tests.worker.spying import Counted, only_postgres, wrap
 
 
 async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: MakeApp) -> None:
@@ -89,3 +92,28 @@ async def test_an_idle_worker_asks_one_question_per_tick(make_app: MakeApp) -> N
         await eventually(lambda: len(ticks) >= 5)
         asked = {name: len(counted) for name, counted in others.items() if len(counted)}
     assert sum(asked.values()) <= 1, asked  # a first look for what names no worker at all
+
+
+async def test_a_look_that_is_asked_for_while_a_slow_one_is_under_way_is_made(make_app: MakeApp) -> None:
+    """Slow looks are made less often, but not those that somebody asks for."""
+    app = make_app(Settings(poll=0.05))
+
+    @app.task
+    async def echo(number: int) -> int:
+        return number
+
+    looks, sweepers = list[bool](), list[Sweeper]()
+
+    async def slow(call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        looks.append(args[2])
+        if len(looks) == 2:
+            sweepers[0].ask_for_lanes()
+        if args[2]:
+            await asyncio.sleep(0.15)
+        return await call(*args)
+
+    wrap(await app.store(), "tick", slow)
+    async with app.worker() as worker:
+        sweepers.append(worker.duties.sweeper)
+        await eventually(lambda: len(looks) >= 3)
+    assert looks[:3] == [True, True, True]

@@ -73,6 +73,7 @@ class Sweeper:
         self._next_watch = 0.0
         self._next_sweep = 0.0
         self._ask_lanes_at = 0.0
+        self._lanes_wanted = False
         self._slow_before = False
         self._wait = kit.settings.busy_poll
         self._stuck = False
@@ -86,8 +87,8 @@ class Sweeper:
         self._bell.set()
 
     def ask_for_lanes(self) -> None:
-        """Something was made ready again, and no wake-up tells of it."""
-        self._ask_lanes_at = 0.0
+        """Something was made ready again, and no wake-up tells of it: the next tick looks, however slow looks are."""
+        self._lanes_wanted = True
         self._bell.set()
 
     async def run(self) -> None:
@@ -100,7 +101,8 @@ class Sweeper:
 
     async def tick(self, ask_for_lanes: bool = False) -> Tick:
         """Ask once and act on the answer."""
-        lanes = ask_for_lanes or self._clock.now() >= self._ask_lanes_at
+        lanes = ask_for_lanes or self._lanes_wanted or self._clock.now() >= self._ask_lanes_at
+        self._lanes_wanted = False
         tick = await self._ask(lambda: self._timed_tick(lanes))
         self._claimer.time_is(tick.now_ms)
         self._port.gates_are(tick)
