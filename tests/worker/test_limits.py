@@ -9,9 +9,10 @@ import pytest
 from stepfast import Context, Rate, Stepfast
 from stepfast.settings import Settings
 from stepfast.worker.sharing import Sharing
-from tests.support.engine import PATIENCE, eventually
+from tests.support.engine import PATIENCE, Gate, eventually
 from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
+from tests.worker.spying import HeldReply
 from tests.worker.tables import Tables
 
 SETTINGS = {"lease": 1, "sweep": 0.1, "poll": 0.2}
@@ -109,3 +110,28 @@ async def test_a_run_of_a_limited_queue_waits_in_no_slot(url: str, tables: Table
 
 async def _is_waiting(tables: Tables, run_id: str) -> bool:
     return await tables.run(run_id, "status, worker") == ("waiting", None)
+
+
+async def test_a_place_that_is_freed_while_a_claim_hears_of_a_rate_is_taken_at_once(url: str) -> None:
+    """The claim knows only of the key that has to wait for a minute, and the worker would not look for another."""
+    app, gate = Stepfast(url, settings=Settings(poll=60, sweep=60)), Gate()
+    app.queue("mail", key_concurrency=1, key_rate=Rate(2, per=3600))
+
+    @app.task
+    async def mail(hold: bool) -> None:
+        if hold:
+            await gate.passing()
+
+    async with app, app.worker():
+        for _ in range(2):
+            await (await app.start(mail, False, concurrency_key="a")).result(timeout=PATIENCE)
+        first = await app.start(mail, True, concurrency_key="b")
+        await gate.reached()
+        second = await app.start(mail, False, concurrency_key="b")
+        held = HeldReply(await app.store(), "claim_limited")
+        await app.start(mail, False, concurrency_key="a")
+        assert not (await held.done()).runs
+        gate.open()
+        await first.result(timeout=PATIENCE)
+        held.release()
+        await second.result(timeout=PATIENCE)

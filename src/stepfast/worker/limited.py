@@ -206,14 +206,16 @@ class LimitedClaimer:
         free = self._room.limited_slots()
         if line.suspects:
             room = tuple(min(free, seats) for seats in self._room.suspect_room())
-            line.suspects = any(room) and bool((await self._ask(queue, line, free, room)).runs)
+            line.suspects = False  # the sweeper may find others while these are asked for
+            if any(room) and (await self._ask(queue, line, free, room)).runs:
+                line.suspects = True
             free = self._room.limited_slots()
         line.tried_at, line.due_at, line.allowed_at = self._clock.now(), math.inf, math.inf
         if line.lanes and free > 0:
             self._learn(queue, line, await self._ask(queue, line, free), free)
         elif not line.lanes and not line.suspects:
             self._lines.pop(queue, None)
-        if line.suspects:
+        if line.suspects or (line.lanes and free <= 0):
             line.due_at = self._clock.now()  # there may be more
 
     async def _ask(self, queue: str, line: _Line, free: int, suspects: tuple[int, ...] = ()) -> Admission:
@@ -254,7 +256,8 @@ class LimitedClaimer:
         if done.again or len(done.runs) == free:
             line.due_at = now
         elif done.wait_ms is not None:
-            line.due_at = line.allowed_at = now + max(done.wait_ms / 1000, _SHORTEST_WAIT)
+            line.allowed_at = now + max(done.wait_ms / 1000, _SHORTEST_WAIT)
+            line.due_at = min(line.due_at, line.allowed_at)  # a run of ours may have left while it was asked
         elif not done.left and not line.rung and not line.suspects:
             self._lines.pop(queue, None)
         if line.rung:
