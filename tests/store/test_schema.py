@@ -115,6 +115,22 @@ async def test_two_namespaces_of_one_database_do_not_meet(stores: Stores, store:
     assert len(await other.workers()) == 1
 
 
+@only_on(*SHARED)
+async def test_namespaces_that_differ_in_large_letters_alone_are_refused_where_they_are_one(
+    stores: Stores, store: Store
+) -> None:
+    """Postgres tells them apart; on SQLite a reset of one would drop the other."""
+    other = await stores.open("Stepfast")
+    if store.dialect == "postgres":
+        await other.migrate()
+        assert await (await stores.scene(other, "Stepfast")).start() is not None
+        return
+    for deed in (other.schema_state, other.migrate, other.reset):
+        with pytest.raises(ConfigurationError, match="'Stepfast' is not usable: the file has a namespace 'stepfast'"):
+            await deed()
+    assert not (await store.schema_state()).pending
+
+
 async def test_a_reset_drops_this_namespace_and_no_other(stores: Stores, store: Store) -> None:
     other = await stores.open("stepfast_2")
     await other.migrate()

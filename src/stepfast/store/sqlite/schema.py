@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from ...errors import ConfigurationError
 from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
 from ..protocol import SchemaState
 from ..statements import fill, split_script
@@ -18,8 +19,10 @@ class Schema:
 
     def state(self, database: sqlite3.Connection) -> SchemaState:
         """Where the tables stand."""
-        if not database.execute(self._sql["meta_exists"]).fetchall():
+        found = database.execute(self._sql["meta_exists"]).fetchone()
+        if found is None:
             return state_of(self._known, 0, 0)
+        _refuse_other_spelling(*found)
         rows = dict(database.execute(self._sql["meta"]).fetchall())
         return state_of(self._known, int(rows["version"]), int(rows["compatible_from"]))
 
@@ -55,3 +58,13 @@ class Schema:
         parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in self._known]
         parts.append(fill(self._sql["script_tail"], words) + ";")
         return "\n\n".join(parts) + "\n"
+
+
+def _refuse_other_spelling(made: str, wanted: str) -> None:
+    """Two namespaces that SQLite takes for one would share their runs."""
+    if made != wanted:
+        there, this = made.removesuffix("_meta"), wanted.removesuffix("_meta")
+        raise ConfigurationError(
+            f"namespace {this!r} is not usable: the file has a namespace {there!r}, and SQLite does not tell large "
+            "letters from small ones"
+        )

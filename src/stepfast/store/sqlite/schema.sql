@@ -5,8 +5,9 @@
 SELECT {now};
 
 -- name: meta_exists
--- Whether there are tables at all.
-SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{prefix}meta';
+-- Whether there are tables at all: the name of one, as it was spelled when it was made, and as it is spelled now. SQLite
+-- does not tell large letters from small ones.
+SELECT name, '{prefix}meta' FROM sqlite_master WHERE type = 'table' AND name = '{prefix}meta' COLLATE NOCASE;
 
 -- name: meta
 -- Their version.
