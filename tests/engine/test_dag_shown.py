@@ -61,6 +61,20 @@ async def test_one_of_whose_steps_another_is_at_work_is_running(app: Stepfast) -
         gate.open()
 
 
+async def test_what_it_waits_for_is_what_comes_first(app: Stepfast) -> None:
+    """An answer that may be given at any time stands behind a timer, on every database."""
+    dag = with_gate(app)
+
+    @dag.step(after=["reserve"])
+    async def remind(ctx: Any) -> None:
+        await ctx.sleep(3600)
+
+    run = await app.start(dag)
+    await app.drain()
+    info = await run.info()
+    assert (info.status, info.waiting_for) == ("waiting", "time")
+
+
 async def test_one_that_was_started_with_a_delay_is_queued_until_it_begins(app: Stepfast) -> None:
     run = await app.start(with_gate(app), delay=3600)
     info = await run.info()

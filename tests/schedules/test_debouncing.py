@@ -25,11 +25,13 @@ async def test_many_starts_are_one_run_with_the_last_input(app: Stepfast) -> Non
             await gate.passing()
         return text
 
+    runs = [await app.start(index, text, key="doc-7", debounce=0.3) for text in "abc"]
+    assert len({run.id for run in runs}) == 1
+    assert (await runs[0].info()).key == "doc-7"
     async with app.worker():
-        runs = [await app.start(index, text, key="doc-7", debounce=0.3) for text in "abc"]
-        assert len({run.id for run in runs}) == 1
-        assert (await runs[0].info()).key == "doc-7"
         await gate.reached()
+        found = await app.runs(key="doc-7", status="running")
+        assert [info.id for info in found] == [runs[0].id], "lists find it by its key, whatever its status"
         later = await app.start(index, "d", key="doc-7", debounce=0.05)
         assert later.id != runs[0].id, "the first is being executed: the key is free"
         gate.open()
@@ -47,8 +49,10 @@ async def test_a_run_is_not_put_off_for_ever(app: Stepfast) -> None:
         done.set()
         return number
 
+    first = await app.start(index, 0, key="doc", debounce=0.2, debounce_max=timedelta(seconds=0.4))
+    number = 1
+    await app.start(index, number, key="doc", debounce=0.2, debounce_max=0.4)
     async with app.worker():
-        first, number = await app.start(index, 0, key="doc", debounce=0.2, debounce_max=timedelta(seconds=0.4)), 0
         while not done.is_set():
             number += 1
             await app.start(index, number, key="doc", debounce=0.2, debounce_max=0.4)

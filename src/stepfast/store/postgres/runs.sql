@@ -121,7 +121,7 @@ WHERE r.dag_id IS NULL
   AND ($3::text IS NULL OR r.queue = $3)
   AND ($4::uuid IS NULL OR r.id {beyond} $4)
   AND ($5::text IS NULL OR r.reason = $5)
-  AND ($6::text IS NULL OR r.key = $6)
+  AND ($6::text IS NULL OR r.key = $6 OR r.debounced = $6)
   AND ($8::bigint IS NULL OR r.created_at >= {now} - $8)
   AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;

@@ -113,7 +113,7 @@ WHERE id IN (SELECT w.id FROM {prefix}runs AS w INDEXED BY {prefix}runs_worker W
   AND (:workflow IS NULL OR workflow = :workflow)
   AND (:queue IS NULL OR queue = :queue)
   AND (:reason IS NULL OR reason = :reason)
-  AND (:key IS NULL OR key = :key)
+  AND (:key IS NULL OR key = :key OR debounced = :key)
   AND (:since IS NULL OR created_at >= {now} - :since)
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;

@@ -49,7 +49,7 @@ SELECT r.id,
             ELSE 'running' END AS status,
        (SELECT s.waiting_for FROM {schema}.runs s
         WHERE s.dag_id = r.id AND s.status = 'waiting' AND s.waiting_for <> 'steps'
-        ORDER BY s.visible_at, s.id LIMIT 1) AS waiting_for,
+        ORDER BY s.visible_at IS NULL, s.visible_at, s.id LIMIT 1) AS waiting_for,
        (SELECT min(s.visible_at + 0) FROM {schema}.runs s
         WHERE s.dag_id = r.id AND (s.status = 'queued' OR (s.status = 'waiting' AND s.waiting_for <> 'steps'))) AS due_at
 FROM {schema}.runs r
