@@ -217,7 +217,7 @@ class Lab:
             await bury(worker, self._mortal)
         await self._begin_worker()
         assert self._worker is not None
-        await self._worker.duties.sweeper._bury([worker.id for worker in dead])
+        await self._worker.duties.sweeper.bury([worker.id for worker in dead])
 
     def _check_entered(self) -> None:
         if self._worker is None:

@@ -1,21 +1,20 @@
 """The sweeper: asks which duties have work, and does what is due.
 
-Makes sleepers ready when their time has come, tells the claimer what it saw, and gives back what dead workers held. One
-combined question per tick, so that an idle worker costs next to nothing.
+Makes sleepers ready when their time has come, tells the claimer what it saw, and lets the reaper look for dead workers.
+One combined question per tick, so that an idle worker costs next to nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from ..model.events import RunsSwept
-from ..model.records import Lane, Tick
+from ..model.records import Tick
 from .claimer import Claimer
 from .kit import Kit
-from .neighbours import gone
-from .vigil import Vigil
+from .reaper import Reaper, ReapPort, tell_swept
 
 T = TypeVar("T")
 
@@ -26,27 +25,14 @@ _BATCH = 1000
 """Rows moved by one statement: bounds how long they stay locked."""
 
 
-class SweepPort(Protocol):
-    """Whoever is told what a sweep has moved, and says whether this worker may bury others."""
-
-    def may_reap(self) -> bool:
-        """Whether a silent worker may be taken for dead."""
-        ...
+class SweepPort(ReapPort, Protocol):
+    """Whoever is told what a sweep has moved."""
 
     def gates_are(self, tick: Tick) -> None:
         """Which queues are paused or limited, and what is ready in those that are limited."""
 
-    def ready(self, lanes: Iterable[Lane]) -> None:
-        """Runs were made ready: workers should claim them."""
-
-    def ended(self) -> None:
-        """Runs have ended: whoever waits for them is told."""
-
     def mail_came(self) -> None:
         """Mail was delivered to runs that workers hold."""
-
-    def steps_asked(self) -> None:
-        """Something is asked of runs that workers hold."""
 
     def schedules_due(self) -> None:
         """The time of a schedule has come."""
@@ -69,9 +55,7 @@ class Sweeper:
         self._claimer = claimer
         self._port = port
         self._bell = asyncio.Event()
-        self._vigil = Vigil(kit.settings.sweep)
-        self._next_watch = 0.0
-        self._next_sweep = 0.0
+        self._reaper = Reaper(kit, port, lambda: self.stopped)
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
@@ -90,6 +74,11 @@ class Sweeper:
         """Something was made ready again, and no wake-up tells of it: the next tick looks, however slow looks are."""
         self._lanes_wanted = True
         self._bell.set()
+
+    async def bury(self, dead: list[str]) -> None:
+        """Give back what workers held that are known to be dead, without waiting for their leases."""
+        if await self._reaper.bury(dead):
+            self.tick_now()
 
     async def run(self) -> None:
         """Tick until the worker stops."""
@@ -115,7 +104,8 @@ class Sweeper:
             self._claimer.found(tick.lanes, tick.suspects)
         if tick.schedule_ms is not None and tick.schedule_ms <= 0:
             self._port.schedules_due()
-        await self._sweep()
+        if await self._reaper.look():
+            self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
         self.ticks += 1
         return tick
 
@@ -143,7 +133,7 @@ class Sweeper:
             if done.ended:
                 self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
                 self._port.ended()
-                self._tell(RunsSwept(expired=len(done.ended)))
+                tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
             if done.asked:
                 self._port.steps_asked()
             moved += done.moved
@@ -166,54 +156,6 @@ class Sweeper:
             moved += done.moved
             if done.moved < _BATCH and not done.ended:  # who was cancelled may have children
                 return moved
-
-    async def _sweep(self) -> None:
-        now = self._clock.now()
-        if now >= self._next_watch:
-            self._next_watch = now + self._settings.sweep
-            beats = await self._ask(lambda: self._store.beats(self._me.id))
-            self._vigil.saw(beats, self._clock.now())
-            if dead := gone(beats):
-                await self._bury(dead)
-        if now >= self._next_sweep and self._port.may_reap():
-            self._next_sweep = now + self._settings.sweep
-            await self._reap(self._vigil.silent(self._clock.now()))
-
-    async def _bury(self, dead: list[str]) -> None:
-        """Workers of this machine whose processes are gone: nobody has to wait for their leases, nor for a lease of our
-        own beats, because no outage can look like that."""
-        self._logger.warning("workers whose processes on this machine are gone: %s", ", ".join(dead))
-        await self._ask(lambda: self._store.expire(dead))
-        await self._reap(dead)
-
-    async def _reap(self, silent: list[str]) -> None:
-        """Give back what dead workers held, in bounded batches; those of the silent whose leases are over are dead."""
-        losses = self._settings.max_losses
-        while True:
-            done = await self._ask(lambda: self._store.reap(self._me.id, _BATCH, losses, silent))
-            if done.buried:
-                self._logger.warning("workers declared dead: %s", ", ".join(done.buried))
-            if done.dead_letters:
-                for run_id in done.dead_letters:
-                    told = "run %s: too many workers died with it; it has failed as a dead letter"
-                    self._logger.error(told, run_id, extra={"run_id": run_id})
-                self._port.ended()
-            if done.lanes:
-                self._port.ready(done.lanes)
-            if done.asked:
-                self._port.steps_asked()
-            if done.moved:
-                self._tell(
-                    RunsSwept(recovered=done.moved - len(done.dead_letters), dead_letters=len(done.dead_letters))
-                )
-                self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
-            if done.moved < _BATCH:
-                return
-
-    def _tell(self, swept: RunsSwept) -> None:
-        observers = self._kit.observers
-        if observers is not None:
-            observers.tell(observers.swept, swept)
 
     async def _pause(self, tick: Tick) -> None:
         """Until the next tick: the poll interval, but no longer than a sweep; less when a sleeper or
