@@ -1,17 +1,16 @@
-"""Making, checking and dropping the tables on Postgres, and looking at the server's health."""
+"""Making, checking and dropping the tables on Postgres."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
 from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
-from ..protocol import Check, SchemaState
+from ..protocol import SchemaState
 from ..statements import fill, split_statements
-from .connections import HELD
+from .health import ENCODING_ADVICE
 from .roles import Roles
 from .transactions import transaction
 
@@ -111,44 +110,6 @@ class Schema:
         parts.append(fill(self._sql["script_tail"], words) + ";")
         return "\n\n".join(parts) + "\n"
 
-    async def checks(self, connection: Any, behind_pooler: bool, wakes: bool) -> list[Check]:
-        """Server version, clock, durability, room for connections, and how we are connected."""
-        sent = time.time()
-        row = await connection.fetchrow(self._sql["server_facts"])
-        skew = row["now"] - (sent + time.time()) / 2
-        durable = row["durability"].startswith("on") and not row["durability"].endswith("off")
-        free = row["max_connections"] - row["connections"]
-        return [
-            Check("server", row["number"] >= 120000, f"PostgreSQL {row['text']}", "use PostgreSQL 12 or later"),
-            *_unsupported(row["encoding"], row["citus"]),
-            *_unwritable(row["read_only"]),
-            Check(
-                "clock",
-                abs(skew) < 5,
-                f"the server is {skew:+.3f} s from here",
-                "only the server's clock decides, but logs will be hard to read: check the time service",
-            ),
-            Check(
-                "durability",
-                durable,
-                f"fsync, synchronous_commit: {row['durability']}",
-                "a crash of the server may lose what was acknowledged: turn them on",
-            ),
-            Check(
-                "pool",
-                free >= HELD,
-                f"{row['connections']} of {row['max_connections']} connections in use",
-                f"a worker holds up to {HELD}, beside its pools: raise max_connections or put a pooler in between",
-            ),
-            Check(
-                "wake_ups",
-                wakes or behind_pooler,
-                "LISTEN/NOTIFY works" if wakes else "LISTEN does not deliver",
-                ("a pooler in transaction mode stands in between: " if behind_pooler else "")
-                + "workers poll instead; connect directly, or in session mode, to be woken",
-            ),
-        ]
-
 
 def refuse_encoding(connection: Any) -> None:
     """A database that cannot keep every character would refuse results of steps that are done already. The server has
@@ -156,25 +117,5 @@ def refuse_encoding(connection: Any) -> None:
     encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
     if encoding != "UTF8":
         raise ConfigurationError(
-            f"the database has the encoding {encoding}, which cannot keep every text: {_ENCODING_ADVICE}"
+            f"the database has the encoding {encoding}, which cannot keep every text: {ENCODING_ADVICE}"
         )
-
-
-def _unsupported(encoding: str, citus: bool) -> list[Check]:
-    """What Stepfast does not work with. Of Citus only those hear who have it."""
-    checks = [Check("encoding", encoding == "UTF8", f"the database's is {encoding}", _ENCODING_ADVICE)]
-    if citus:
-        advice = "schemas and tables that Citus distributes are not supported yet: use a database without it"
-        checks.append(Check("citus", False, "the extension Citus is in this database", advice))
-    return checks
-
-
-def _unwritable(read_only: bool) -> list[Check]:
-    """Of this only those hear who are connected to a server that does not take writes."""
-    if not read_only:
-        return []
-    advice = "name all servers in the URL, and ask for the one that takes writes: ?target_session_attrs=read-write"
-    return [Check("writes", False, "this server is read-only: a standby, or a primary that was one", advice)]
-
-
-_ENCODING_ADVICE = "use one made with ENCODING 'UTF8' TEMPLATE template0"

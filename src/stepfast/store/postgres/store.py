@@ -40,6 +40,7 @@ from ..migrations import migrations
 from ..protocol import NOTHING, Check, MissingRight, SchemaState, Transacted, Wakeups
 from ..remote_port import Carrier
 from ..statements import OLDEST, load_all
+from . import health
 from .arrays import know_arrays
 from .callers import Callers
 from .catalogue import qualify
@@ -209,7 +210,9 @@ class PostgresStore(BaseStore):
         """Look at the server, the connection and the wake-ups."""
         wakes = await self._listener.try_once()
         found: list[Check] = await self._with_connection(
-            lambda connection: self._schema.checks(connection, self._connector.behind_pooler, wakes)
+            lambda connection: health.checks(
+                connection, self._sql["server_facts"], self._connector.behind_pooler, wakes
+            )
         )
         return found
 
