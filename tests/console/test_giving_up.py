@@ -14,6 +14,7 @@ import pytest
 from stepfast import Settings, Stepfast, bulk
 from stepfast.console import console
 from stepfast.store.brief import RowsHeld, brief
+from stepfast.watching import auditing
 from tests.console.conftest import JSON, OWN, TOKEN, browse
 
 
@@ -44,14 +45,14 @@ ROW = "SELECT FROM stepfast.runs WHERE id = $1 FOR UPDATE"
 
 
 async def test_a_run_that_somebody_holds_is_left_alone(postgres_url: str) -> None:
-    async with shop(postgres_url) as app, browse(console(app, token=TOKEN)) as client:
+    async with shop(postgres_url, 3) as app, browse(console(app, token=TOKEN)) as client:
         run = await app.start("noop", 1)
         async with held(postgres_url, ROW, run.id):
             for action in ("cancel", "pause"):
                 answer = await client.post(f"/runs/{run.id}/{action}", headers=OWN)
                 assert answer.status_code == 503
                 assert (
-                    "nothing was done: another transaction held what this is about for more than 0.3 s" in answer.text
+                    "nothing was done: another transaction held what this is about for more than 1.5 s" in answer.text
                 )
         assert (await run.info()).status == "queued"
         [(outcome, said), _] = await outcomes(client)
@@ -82,8 +83,10 @@ async def test_a_file_that_somebody_holds_is_left_alone(sqlite_url: str) -> None
         assert (await run.info()).status == "queued"
 
 
-async def test_what_may_have_been_done_is_said_to() -> None:
-    async with shop("sqlite://", 0.1) as app, browse(console(app, token=TOKEN)) as client:
+async def test_what_may_have_been_done_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = auditing._bounded
+    monkeypatch.setattr(auditing, "_bounded", lambda act, _: bounded(act, 0.1))
+    async with shop("sqlite://", 10) as app, browse(console(app, token=TOKEN)) as client:
 
         async def never(name: str) -> None:
             await asyncio.Event().wait()

@@ -16,7 +16,7 @@ from tests.console.conftest import JSON, TOKEN, browse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SECRET = "se-cret-4711"
+SECRET = "se-cret-zwq-xy"
 
 
 def fetched() -> Any:

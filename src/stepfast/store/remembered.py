@@ -28,7 +28,7 @@ class Sight:
         self.floor = -inf
         """Nothing that was asked before is to be given, unless it takes long to find."""
         self.oldest = inf
-        """When the oldest answer was asked for that was given, of those that are found quickly."""
+        """When the oldest answer was asked for that was given."""
 
 
 SIGHT: ContextVar[Sight | None] = ContextVar("stepfast_sight", default=None)
@@ -104,9 +104,9 @@ def _holds(kept: _Kept, sight: Sight | None) -> bool:
     """Whether an answer is still good for a visitor, who is then told how old it is."""
     if time.monotonic() >= kept.until:
         return False
-    if sight is None or kept.slow:
+    if sight is None:
         return True
-    if kept.began < sight.floor:
+    if kept.began < sight.floor and not kept.slow:
         return False
     sight.oldest = min(sight.oldest, kept.began)
     return True
