@@ -20,7 +20,7 @@ from stepfast import Context, Settings, Stepfast
 
 app = Stepfast(os.environ.get("STEPFAST_URL", "sqlite://"), settings=Settings(moment=0, drain=0))
 
-DAY = timedelta(seconds=0.1)  # timedelta(days=1)
+DAY = timedelta(seconds=0.3)  # timedelta(days=1)
 
 
 async def mail(customer: str, text: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stepfast import Settings
 from stepfast.errors import InvalidState, WorkerBroken
 from stepfast.remote import RemoteWorker
 from stepfast.remote.serving import Serving
@@ -49,7 +50,7 @@ async def test_a_worker_goes_by_the_clock_that_it_is_given(url: str, tables: Tab
 
 async def test_a_stop_waits_for_handlers_and_records_what_they_did(url: str, tables: Tables) -> None:
     gate = Gate()
-    worker = slow_worker(url, gate)
+    worker = slow_worker(url, gate, settings=Settings(busy_poll=60))  # it does not look again by itself
     await tables.put_task("run:0", "slow")
     await worker.start()
     await gate.reached()

@@ -36,7 +36,7 @@ def test_a_failing_seed_is_made_smaller_and_told_with_the_command_that_plays_it_
         assert {violation.kind for violation in again.violations} & {violation.kind for violation in whole.violations}
         assert len(str(again.made)) < len(str(whole.made))
     assert play(seed, match[1].split(",")).violations == []
-    assert threading.active_count() == threads, "a world left threads behind"
+    assert threading.active_count() <= threads, "a world left threads behind"
 
 
 def test_of_what_was_left_out_nothing_is_left_out_once_more() -> None:
@@ -47,4 +47,4 @@ def test_of_what_was_left_out_nothing_is_left_out_once_more() -> None:
 def test_a_world_that_cannot_be_played_leaves_no_thread_behind() -> None:
     threads = threading.active_count()
     assert kinds_of(49, without(scenario.make(49), ["dag=null"])) == set()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads

@@ -226,6 +226,7 @@ async def test_a_question_is_given_up_in_time(scene: Scene) -> None:
     async with asyncio.timeout(30):
         with pytest.raises(TookTooLong, match=r"more than 0\.2 s for this question"):
             await glance._fetch("slow")
+    glance._patience = 30
     assert await glance.find(NOTHING, 10) == ([], None)
     await scene.start()
 
@@ -248,6 +249,7 @@ async def test_a_question_does_not_wait_in_line_without_end(scene: Scene) -> Non
         assert await slow
         with pytest.raises(TookTooLong):
             await asked
+    glance._patience = 30
     assert await glance.find(NOTHING, 10) == ([], None)
     await scene.start()
 

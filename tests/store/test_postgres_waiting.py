@@ -45,9 +45,13 @@ async def locked(stores: Stores, run_id: str) -> AsyncIterator[None]:
 
 
 async def until_waiting(watcher: Any) -> None:
-    """Until somebody waits for a lock."""
+    """Until some client of this database waits for a lock."""
+    query = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' "
+        "AND cardinality(pg_blocking_pids(pid)) > 0"
+    )
     async with asyncio.timeout(20):
-        while not await watcher.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+        while not await watcher.fetch(query):
             await asyncio.sleep(0.01)
 
 
@@ -224,11 +228,11 @@ async def test_the_wait_for_a_held_key_has_a_bound_and_says_what_it_was_for(scen
     async with somebody(stores) as connection, connection.transaction():
         [theirs] = await scene.store.start_within(connection, [new_run(key="k")])
         with pytest.raises(KeysHeld):
-            await store.start([new_run(key="k"), new_run(key="free")], at_once=True)
+            await scene.store.start([new_run(key="k"), new_run(key="free")], at_once=True)
         with pytest.raises(DatabaseUnavailable, match=r"open transaction .* within 0\.5 s"):
             await store.start([new_run(key="k"), new_run(key="free")])
         assert await scene.store.runs() == []
-    assert await store.start([new_run(key="k")], at_once=True) == [theirs]
+    assert await scene.store.start([new_run(key="k")], at_once=True) == [theirs]
 
 
 # -- operators and owners ---------------------------------------------------------------------------------------

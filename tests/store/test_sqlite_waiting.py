@@ -87,15 +87,15 @@ def rolls_back_and_goes_on(connection: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "timeout", "error"),
     [
-        (never_ends, StepTimeout),
-        (rolls_back, sqlite3.IntegrityError),
-        (rolls_back_and_goes_on, ContextMisuse),
+        (never_ends, 0.05, StepTimeout),
+        (rolls_back, 30, sqlite3.IntegrityError),
+        (rolls_back_and_goes_on, 30, ContextMisuse),
     ],
 )
 async def test_the_others_of_the_group_are_done_again(
-    scene: Scene, store: SqliteStore, call: Callable[[sqlite3.Connection], Any], error: type[Exception]
+    scene: Scene, store: SqliteStore, call: Callable[[sqlite3.Connection], Any], timeout: float, error: type[Exception]
 ) -> None:
     await scene.start_many(4)
     runs = await scene.claim(4)
@@ -105,8 +105,8 @@ async def test_the_others_of_the_group_are_done_again(
             for job in (
                 scene.flush(step(runs[0])),
                 transact(scene, runs[1], lambda connection: book(connection, 3)),
-                transact(scene, runs[2], call, 0.05),
-                transact(scene, runs[3], call, 0.05),
+                transact(scene, runs[2], call, timeout),
+                transact(scene, runs[3], call, timeout),
                 store.start([new_run()]),
             )
         ]

