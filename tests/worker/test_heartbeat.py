@@ -22,12 +22,12 @@ from tests.worker.conftest import MakeApp, MakeProcess
 from tests.worker.spying import HeldReply, only_postgres
 from tests.worker.tables import Tables
 
-LEASE = 2.0
-SHORT = Settings(lease=LEASE, sweep=0.1, poll=0.2)
-PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2}
+LEASE = 3.0
+SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep=0.1, poll=0.2)
+PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep": 0.1, "poll": 0.2}
 
 
-async def leases_over(tables: Tables, count: float = 1.5) -> None:
+async def leases_over(tables: Tables, count: float = 1.2) -> None:
     """Wait until so many leases have passed by the database's own clock: heartbeats of anybody living tell it."""
     now = "SELECT max(beat_at) FROM [workers]"
     began = await tables.one(now)
@@ -98,7 +98,7 @@ async def test_a_heartbeat_tells_how_many_run(make_app: MakeApp) -> None:
     async with app.worker(concurrency=7):
         await eventually(lambda: _running(store, 3))
         [worker] = await store.workers()
-        assert (worker.state, worker.concurrency, worker.lease_ms) == ("live", 7, 2000)
+        assert (worker.state, worker.concurrency, worker.lease_ms) == ("live", 7, 3000)
         gate.open()
         await asyncio.gather(*(run.result(timeout=PATIENCE) for run in runs))
         await eventually(lambda: _running(store, 0))
@@ -203,18 +203,29 @@ async def test_two_beats_that_found_it_dead_renew_it_once(
     await app.close()
 
 
-async def test_a_beat_that_comes_before_the_new_id_is_registered_renews_nothing(make_app: MakeApp) -> None:
-    """With beats that are hurried and a slow database it would be renewed again and again, and never claim."""
+async def test_a_beat_that_was_asked_before_the_new_id_is_registered_renews_nothing(make_app: MakeApp) -> None:
+    """With beats that are hurried and a slow database it would be renewed again and again, and never claim. Also if the
+    answer comes only after the new id is registered: what was claimed since would be lost."""
     app = make_app(Settings(lease=60.0))
+    pulse = WilfulPulse(await app.store())
     async with app.worker() as worker:
         held, duties = HeldReply(await app.store(), "register"), worker.duties
         duties.beat_answered(BeatAnswer(False), {})
         second = worker.id
         await held.done()
-        duties.beat_answered(BeatAnswer(False), {})
-        assert worker.id == second and duties.claimer.paused
+        pulse.dead = True
+        pulse.flowing.clear()
+        duties.heartbeat.hurry()
+        await eventually(lambda: pulse.asked and pulse.asked[-1] == second)
         held.release()
         await eventually(lambda: not duties.claimer.paused)
+        count = len(pulse.beats)
+        pulse.flowing.set()
+        await eventually(lambda: len(pulse.beats) > count)
+        pulse.dead = False
+        duties.heartbeat.hurry()
+        await eventually(lambda: len(pulse.beats) > count + 1)
+        assert worker.id == second
     await app.close()
 
 
@@ -274,7 +285,8 @@ class WilfulPulse:
 
     def __init__(self, store: Store) -> None:
         self._make = store.pulse
-        self.failing = False
+        self.failing = self.dead = False
+        self.asked: list[str] = []
         self.flowing = threading.Event()
         self.flowing.set()
         self.beats: list[float] = []
@@ -287,8 +299,10 @@ class WilfulPulse:
     def beat(self, worker: str, running: int) -> BeatAnswer:
         if self.failing:
             raise DatabaseUnavailable("told to fail")
+        self.asked.append(worker)
+        dead = self.dead
         self.flowing.wait()
-        answer = self._pulse_itself.beat(worker, running)
+        answer = BeatAnswer(False) if dead else self._pulse_itself.beat(worker, running)
         self.beats.append(time.monotonic())
         return answer
 

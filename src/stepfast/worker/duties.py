@@ -300,8 +300,7 @@ class Duties:
     def beat_answered(self, answer: BeatAnswer, before: dict[str, int]) -> None:
         """Compare what the database says we hold with what we know."""
         if not answer.alive:
-            if not self.claimer.paused:  # else it is being registered by a new id, which no beat knows before that
-                self._reborn()
+            self._reborn()
             return
         if self._unheard:
             self._unheard = False
@@ -356,6 +355,7 @@ class Duties:
     async def _register_again(self) -> None:
         store, settings = self._kit.store, self._kit.settings
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
+        self._me.registered = True
         # Nobody may have been there for its schedules meanwhile.
         await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
         self.claimer.paused = False

@@ -136,6 +136,7 @@ class Heartbeat:
         return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
 
     def _beat_once(self, pulse: Pulse) -> None:
+        known = self._me.registered
         worker, before = self._me.id, dict(self._holder.holding())
         sent = self._clock.now()
         try:
@@ -150,7 +151,8 @@ class Heartbeat:
             if self._clock.now() - self._last > self._lease:
                 self.unbroken_since = self._clock.now()  # no error, but a gap: we were stopped, or the answer hung
             self._last = sent
-            self._tell(self._answered, worker, answer, before)
+            if known or answer.alive:  # else it was asked before the database had been told of the new id
+                self._tell(self._answered, worker, answer, before)
             return
         if self._clock.now() - self._last > self._lease:
             self._tell(self._holder.lease_expired)

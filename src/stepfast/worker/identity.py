@@ -30,6 +30,8 @@ class Identity:
         """What the code declares of queues, as it is stored."""
         self._clock = clock
         self.id = clock.new_id()
+        self.registered = True
+        """Whether the database has been told of the id. The first one is registered before anything else begins."""
         self.workflows = dict(workflows)
         """The code that is here, steps of dags among it, by name."""
         self.versions = {name: workflow.version for name, workflow in workflows.items()}
@@ -41,7 +43,7 @@ class Identity:
 
     def renew(self) -> str:
         """Go on under a new id; the old one."""
-        old, self.id = self.id, self._clock.new_id()
+        old, self.id, self.registered = self.id, self._clock.new_id(), False
         return old
 
     def serves(self, lane: Lane) -> bool:
