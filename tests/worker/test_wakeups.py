@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import pytest
 
 from stepfast import Context, Stepfast
 from stepfast.settings import Settings
@@ -32,6 +33,16 @@ async def hearing(app: Stepfast) -> None:
     """Wait until the application has heard itself: wake-ups work from then on, and its first look is over."""
     store = await app.store()
     await eventually(lambda: store.can_wake)
+
+
+@only_postgres
+async def test_a_word_that_comes_late_is_heard_all_the_same(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server is no pooler: whoever gave up waiting for its own word would poll for as long as it lives."""
+    monkeypatch.setattr("stepfast.store.postgres.listening._PATIENCE", 0)
+    app = make_app(HARDLY_EVER)
+    echo_on(app)
+    async with app.worker():
+        await hearing(app)
 
 
 async def test_a_result_is_there_without_a_poll(make_app: MakeApp) -> None:

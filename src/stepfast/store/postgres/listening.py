@@ -62,6 +62,10 @@ def _understood(payload: str) -> Message | None:
         return None
 
 
+_PATIENCE = 2.0
+"""Seconds for which a probe is waited for: until then nobody is told whether wake-ups arrive."""
+
+
 class Listener:
     """Keeps one LISTEN connection alive and passes on what it hears."""
 
@@ -100,20 +104,23 @@ class Listener:
                 )
             except asyncpg.ReadOnlySQLTransactionError:
                 return False  # a standby
-            return await self._probe()
+            return await self._probe(new_id())
 
     async def _listen_once(self, heard: Callable[[Wakeups], None]) -> None:
         connection = await self._connector.connect()
         closed, doorbell = asyncio.Event(), Doorbell(heard)
+        nonce, probed = new_id(), False
 
         def receive(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
+            if probed and nonce in payload:
+                self.works = True  # the word came late, but it came: the server was busy
             self._receive(payload, doorbell.ring)
 
         try:
             async with closing(connection):
                 connection.add_termination_listener(lambda _: closed.set())
                 await connection.add_listener(self._channel, receive)
-                self.works = await self._probe()
+                self.works, probed = await self._probe(nonce), True
                 heard(_LOOK)
                 await closed.wait()
         except Exception as error:
@@ -136,18 +143,17 @@ class Listener:
         except Exception:
             logger.exception("a wake-up could not be passed on")
 
-    async def _probe(self) -> bool:
-        """Send a word to ourselves over another connection and see whether it arrives."""
-        nonce = new_id()
+    async def _probe(self, nonce: str) -> bool:
+        """Send a word to ourselves over another connection and see whether it soon arrives."""
         event = self._arrived[nonce] = asyncio.Event()
         message = msgspec.json.encode(Message(probe=nonce)).decode()
         try:
             async with closing(await self._connector.connect()) as sender:
                 await sender.execute("SELECT pg_catalog.pg_notify($1, $2)", self._channel, message)
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(_PATIENCE):
                     await event.wait()
             return True
         except TimeoutError:
-            return False
+            return event.is_set()  # it may have come while the connection was being closed
         finally:
             del self._arrived[nonce]
