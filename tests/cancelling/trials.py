@@ -20,7 +20,7 @@ from stepfast.worker import worker
 from tests.support.engine import PATIENCE, eventually
 from tests.support.proxy import Proxy
 
-SOON = 5.0
+SOON = 9.0
 """Seconds within which a call that was cancelled is over. What the driver would wait for takes ten and more."""
 BOUNDS = {"_GIVE_BACK": 0.5, "_SIGN_OFF": 0.5, "_CLOSE": 0.5}
 """Seconds for which a worker that leaves waits for a silent database. Usually it takes more time; but here it leaves a

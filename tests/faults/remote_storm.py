@@ -232,7 +232,7 @@ class RemoteStorm(Storm):
     async def until_tidy(self) -> None:
         """Wait until nothing is left; what is, the rules will tell. A worker that was killed in the midst of a step
         holds its task for a lease, and what comes of it when nobody waits is looked for after another."""
-        end = time.monotonic() + 8 * self.lease + 2
+        end = time.monotonic() + max(8 * self.lease + 2, 30)
         open_ = "SELECT count(*) FROM [remote_steps] WHERE due_at IS NOT NULL"
         while time.monotonic() < end:
             if not await self.left() and not (await self.database.fetch(open_))[0][0]:

@@ -21,7 +21,7 @@ from stepfast.worker.clockwork import Clockwork
 RUNS = 60
 SETTINGS = Settings(lease=6, poll=0.1, sweep=0.5)
 QUICK = Backoff(base=0.01, factor=1, max=0.01, jitter=False)
-TIMEOUT = 0.7
+TIMEOUT = 2.0
 
 
 class FirstAttempts(Clockwork):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.faults.storm import Storm
 
 LEASE = 2.0
-SOON = LEASE + 8.0
+SOON = LEASE + 28.0
 """The lease, a sweep, and patience with a slow machine. Without help it would be hours."""
 
 

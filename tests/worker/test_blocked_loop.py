@@ -20,7 +20,7 @@ from stepfast.worker.blocked import LoopWatch
 from tests.support.engine import PATIENCE, eventually
 from tests.support.kit import StandingClock, make_kit
 
-QUICK = Settings(blocked_after=0.3)
+QUICK = Settings(blocked_after=1.0)
 HERE = Path(__file__).name
 
 
@@ -90,7 +90,7 @@ async def test_a_loop_that_moves_is_left_alone(lines: Lines) -> None:
 
     @app.task
     def busy() -> None:
-        time.sleep(0.5)  # in a thread, which blocks nobody
+        time.sleep(1.5)  # in a thread, which blocks nobody
 
     run = await app.start(busy)
     async with app, app.worker():

@@ -42,17 +42,20 @@ class Break:
         return await call(*args)
 
 
-async def break_it(app: Stepfast, method: str, wait: Any, gate: Gate) -> Any:
-    """With a run in a slot; its handle."""
-    fault = Break(await app.store(), method)
+async def begin(app: Stepfast, wait: Any, gate: Gate) -> Any:
+    """A run in a slot; its handle."""
     run = await app.start(wait, "first")
     await gate.reached()
-    fault.now = True
+    return run
+
+
+async def break_it(app: Stepfast, method: str, wait: Any, gate: Gate) -> None:
+    """From here on the worker may break at any moment, and end whoever called this."""
+    Break(await app.store(), method).now = True
     if method == "claim":
         await app.start(wait, "second")
     elif method == "flush":
         gate.open()
-    return run
 
 
 @duties
@@ -63,7 +66,8 @@ async def test_the_block_of_an_embedded_worker_ends(make_app: MakeApp, tables: T
     wait = waiting(app, gate)
     with pytest.raises(WorkerBroken, match=BROKEN[method]) as caught:
         async with asyncio.timeout(PATIENCE), app.worker(grace=30):
-            run = await break_it(app, method, wait, gate)
+            run = await begin(app, wait, gate)
+            await break_it(app, method, wait, gate)
             await asyncio.Event().wait()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
@@ -80,6 +84,7 @@ async def test_it_comes_in_place_of_what_the_body_raised(make_app: MakeApp, rais
     wait = waiting(app, gate)
     with pytest.raises(WorkerBroken):
         async with app.worker():
+            await begin(app, wait, gate)
             await break_it(app, "tick", wait, gate)
             try:
                 await asyncio.Event().wait()
@@ -96,7 +101,8 @@ async def test_it_leaves_even_if_the_body_does_not_end(make_app: MakeApp, tables
     wait = waiting(app, gate)
     with pytest.raises(WorkerBroken):
         async with app.worker():
-            run = await break_it(app, "tick", wait, gate)
+            run = await begin(app, wait, gate)
+            await break_it(app, "tick", wait, gate)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -117,6 +123,7 @@ async def test_who_is_cancelled_meanwhile_hears_of_that(make_app: MakeApp) -> No
 
     async def body() -> None:
         async with app.worker():
+            await begin(app, wait, gate)
             await break_it(app, "tick", wait, gate)
             try:
                 await asyncio.Event().wait()

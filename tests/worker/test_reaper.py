@@ -13,9 +13,9 @@ from tests.support.processes import Ledger
 from tests.worker.conftest import MakeProcess
 from tests.worker.tables import Tables
 
-LEASE = 2.0
-SHORT = Settings(lease=LEASE, sweep=0.1, poll=0.2, max_losses=2)
-PROCESS = {"lease": LEASE, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
+LEASE = 3.0
+SHORT = Settings(lease=LEASE, heartbeat=0.4, sweep=0.1, poll=0.2, max_losses=2)
+PROCESS = {"lease": LEASE, "heartbeat": 0.4, "sweep": 0.1, "poll": 0.2, "max_losses": 2}
 
 
 async def test_the_runs_of_a_killed_worker_go_on_elsewhere(

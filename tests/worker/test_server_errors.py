@@ -92,7 +92,7 @@ async def test_an_index_built_on_the_steps_costs_no_run(
 ) -> None:
     """CREATE INDEX takes a SHARE lock, for longer than the server lets a statement wait."""
     name = urlsplit(postgres_url).path[1:]
-    await operator.execute(f"ALTER DATABASE \"{name}\" SET {setting} = '300ms'")
+    await operator.execute(f"ALTER DATABASE \"{name}\" SET {setting} = '2s'")
     async with make_app(postgres_url, calls) as app, app.worker() as worker:
         with caplog.at_level(logging.WARNING, "stepfast"):
             async with locked(operator, "steps", "SHARE"):

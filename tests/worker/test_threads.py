@@ -48,14 +48,14 @@ async def test_calls_that_come_while_one_blocks_are_done(threads: Threads) -> No
 
 async def test_blocking_calls_go_on_side_by_side(threads: Threads) -> None:
     """Also those that come one by one after others were seen to block: never more at once than were asked for."""
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, meeting = 0, 0, threading.Lock(), threading.Barrier(10)
 
     def busy() -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.02)  # what blocking code does
+        meeting.wait(PATIENCE)  # what blocking code does
         with lock:
             running -= 1
 
