@@ -114,6 +114,18 @@ def test_all_brings_every_other_extra_and_the_library_itself_little() -> None:
     assert [name.partition(">")[0] for name in project["dependencies"]] == ["cronsim", "msgspec"]
 
 
+def test_the_readme_and_the_changelog_name_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    numbers = {1: "one small package", 2: "two small packages", 3: "three small packages"}
+    readme = re.search(r"^`all` is (.+?)\. Python", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    changes = re.search(r"^\* Extras: (.+?)^\* ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert readme is not None and changes is not None
+    assert set(re.findall(r"`(\w+)`", readme[1])) - {"stepfast"} == extras - {"all"}
+    assert numbers[len(project["dependencies"])] in " ".join(readme[1].split())
+    assert set(re.findall(r"`(\w+)`", changes[1])) == extras
+
+
 def test_every_dependency_is_imported_by_the_code_that_it_came_with() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [named for name, needs in project["optional-dependencies"].items() if name != "all" for named in needs]
