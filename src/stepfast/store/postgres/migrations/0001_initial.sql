@@ -27,7 +27,8 @@
 --
 -- Whoever has no Python at hand starts and signals runs by functions (0007), as part of a transaction of their own.
 --
--- Locks: rows of `runs` are locked in id order, by FOR NO KEY UPDATE, and a locked row is skipped rather than waited for.
+-- Locks: rows of `runs` are locked in id order, by FOR NO KEY UPDATE (by FOR UPDATE only to remove them). Claims, flushes
+-- and sweeps skip a locked row; operators, signals, and whoever moves the steps of a dag run wait for it.
 -- Times are milliseconds since 1970 by the server's clock, and no other clock decides anything. Payloads are JSON
 -- text; `format` 2 says that they passed through the application's codec. The views at the end are for people.
 -- No table refers to another schema, so a namespace can be moved to a server of its own.
