@@ -1,4 +1,4 @@
-"""How many connections a process holds on Postgres: one number, the same in the code, the doctor and the documents."""
+"""How many connections an event loop holds on Postgres: one number, the same in code, doctor and documents."""
 
 from __future__ import annotations
 

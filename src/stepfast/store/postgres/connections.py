@@ -23,7 +23,7 @@ from .transactions import close_quietly, closing, drop, give_back, is_gone
 DUTIES = ("flush", "claim", "limited", "start", "keyed", "sweep", "mail", "notify")
 """Each has a connection of its own, made when it is first needed."""
 HELD = len(DUTIES) + 2
-"""Connections that a process holds at most beside its pools: one for each duty, one to listen, and the heartbeat's."""
+"""Connections that an event loop holds at most beside its pools: one for each duty, one to listen, the heartbeat's."""
 
 _NOT_MADE = (
     OSError,
