@@ -12,6 +12,8 @@ import pytest
 from tools import settings_table
 
 import stepfast
+from bench.engines import ENGINES
+from bench.scenarios import SCENARIOS
 from stepfast import errors
 from stepfast.model import status
 from stepfast.reports import Activity, ErrorInfo, RunInfo, StepInfo
@@ -124,6 +126,10 @@ def test_the_verbs_without_await_are_listed() -> None:
     members = {name for kind in (SyncApp, SyncRun) for name in dir(kind) if not name.startswith("_")}
     members -= {"call", "forked", "stopped"}  # for the rest of the package
     assert members <= known, members - known
+
+
+def test_every_engine_and_measure_of_the_benchmark_is_told() -> None:
+    assert {*ENGINES, *SCENARIOS} <= words("bench/README.md"), {*ENGINES, *SCENARIOS} - words("bench/README.md")
 
 
 # -- the schema -----------------------------------------------------------------------------------------------------
