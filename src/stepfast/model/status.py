@@ -62,10 +62,11 @@ WAITING_REMOTE = "remote"
 """With the name of the remote step: ``remote:pipeline.extract``."""
 WAITING_CHECK = "check"
 WAITING_STEPS = "steps"
+"""A step of a dag run, for those it comes after."""
 WAITING_MORE = "more"
 """Stands at the end of a list that names only the first few."""
 WAITING_GRAPH = "graph"
-"""A step of a dag run, for those it comes after."""
+"""A dag run or a step of one, for its graph: a worker with the code of that version has yet to store it."""
 
 # What lies in a mailbox.
 MAIL_SIGNAL = "signal"
