@@ -38,7 +38,8 @@ class Settings:
 
     # -- retries
     max_attempts: int = 3
-    """Attempts of a task or workflow. Three: one for bad luck, one for the luck's brother."""
+    """Attempts of a task or workflow. Three: trouble that passes is rarely there twice, and what fails each time is a
+    mistake, which no further attempt mends."""
     retries: int = 0
     """Retries of a step. None: an error ends the attempt, and the next attempt goes on at that very step."""
     undo_retries: int = 3
