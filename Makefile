@@ -64,7 +64,7 @@ test-oldest: ## run the tests with the oldest dependencies that the package says
 	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not thorough" $(ARGS)
 
 .PHONY: test-upgrade
-test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables (REF=v0.1.0; needs the git history)
+test-upgrade: $(STAMP) ## try an earlier commit and this code on the same tables (REF=COMMIT; needs the git history)
 	$(BIN)/python tools/upgrade.py $(REF)
 
 .PHONY: interop
