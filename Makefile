@@ -130,5 +130,5 @@ coverage: $(STAMP) ## run the tests once more and say which lines they reach
 
 .PHONY: clean
 clean: ## remove everything that these targets created
-	rm -rf $(VENV) .venv-oldest .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-oldest .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
