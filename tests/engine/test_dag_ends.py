@@ -25,6 +25,7 @@ from tests.store.scene import Rows
 from tests.support.dags import how, row_of
 from tests.support.engine import PATIENCE, Calls, Gate, eventually, interrupt
 from tests.support.sagas import Saga
+from tests.support.waiting import deafen
 
 pytestmark = ON_SQLITE
 
@@ -265,6 +266,7 @@ async def all_have_looked(app: Stepfast) -> bool:
 async def test_a_step_that_workers_die_with_fails_its_run(make_app: MakeApp, saga: Saga) -> None:
     """Rule 28: a dead letter. Nothing is undone by itself: an operator may retry it."""
     app = make_app(settings=Settings(max_losses=0))
+    await deafen(app)  # a beat that somebody hurries would bring the worker back to life
     gate = saga.gate("b")
     run = await app.start(saga.build(app, "a", "b < a", "c < b"))
     store = await app.store()

@@ -487,8 +487,8 @@ async def test_an_undo_that_only_another_worker_has_is_left_to_it(make_app: Make
         async with new.worker():
             await eventually(lambda: given_back(new, run.id))
             assert await run.status() == "compensating"
-            await elsewhere.aclose()
-            async with old.worker():
+            async with old.worker():  # before the other one ends: somebody must have the undo all the time
+                await elsewhere.aclose()
                 await eventually(lambda: ended(run))
     assert saga.undone == ["a"]
     assert await run.status() == "compensated"

@@ -390,13 +390,13 @@ async def test_a_smaller_limit_of_a_map_goes_on_and_what_diverging_code_recorded
 async def test_calls_in_tasks_of_the_users_own_are_held_too(
     sqlite_url: str, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.engine.holding._ELSEWHERE", 0.3)
+    monkeypatch.setattr("stepfast.engine.holding._ELSEWHERE", 1.0)
     gate = Gate()
 
     async def old(ctx: Context) -> str:
         async with asyncio.TaskGroup() as group:
             group.create_task(ctx.step("slow", work))
-            await asyncio.sleep(0.1)  # the code of the line is elsewhere, but comes back
+            await asyncio.sleep(0.02)  # the code of the line is elsewhere, but comes back
             group.create_task(ctx.step("quick", lambda: calls.hit("quick")))
         return "done"
 

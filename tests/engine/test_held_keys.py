@@ -13,7 +13,7 @@ import pytest
 from stepfast import AppClosed, Run, Stepfast
 from tests.engine.conftest import MakeApp
 
-SOON = 3.0
+SOON = 6.0
 """Seconds within which a start that nothing holds up is back, also on a busy machine; a held one waits for longer."""
 
 

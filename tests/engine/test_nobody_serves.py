@@ -24,6 +24,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(nobody_serves.Lookout, "missing", counted)
     monkeypatch.setattr(nobody_serves, "SOON", 0.02)
+    monkeypatch.setattr(nobody_serves, "_AT_MOST_EVERY", 3600.0)
     return seen
 
 

@@ -170,7 +170,7 @@ async def test_parallel_steps_that_were_recorded_are_kept(app: Stepfast, calls: 
     run = await app.start(order)
 
     async def one_recorded() -> bool:
-        return [s.output for s in await run.steps()] == ["quick"]
+        return [s.output for s in await run.steps() if s.status == "completed"] == ["quick"]
 
     async with stopped_at_once(app):
         await gate.reached()

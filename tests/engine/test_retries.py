@@ -206,13 +206,13 @@ async def test_the_default_backoff_is_one_second_give_or_take_a_fifth(make_app: 
     async def mail(number: int) -> None:
         raise ValueError("always")
 
-    runs = await app.start_many(mail, range(30))
+    runs = await app.start_many(mail, range(12))  # few: none is due again before all were looked at
     await app.drain()  # which does not wait for the retries, because the settings say so
     infos = [await run.info() for run in runs]
     waits = [wait_of(info, await last_failure(app, info.id)) for info in infos if info.attempt == 2]
-    assert len(waits) > 20
+    assert len(waits) > 8
     assert all(0.799 <= wait <= 1.2 for wait in waits)
-    assert len(set(waits)) > 10
+    assert len(set(waits)) > 5
 
 
 @pytest.mark.parametrize(

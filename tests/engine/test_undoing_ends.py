@@ -24,7 +24,7 @@ from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import Calls, Gate, eventually, interrupt
 from tests.support.trips import Trip
-from tests.support.waiting import rows_of
+from tests.support.waiting import deafen, rows_of
 
 pytestmark = pytest.mark.enough_on("sqlite")
 
@@ -167,7 +167,7 @@ async def test_an_undoing_cannot_be_cancelled_or_paused(app: Stepfast, trip: Tri
 
 @pytest.mark.parametrize("where", ["executing", "waiting"])
 async def test_a_deadline_undoes(app: Stepfast, trip: Trip, where: str) -> None:
-    @app.workflow(deadline=0.3)
+    @app.workflow(deadline=1)
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
         if where == "executing":
@@ -175,8 +175,8 @@ async def test_a_deadline_undoes(app: Stepfast, trip: Trip, where: str) -> None:
         else:
             await ctx.sleep(3600)
 
-    run = await app.start(order)
     async with app.worker():
+        run = await app.start(order)
         await eventually(lambda: has_status(app, run.id, "compensated"))
     assert trip.undone == ["flight"]
     with pytest.raises(RunFailed) as failed:
@@ -185,7 +185,7 @@ async def test_a_deadline_undoes(app: Stepfast, trip: Trip, where: str) -> None:
 
 
 async def test_a_timeout_for_good_undoes(app: Stepfast, trip: Trip) -> None:
-    @app.workflow(timeout=0.2, max_attempts=1)
+    @app.workflow(timeout=1, max_attempts=1)
     async def order(ctx: Context) -> None:
         await trip.booked(ctx, "flight")
         await ctx.step("hang", asyncio.Event().wait)
@@ -226,6 +226,7 @@ async def test_changed_code_does_not_undo(make_app: MakeApp, trip: Trip) -> None
 async def test_a_dead_letter_does_not_undo(make_app: MakeApp, trip: Trip) -> None:
     """Rule 28: what kills workers would kill the one that undoes."""
     app = make_app(settings=Settings(max_losses=0))
+    await deafen(app)  # a beat that somebody hurries would bring the worker back to life
     gate = Gate()
 
     @app.workflow

@@ -501,7 +501,7 @@ async def test_a_wait_given_up_by_the_workflow_replays_so(app: Stepfast, outside
     async def order(ctx: Context) -> str:
         try:
             async with asyncio.timeout(0.05):
-                await ctx.wait_until(outside.ask, every=1)
+                await ctx.wait_until(outside.ask_slowly, every=1)
             way = "so"
         except TimeoutError:
             way = "given up"

@@ -76,7 +76,7 @@ async def test_without_free_slots_even_a_short_wait_is_released(app: Stepfast, c
 
     async def flaky() -> str:
         if calls.hit("flaky") < 2:
-            raise RetryLater(0.3)  # longer than a busy machine takes to give the run back
+            raise RetryLater(1.0)  # longer than a busy machine takes to give the run back
         return "done"
 
     @app.workflow

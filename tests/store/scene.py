@@ -82,9 +82,9 @@ class Rows:
         itself: a dag run is shown with the timers of its steps."""
         row, timer = await self._store.run(run_id), await self.get(run_id, "visible_at")
         assert row is not None and timer is not None, "nothing it could be due by"
-        await self.set(run_id, "visible_at", row.now_ms - MINUTE)
-        if row.deadline_at == timer:
-            await self.set(run_id, "deadline_at", row.now_ms - MINUTE)
+        columns = ["visible_at", "deadline_at"] if row.deadline_at == timer else ["visible_at"]
+        changes = ", ".join(f"{column} = ?" for column in columns)  # at once: a worker may look at any moment
+        await self.fetch(f"UPDATE [runs] SET {changes} WHERE id = ?", *[row.now_ms - MINUTE] * len(columns), run_id)
 
     async def silence(self, worker: str) -> None:
         """Let a worker's lease have run out a minute ago."""

@@ -115,11 +115,11 @@ async def make_due(app: Stepfast, run_id: str) -> None:
     assert row is not None
     span = max(3_600_000, (row.visible_at or 0) - row.now_ms + 1000)
     try:
-        await rows.shift(run_id, "visible_at", -span)
         await rows.fetch("UPDATE [tries] SET due_at = due_at - ? WHERE run_id = ?", span, run_id)
         await rows.fetch(
             "UPDATE [steps] SET completed_at = completed_at - ? WHERE run_id = ? AND status = 'waiting'", span, run_id
         )
+        await rows.shift(run_id, "visible_at", -span)  # the last: by this one a worker takes the run
     finally:
         await rows.close()
 
