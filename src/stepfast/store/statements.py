@@ -1,9 +1,9 @@
 """Loads ``.sql`` files of named, explained statements.
 
 A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
-up in the server's own logs. ``{schema}``, ``{now}`` and the direction of a list are the only things ever put in, and
-none comes from a user unchecked. Lines from ``-- only in word`` to ``-- end`` are left out, but kept in a second form
-of the statement, which has that word for its name.
+up in the server's own logs. ``{schema}``, ``{now}``, ``{ended}`` (the statuses that are ends) and the direction of a
+list are the only things ever put in, and none comes from a user unchecked. Lines from ``-- only in word`` to
+``-- end`` are left out, but kept in a second form of the statement, which has that word for its name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from importlib import resources
 from itertools import pairwise
+
+from ..model.status import TERMINAL
 
 FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
@@ -32,6 +34,8 @@ _OLDEST_FIRST = {
     "beyond": ">", "direction": "ASC", "edge": "", "brink": "00000000-0000-0000-0000-000000000000", "back": "DESC",
     "last": "max",
 }  # fmt: skip
+_SAID_ONCE = {"ended": ", ".join(f"'{word}'" for word in sorted(TERMINAL))}
+"""Words of the model that statements of every database use."""
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
@@ -59,7 +63,7 @@ def load_all(package: str, words: dict[str, str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _load_all(package: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    words = dict(pairs)
+    words = _SAID_ONCE | dict(pairs)
     statements = {
         name: text for file in FILES for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
     }

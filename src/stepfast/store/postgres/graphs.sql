@@ -66,7 +66,7 @@ WITH steps AS MATERIALIZED (
     SELECT s.id FROM unnest($1::uuid[]) AS u(id)
     CROSS JOIN LATERAL (SELECT r.id FROM {schema}.runs r
                         WHERE r.dag_id = u.id AND NOT r.undoing
-                          AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+                          AND r.status NOT IN ({ended})
                         OFFSET 0) AS s
 )
 SELECT {now} AS now_ms, {standing}

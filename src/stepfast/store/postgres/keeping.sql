@@ -22,7 +22,7 @@ WITH page AS MATERIALIZED (
     FROM page
 ), old AS MATERIALIZED (
     SELECT p.* FROM page p
-    WHERE p.status IN ('completed', 'failed', 'cancelled', 'compensated')
+    WHERE p.status IN ({ended})
       AND p.completed_at <= (SELECT now FROM looked) - CASE WHEN p.status = 'failed' THEN $4::bigint ELSE $3::bigint END
       AND ($5::text IS NULL OR p.status = $5)
     ORDER BY p.id LIMIT $6
@@ -50,7 +50,7 @@ FROM (SELECT c.id FROM unnest($1::uuid[]) AS u(id)
       UNION
       SELECT b.id FROM unnest($2::uuid[]) AS u(id) JOIN {schema}.runs b ON b.id = u.id WHERE b.reason = 'continued') AS kin
 JOIN {schema}.runs r ON r.id = kin.id
-WHERE r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+WHERE r.dag_id IS NULL AND r.status IN ({ended})
   AND r.completed_at <= (SELECT now FROM clock) - CASE WHEN r.status = 'failed' THEN $4::bigint ELSE $3::bigint END
   AND ($5::text IS NULL OR r.status = $5)
 ORDER BY r.id LIMIT $6;
@@ -65,7 +65,7 @@ LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b
 LEFT JOIN {schema}.runs h ON h.id = CASE WHEN r.reason = 'continued'
     THEN CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END END
 WHERE r.dag_id IS NULL AND r.completed_at IS NOT NULL
-  AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+  AND r.status IN ({ended})
 ORDER BY r.id;
 
 -- name: weigh
@@ -94,7 +94,7 @@ LEFT JOIN {schema}.runs p ON p.id = r.parent_id
 LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
 LEFT JOIN {schema}.runs h ON h.id = CASE WHEN r.reason = 'continued'
     THEN CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END END
-WHERE r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+WHERE r.dag_id IS NULL AND r.status IN ({ended})
 ORDER BY r.id
 FOR UPDATE OF r SKIP LOCKED;
 

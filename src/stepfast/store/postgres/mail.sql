@@ -171,7 +171,7 @@ FROM unnest($1::uuid[]) AS u(id)
 JOIN {schema}.runs p ON p.id = u.id
 CROSS JOIN LATERAL (SELECT k.id, k.status FROM {schema}.runs k WHERE k.parent_id = p.id OFFSET 0) AS c
 WHERE (p.status = 'cancelled' OR p.reason = 'cancelled')
-  AND c.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+  AND c.status NOT IN ({ended})
 ORDER BY c.id
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;

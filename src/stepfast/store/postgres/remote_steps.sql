@@ -73,7 +73,7 @@ SELECT s.run_id::text AS run_id, s.seq FROM {schema}.remote_steps s
 LEFT JOIN {schema}.runs r ON r.id = s.run_id
 LEFT JOIN {schema}.steps t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
 WHERE s.state IN ('outbox', 'sent') AND s.carrier = $1::text AND (s.run_id, s.seq) > ($2::uuid, $3::integer)
-  AND (r.id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+  AND (r.id IS NULL OR r.status IN ({ended})
        OR t.status IS DISTINCT FROM 'waiting')
 ORDER BY s.run_id, s.seq LIMIT $4::bigint;
 
@@ -87,7 +87,7 @@ JOIN {schema}.remote_steps s ON s.run_id = u.run_id AND s.seq = u.seq
 LEFT JOIN {schema}.runs r ON r.id = s.run_id
 LEFT JOIN {schema}.steps t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
 WHERE s.state IN ('outbox', 'sent')
-  AND (r.id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+  AND (r.id IS NULL OR r.status IN ({ended})
        OR t.status IS DISTINCT FROM 'waiting')
 ORDER BY s.run_id, s.seq
 FOR UPDATE OF s;

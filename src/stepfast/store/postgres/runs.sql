@@ -53,7 +53,7 @@ SELECT r.id, r.format, r.input FROM {schema}.runs r WHERE r.id = ANY($1::uuid[])
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.
 SELECT id::text, status, reason, output, error, COALESCE(output_format, format) FROM {schema}.runs
-WHERE id = ANY($1::uuid[]) AND status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+WHERE id = ANY($1::uuid[]) AND status IN ({ended});
 
 -- name: run
 -- One run, for people.

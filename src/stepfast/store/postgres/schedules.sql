@@ -104,4 +104,4 @@ WITH RECURSIVE chain AS (
     FROM chain c JOIN {schema}.runs r ON r.id = c.next
 )
 SELECT DISTINCT asked::text FROM chain
-WHERE status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+WHERE status NOT IN ({ended});

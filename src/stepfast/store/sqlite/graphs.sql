@@ -30,7 +30,7 @@ WHERE r.dag_id IS NOT NULL AND r.status = 'waiting' AND r.waiting_for = 'steps';
 -- The steps of dag runs that are not settled.
 SELECT json_group_array(json_array({now}, {standing})) FROM {prefix}runs AS r
 WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
-  AND r.status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+  AND r.status NOT IN ({ended});
 
 -- name: lock_steps
 -- All steps of a dag run.
@@ -66,7 +66,7 @@ SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.valu
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
 SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0, ? FROM {prefix}runs
 WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL
-  AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+  AND status NOT IN ({ended})
 ON CONFLICT DO NOTHING;
 
 -- name: dag_steps

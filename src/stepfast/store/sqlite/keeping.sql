@@ -20,7 +20,7 @@ WITH page AS MATERIALIZED (
     FROM page
 ), old AS MATERIALIZED (
     SELECT p.* FROM page AS p CROSS JOIN looked AS l
-    WHERE p.status IN ('completed', 'failed', 'cancelled', 'compensated')
+    WHERE p.status IN ({ended})
       AND p.completed_at <= l.now - CASE WHEN p.status = 'failed' THEN ?4 ELSE ?3 END
       AND (?5 IS NULL OR p.status = ?5)
     ORDER BY p.id LIMIT ?6
@@ -42,7 +42,7 @@ FROM (SELECT c.id FROM json_each(?1) AS u CROSS JOIN {prefix}runs AS c ON c.pare
       UNION
       SELECT b.id FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS b ON b.id = u.value WHERE b.reason = 'continued') AS kin
 CROSS JOIN {prefix}runs AS r ON r.id = kin.id
-WHERE r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+WHERE r.dag_id IS NULL AND r.status IN ({ended})
   AND r.completed_at <= {now} - CASE WHEN r.status = 'failed' THEN ?4 ELSE ?3 END
   AND (?5 IS NULL OR r.status = ?5)
 ORDER BY r.id LIMIT ?6;
@@ -56,7 +56,7 @@ LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
 LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
 LEFT JOIN {prefix}runs AS h ON h.id = CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
 WHERE r.dag_id IS NULL AND r.completed_at IS NOT NULL
-  AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+  AND r.status IN ({ended})
 ORDER BY r.id;
 
 -- name: weigh
@@ -82,7 +82,7 @@ LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
 LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
 LEFT JOIN {prefix}runs AS h ON h.id = CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
 WHERE r.claim = json_extract(u.value, '$[1]') AND r.completed_at = json_extract(u.value, '$[2]')
-  AND r.dag_id IS NULL AND r.status IN ('completed', 'failed', 'cancelled', 'compensated')
+  AND r.dag_id IS NULL AND r.status IN ({ended})
 ORDER BY r.id;
 
 -- name: lock_links

@@ -51,7 +51,7 @@ SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 
 -- transaction that reads first may find that it is not allowed to write any more. Mail to a dag run is for its steps.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
 SELECT id, ?, ?, ?, ?, ?, ?, {now}, 0, ? FROM {prefix}runs
-WHERE id = ? AND status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped')
+WHERE id = ? AND status NOT IN ({ended})
   AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
@@ -117,8 +117,8 @@ SELECT r.parent_id, r.reply_to, 'child', r.status, r.output, r.error, COALESCE(r
 FROM ended CROSS JOIN {prefix}runs AS r ON r.id = ended.id
 WHERE r.parent_id IS NOT NULL AND r.reply_to IS NOT NULL
 ON CONFLICT (run_id, id) DO UPDATE
-SET name = excluded.name, value = excluded.value, error = excluded.error, format = excluded.format,
-    sent_at = excluded.sent_at, delivered = 0;
+SET kind = excluded.kind, name = excluded.name, value = excluded.value, error = excluded.error,
+    format = excluded.format, sent_at = excluded.sent_at, delivered = 0;
 
 -- name: tell_again
 -- Results of children that their parents, which are being retried, have not taken: what came after they had ended was
@@ -139,8 +139,8 @@ SELECT 1 FROM {prefix}steps WHERE run_id = ? AND mail = ?;
 -- Children are cancelled with their parent, by mail: they may be many, and workers hold some of them.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, format, sent_at, delivered)
 WITH cancelled(id) AS (VALUES (?))
-SELECT child.id, p.id, 'cancel', '', p.format, {now}, 0
+SELECT child.id, p.id, 'cancel', '', 1, {now}, 0
 FROM cancelled CROSS JOIN {prefix}runs AS p ON p.id = cancelled.id CROSS JOIN {prefix}runs AS child ON child.parent_id = p.id
 WHERE child.parent_id IS NOT NULL AND (p.status = 'cancelled' OR p.reason = 'cancelled')
-  AND child.status NOT IN ('completed', 'failed', 'cancelled', 'compensated')
+  AND child.status NOT IN ({ended})
 ON CONFLICT DO NOTHING;

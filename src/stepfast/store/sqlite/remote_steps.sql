@@ -66,7 +66,7 @@ SELECT s.run_id, s.seq FROM {prefix}remote_steps AS s
 LEFT JOIN {prefix}runs AS r ON r.id = s.run_id
 LEFT JOIN {prefix}steps AS t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
 WHERE s.state IN ('outbox', 'sent') AND s.carrier = ? AND (s.run_id, s.seq) > (?, ?)
-  AND (r.id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') OR t.status IS NOT 'waiting')
+  AND (r.id IS NULL OR r.status IN ({ended}) OR t.status IS NOT 'waiting')
 ORDER BY s.run_id, s.seq LIMIT ?;
 
 -- name: over_among
@@ -79,7 +79,7 @@ CROSS JOIN {prefix}remote_steps AS s ON s.run_id = json_extract(u.value, '$[0]')
 LEFT JOIN {prefix}runs AS r ON r.id = s.run_id
 LEFT JOIN {prefix}steps AS t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
 WHERE s.state IN ('outbox', 'sent')
-  AND (r.id IS NULL OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped') OR t.status IS NOT 'waiting');
+  AND (r.id IS NULL OR r.status IN ({ended}) OR t.status IS NOT 'waiting');
 
 -- name: gone_runs
 -- Those of these runs that there are no rows of.

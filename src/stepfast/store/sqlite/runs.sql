@@ -22,13 +22,13 @@ INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE 
 -- name: by_key
 -- Which run stands behind a key, ours or that of an earlier start; of the latter also what it was started with, where
 -- that is small, so that a key which is used again for something else can be told.
-SELECT id, CASE WHEN id <> ? AND length(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
+SELECT id, CASE WHEN id <> ? AND {size}(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
 -- name: outcomes
 -- Those of the given runs that have ended: one question for everybody who waits in a process.
 SELECT r.id, r.status, r.reason, r.output, r.error, COALESCE(r.output_format, r.format)
 FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-WHERE r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+WHERE r.status IN ({ended});
 
 -- name: run
 -- One run, for people.

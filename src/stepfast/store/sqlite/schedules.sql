@@ -81,4 +81,4 @@ WITH RECURSIVE chain AS (
     FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.next
 )
 SELECT DISTINCT asked FROM chain
-WHERE status NOT IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped');
+WHERE status NOT IN ({ended});
