@@ -8,6 +8,7 @@ import logging
 from .engine.clock import Clock
 from .errors import StepfastError
 from .model import status
+from .model.rows import RunRow
 from .model.serving import nobody_serves
 from .store import Store
 
@@ -32,14 +33,22 @@ class Lookout:
         if self._clock.now() - self._looked < _AT_MOST_EVERY:
             return
         self._looked = self._clock.now()
-        if missing := await self.missing(run_id):
-            self._logger.warning("run %s: %s", run_id, missing, extra={"run_id": run_id})
+        if (found := await self._look(run_id)) is not None:
+            row, missing = found
+            ids = {"run_id": run_id, "workflow": row.workflow, "attempt": row.attempt}
+            self._logger.warning("run %s: %s", run_id, missing, extra=ids)
 
     async def missing(self, run_id: str) -> str | None:
         """That a run is ready and nobody will take it, in words; None if that is not so, or cannot be told."""
+        found = await self._look(run_id)
+        return None if found is None else found[1]
+
+    async def _look(self, run_id: str) -> tuple[RunRow, str] | None:
+        """The same, with the row of the run."""
         with contextlib.suppress(StepfastError):
             row = await self._store.run(run_id)
             if row is not None and row.status == status.QUEUED and row.ready:
                 why = nobody_serves(await self._store.workers(), row.workflow, row.queue)
-                return None if why is None else f"it is queued; {why}: start one with `stepfast worker module:app`"
+                if why is not None:
+                    return row, f"it is queued; {why}: start one with `stepfast worker module:app`"
         return None

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.enough_on("sqlite")
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs for which somebody looked for workers."""
     seen: list[str] = []
-    missing = nobody_serves.Lookout.missing
+    look = nobody_serves.Lookout._look
 
-    async def counted(self: nobody_serves.Lookout, run_id: str) -> str | None:
+    async def counted(self: nobody_serves.Lookout, run_id: str) -> object:
         seen.append(run_id)
-        return await missing(self, run_id)
+        return await look(self, run_id)
 
-    monkeypatch.setattr(nobody_serves.Lookout, "missing", counted)
+    monkeypatch.setattr(nobody_serves.Lookout, "_look", counted)
     monkeypatch.setattr(nobody_serves, "SOON", 0.02)
     monkeypatch.setattr(nobody_serves, "_AT_MOST_EVERY", 3600.0)
     return seen
@@ -50,9 +50,11 @@ async def test_whoever_waits_is_told_once(app: Stepfast, looks: list[str], caplo
         for run in runs:
             with pytest.raises(TimeoutError, match="no live worker serves queue 'ship'"):
                 await run.result(timeout=0.05)
-    lines = [record.getMessage() for record in caplog.records if "it is queued" in record.getMessage()]
-    [line] = lines
-    assert line.startswith(f"run {runs[0].id}: it is queued; no live worker serves queue 'ship': start one with `")
+    [line] = [record for record in caplog.records if "it is queued" in record.getMessage()]
+    assert (line.run_id, line.workflow, line.attempt) == (runs[0].id, "ship", 0)  # type: ignore[attr-defined]
+    assert line.getMessage().startswith(
+        f"run {runs[0].id}: it is queued; no live worker serves queue 'ship': start one with `"
+    )
     assert len(looks) == 1 + len(runs)  # one for the log, and one for each error
 
 

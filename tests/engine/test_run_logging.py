@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,10 @@ from stepfast.settings import Settings
 
 SOURCE = Path(stepfast.__file__).parent
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+NAMED = re.compile(r"\b(run|step) %")
+"""How a line says of which run or step it speaks."""
+GIVERS = ("ids_of", "_ids", "ids_of_step")
+"""Functions that give the ids of a run, or of a step of one, for a record of the log."""
 PAYLOAD = "what the step was given"
 SECRET = "card 4111 was declined"
 
@@ -77,17 +83,82 @@ async def test_values_that_are_large_are_told_with_the_ids_of_their_run(caplog: 
     assert {getattr(record, "run_id", None) for record in large} == {run.id}
 
 
+class Spoken:
+    """A call of a logger in the source, with what the names in it stand for in the same function."""
+
+    def __init__(self, call: ast.Call, function: ast.AST) -> None:
+        self.call = call
+        self._meant: dict[str, list[ast.expr]] = {}
+        for part in ast.walk(function):
+            if isinstance(part, ast.Assign):
+                for name in part.targets:
+                    if isinstance(name, ast.Name):
+                        self._meant.setdefault(name.id, []).append(part.value)
+
+    def names_a_run(self) -> bool:
+        """Whether it says of which run or step it speaks."""
+        names = {part.id for given in self.call.args for part in ast.walk(given) if isinstance(part, ast.Name)}
+        parts = [*self.call.args, *(value for name in names for value in self._meant.get(name, ()))]
+        return any(NAMED.search(text) for part in parts for text in _texts(part))
+
+    def has_run_id(self) -> bool:
+        """Whether the record gets the id of the run as an attribute, whatever else it gets."""
+        extra = [keyword.value for keyword in self.call.keywords if keyword.arg == "extra"]
+        return bool(extra) and self._has_run_id(extra[0])
+
+    def _has_run_id(self, given: ast.expr) -> bool:
+        if isinstance(given, ast.Dict):
+            return "run_id" in [key.value for key in given.keys if isinstance(key, ast.Constant)]
+        if isinstance(given, ast.Call):
+            return isinstance(given.func, ast.Name) and given.func.id in GIVERS
+        meant = self._meant.get(given.id, []) if isinstance(given, ast.Name) else []
+        return bool(meant) and all(self._has_run_id(value) for value in meant)
+
+
+def _texts(part: ast.expr) -> Iterator[str]:
+    for inner in ast.walk(part):
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            yield inner.value
+        elif isinstance(inner, ast.JoinedStr):
+            yield "".join(str(each.value) if isinstance(each, ast.Constant) else "%" for each in inner.values)
+
+
+def spoken(source: str) -> Iterator[Spoken]:
+    """The calls of loggers in a source text."""
+    tree = ast.parse(source)
+    for function in ast.walk(tree):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS:
+                    yield Spoken(call, function)
+
+
 def test_whatever_is_logged_of_a_run_carries_its_ids() -> None:
     """As attributes of the record, for those who search their logs: read off the source."""
-    without = []
-    for file in sorted(SOURCE.rglob("*.py")):
-        for call in ast.walk(ast.parse(file.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS:
-                text = [part.value for part in ast.walk(call) if isinstance(part, ast.Constant)]
-                names_run = any(isinstance(part, str) and "run %s" in part for part in text)
-                if names_run and "extra" not in [keyword.arg for keyword in call.keywords]:
-                    without.append(f"{file.name}:{call.lineno}")
-    assert without == []
+    named = [(file, each) for file in sorted(SOURCE.rglob("*.py")) for each in spoken(file.read_text())]
+    named = [(file, each) for file, each in named if each.names_a_run()]
+    assert len(named) > 15
+    assert sorted({f"{file.name}:{each.call.lineno}" for file, each in named if not each.has_run_id()}) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("logger.info('run %s ends', run.id)", (True, False)),
+        ("logger.info('step %r ends', name)", (True, False)),
+        ("told = 'the end of run %s'; logger.info(told, run.id)", (True, False)),
+        ("who = f'by run {run.id}'; logger.info('blocked %s', who)", (True, False)),
+        ("logger.info('run %s ends', run.id, extra={'workflow': name})", (True, False)),
+        ("logger.info('run %s ends', run.id, extra=made_up(run))", (True, False)),
+        ("logger.info('run %s ends', run.id, extra={'run_id': run.id})", (True, True)),
+        ("ids = {'run_id': run.id}; logger.info('run %s ends', run.id, extra=ids)", (True, True)),
+        ("logger.info('run %s ends', run.id, extra=ids_of(execution))", (True, True)),
+        ("logger.info('%d runs ended', count)", (False, False)),
+    ],
+)
+def test_how_the_source_is_read(said: str, found: tuple[bool, bool]) -> None:
+    [each] = spoken(f"def tell(): {said}")
+    assert (each.names_a_run(), each.has_run_id()) == found
 
 
 async def test_without_log_errors_no_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -404,6 +404,8 @@ async def test_threads_that_do_not_return_after_a_timeout_are_bounded(
         await eventually(lambda: "takes a slot until it returns" in caplog.text)
         await asyncio.sleep(0.3)  # time for more of them, if there were to be any
         assert most[0] == 4
+        told = [record for record in caplog.records if "takes a slot until it returns" in record.getMessage()]
+        assert {record.run_id for record in told} <= {run.id for run in runs}  # type: ignore[attr-defined]
         gate.set()
         for run in runs:
             with contextlib.suppress(RunFailed):

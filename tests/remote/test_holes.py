@@ -66,7 +66,7 @@ async def test_a_new_attempt_takes_the_place_of_what_the_last_one_left(transport
 
 
 async def test_a_worker_that_still_has_the_last_attempt_writes_nothing(
-    url: str, transport: SqlTransport, tables: Tables
+    url: str, transport: SqlTransport, tables: Tables, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, seen = Gate(), []
     worker = quick_worker(url)
@@ -88,6 +88,8 @@ async def test_a_worker_that_still_has_the_last_attempt_writes_nothing(
         await eventually(lambda: worker.running == 0)
     assert (await tables.results())["run:0"]["status"] == "completed"
     assert seen == [1, 2]
+    [told] = [record for record in caplog.records if "is not written: its task is gone" in record.getMessage()]
+    assert (told.run_id, told.step_id) == ("run", "run:0")  # type: ignore[attr-defined]
 
 
 # -- one transaction ---------------------------------------------------------------------------------------------------
@@ -253,7 +255,9 @@ async def test_cancelling_takes_back_what_nobody_has_begun(transport: SqlTranspo
     assert await tables.tasks() == ["run:1"]
 
 
-async def test_a_handler_whose_task_is_gone_is_ended(url: str, tables: Tables) -> None:
+async def test_a_handler_whose_task_is_gone_is_ended(
+    url: str, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
     gate, ended = Gate(), asyncio.Event()
     worker = quick_worker(url, lease=0.6)
 
@@ -271,6 +275,8 @@ async def test_a_handler_whose_task_is_gone_is_ended(url: str, tables: Tables) -
         await asyncio.wait_for(ended.wait(), 20)
         await eventually(lambda: worker.running == 0)
     assert await tables.results() == {}
+    [told] = [record for record in caplog.records if "is not this worker's any more" in record.getMessage()]
+    assert (told.run_id, told.step_id) == ("run", "run:0")  # type: ignore[attr-defined]
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------

@@ -30,11 +30,14 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
+        self.of: list[tuple[object, ...]] = []
+        """The ids of the run that each line is about."""
         self.blocked = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if "event loop" in record.getMessage():
             self.said.append(record.getMessage())
+            self.of.append(tuple(getattr(record, name, None) for name in ("run_id", "workflow", "attempt", "step")))
             self.blocked.set()
 
 
@@ -81,6 +84,7 @@ async def test_the_step_and_the_line_are_named(lines: Lines, way: str) -> None:
     said, over = lines.said
     assert f"by run {run.id} (shop)" in said
     assert ("step 'charge'" in said) == (way != "body")
+    assert lines.of[0] == (run.id, "shop", 1, None if way == "body" else "charge")
     assert f"at {HERE}:{line_of(blocking, 'lines.blocked')} in blocking" in said
     assert "moves again" in over
 

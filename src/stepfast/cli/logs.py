@@ -19,7 +19,7 @@ from ..telling.words import printable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_IDS = (*NAMES, "worker")
+_IDS = (*NAMES, "step_id", "worker")
 
 
 def log_to_stderr(level: str, *, as_json: bool) -> None:

@@ -56,6 +56,11 @@ def check_group(group: object) -> str:
     return name
 
 
+def ids_of_step(step_id: str) -> dict[str, str]:
+    """The ids for a record of the log about a step. Its id is made of that of its run and a number."""
+    return {"run_id": step_id.rpartition(":")[0], "step_id": step_id}
+
+
 def group_of(name: str, partition: str | None = None) -> str:
     """The group that an engine sends a step of this name to."""
     token = check_step_name(name).replace(":", "-")

@@ -14,6 +14,7 @@ from ..errors import DatabaseRefused
 from ..settings import Settings
 from ..worker.patience import dutifully
 from .messages import FAILED, Outcome, refusal
+from .names import ids_of_step
 from .serving import Key, Serving
 
 _MOST = 500
@@ -98,8 +99,8 @@ class Recorder:
             if outcome.key not in recorded.written:
                 self._logger.warning(
                     "the result of step %s, attempt %d, is not written: its task is gone, or another worker's",
-                    *outcome.key,
-                )
+                    *outcome.key, extra=ids_of_step(outcome.step_id),
+                )  # fmt: skip
 
     def _overdue(self) -> set[str]:
         """Steps whose results have been put off for long enough."""
@@ -117,7 +118,8 @@ class Recorder:
         self._later.pop(outcome.key, None)
         failure = Outcome(outcome.step_id, outcome.attempt, FAILED, None, told, outcome.started_at)
         if outcome.status == FAILED and outcome.output is None and outcome.error == told:
-            self._logger.error("step %s: %s; its task is left to others", outcome.step_id, error)
+            ids = ids_of_step(outcome.step_id)
+            self._logger.error("step %s: %s; its task is left to others", outcome.step_id, error, extra=ids)
         else:
             await self._write([failure])
 

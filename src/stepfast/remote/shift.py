@@ -22,7 +22,7 @@ from ..worker.patience import dutifully
 from .database import Database
 from .handlers import Handler, Performer
 from .messages import Claimed
-from .names import LONGEST
+from .names import LONGEST, ids_of_step
 from .recording import Recorder
 from .serving import Key, Serving
 
@@ -246,6 +246,7 @@ class Shift:
         """Nobody waits for this handler any more: the step was cancelled, or another worker has the task."""
         task = self._running.pop(key, None)
         if task is not None:
-            self._logger.warning("the task of step %s, attempt %d, is not this worker's any more; it is ended", *key)
+            told = "the task of step %s, attempt %d, is not this worker's any more; it is ended"
+            self._logger.warning(told, *key, extra=ids_of_step(key[0]))
             task.cancel()
             self._freed.set()

@@ -29,6 +29,7 @@ class Site(NamedTuple):
 
     run: str | None
     workflow: str | None
+    attempt: int | None
     step: str | None
     line: str
 
@@ -77,7 +78,7 @@ class LoopWatch:
 
     def _say(self, seconds: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
-        site = Site(None, None, None, "unknown code") if frame is None else find_site(frame)
+        site = Site(None, None, None, None, "unknown code") if frame is None else find_site(frame)
         who = "" if site.run is None else f" by run {site.run} ({site.workflow})"
         step = "" if site.step is None else f", step {site.step!r}"
         self._logger.warning(
@@ -87,15 +88,15 @@ class LoopWatch:
         )  # fmt: skip
 
 
-def _ids(site: Site) -> dict[str, str]:
+def _ids(site: Site) -> dict[str, str | int]:
     """The ids that every record of the log about a run carries, as far as they are known here."""
-    known = {"run_id": site.run, "workflow": site.workflow, "step": site.step}
+    known = {"run_id": site.run, "workflow": site.workflow, "attempt": site.attempt, "step": site.step}
     return {name: value for name, value in known.items() if value is not None}
 
 
 def find_site(innermost: FrameType) -> Site:
     """The run and the step whose code a thread executes, and the line of the user's own code in it."""
-    run = workflow = step = line = None
+    run = workflow = attempt = step = line = None
     frame: FrameType | None = innermost
     while frame is not None:
         if line is None and not frame.f_code.co_filename.startswith((_OURS, *_PYTHONS)):
@@ -105,10 +106,10 @@ def find_site(innermost: FrameType) -> Site:
             if call is not None and step is None:
                 step = call.name
             if execution is not None:
-                run, workflow = execution.run_id, execution.workflow.name
+                run, workflow, attempt = execution.run_id, execution.workflow.name, execution.claimed.attempt
                 break
         frame = frame.f_back
-    return Site(run, workflow, step, line or _line(innermost))
+    return Site(run, workflow, attempt, step, line or _line(innermost))
 
 
 def _known(frame: FrameType) -> tuple[StepCall[object] | None, Execution | None]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine.execution import Execution
+from ..engine.run_logging import ids_of
 from .kit import Kit
 
 
@@ -57,7 +58,7 @@ class HandlerThreads:
             self._logger.error(
                 "%d threads are at work on runs that have left this worker, on account of a timeout or a lost lease "
                 "(%s was the last): a plain def cannot be stopped. From now on each takes a slot until it returns",
-                len(self._stuck), execution.workflow.name,
+                len(self._stuck), execution.workflow.name, extra=ids_of(execution),
             )  # fmt: skip
 
     def _came_back(self, execution: Execution) -> None:
