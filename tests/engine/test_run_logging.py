@@ -12,6 +12,7 @@ import pytest
 
 import stepfast
 from stepfast import Backoff, Context, NonRetryableError, RunFailed, Stepfast
+from stepfast.engine.run_logging import some_of
 from stepfast.settings import Settings
 
 SOURCE = Path(stepfast.__file__).parent
@@ -159,6 +160,12 @@ def test_whatever_is_logged_of_a_run_carries_its_ids() -> None:
 def test_how_the_source_is_read(said: str, found: tuple[bool, bool]) -> None:
     [each] = spoken(f"def tell(): {said}")
     assert (each.names_a_run(), each.has_run_id()) == found
+
+
+def test_of_many_runs_the_first_are_named() -> None:
+    assert some_of(["a"]) == "a"
+    assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert some_of(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
 
 
 async def test_without_log_errors_no_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -235,7 +235,7 @@ async def _has_new_id(tables: Tables, pid: int, before: dict[str, int]) -> bool:
 
 
 async def test_a_run_that_names_the_worker_without_its_knowledge_is_given_back(
-    make_app: MakeApp, tables: Tables, calls: Calls
+    make_app: MakeApp, tables: Tables, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 2: a stray, as a lost claim leaves it. No loss, no attempt."""
     app = make_app(SHORT)
@@ -252,6 +252,7 @@ async def test_a_run_that_names_the_worker_without_its_knowledge_is_given_back(
         )  # fmt: skip
         assert await run.result(timeout=PATIENCE) == 1
     assert await tables.run(run.id, "claim, attempt, losses") == (2, 1, 0)
+    assert f"giving back 1 runs that are stored as ours, but not executed here: {run.id}" in caplog.messages
 
 
 @only_postgres

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
+import pytest
 
 from stepfast.settings import Settings
 from stepfast.worker.sweeper import Sweeper
@@ -31,7 +32,9 @@ async def test_a_delayed_start_runs_when_it_is_due_and_not_before(make_app: Make
     assert (info.started_at - info.created_at).total_seconds() >= 0.3
 
 
-async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(make_app: MakeApp) -> None:
+async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also on a worker that does not know the workflow."""
     app, other = make_app(Settings(poll=0.05)), make_app()
 
@@ -44,6 +47,7 @@ async def test_what_nobody_picked_up_in_time_ends_with_a_sentence(make_app: Make
     info = await run.info()
     assert (info.status, info.reason) == ("failed", "expired")
     assert info.error is not None and info.error.message
+    assert f"1 runs expired or passed their deadline: {run.id}" in caplog.messages
 
 
 async def _ended(run: object) -> bool:

@@ -6,6 +6,7 @@ them out, and only the class is told. Payloads are never logged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed, sentence
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
+_NAMED = 5
+"""How many runs are named in a line that speaks of many."""
+
+
 def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
     """The ids that every record of the log about a run carries, as ``extra``."""
     ids = {"run_id": execution.run_id, "workflow": execution.workflow.name, "attempt": execution.claimed.attempt}
     return ids if step is None else {**ids, "step": step}
+
+
+def some_of(ids: Sequence[str]) -> str:
+    """The first of many runs or steps, for a line that speaks of them all."""
+    left = len(ids) - _NAMED
+    return ", ".join(ids[:_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 class OfRun:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from ..engine.run_logging import some_of
 from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
 from ..store.remote_port import Due, Key
@@ -204,7 +205,7 @@ class Courier:
 
     async def _send_again(self, lost: list[Task]) -> None:
         told = "%d tasks of remote steps have vanished from the transport, and are sent once more: %s"
-        self._kit.logger.warning(told, len(lost), ", ".join(task.step_id for task in lost[:5]))
+        self._kit.logger.warning(told, len(lost), some_of([task.step_id for task in lost]))
         if await self._ask(lambda: self._store.resend_remote(lost, "its task vanished from the transport")):
             self._port.outcomes_left()
         self._bell.set()

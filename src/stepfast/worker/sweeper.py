@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from ..engine.run_logging import some_of
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer
@@ -131,7 +132,8 @@ class Sweeper:
             if done.lanes:
                 self._port.ready(done.lanes)
             if done.ended:
-                self._logger.warning("%d runs expired or passed their deadline", len(done.ended))
+                told = "%d runs expired or passed their deadline: %s"
+                self._logger.warning(told, len(done.ended), some_of(done.ended))
                 self._port.ended()
                 tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
             if done.asked:
