@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepfast.model.remote_steps import is_stale
+from stepfast.model.remote_steps import is_stale, read_error
 from stepfast.remote import Result, SqlTransport, Task
-from stepfast.remote.messages import COMPLETED, wants_retry
+from stepfast.remote.messages import COMPLETED
 from tests.remote.tables import Tables
 
 WORKER = """
@@ -120,7 +120,7 @@ class Storm:
         task, sent_at = self.waiting[result.step_id]
         if is_stale(result, task.attempt, sent_at, 0):
             return task
-        if result.status != COMPLETED and wants_retry(result.error):
+        if result.status != COMPLETED and read_error(result.error)[1]:
             return task._replace(attempt=task.attempt + 1)
         assert result.step_id not in self.settled, f"{result.step_id} is settled twice"
         del self.waiting[result.step_id]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from stepfast.engine.remote_order import remote_order
 from stepfast.errors import ConfigurationError
-from stepfast.model.remote_steps import is_stale
+from stepfast.model.remote_steps import RemoteStep, is_stale, read_error
 from stepfast.remote import FatalError, Result, SqlTransport
-from stepfast.remote.messages import error_text, no_handler, wants_retry
-from stepfast.remote.names import LONGEST, check_prefix, group_of, results_table, step_id_of, tasks_table
+from stepfast.remote.messages import error_text, no_handler
+from stepfast.remote.names import LONGEST, check_prefix, ids_of_step, results_table, tasks_table
 from tests.remote.scene import quick_worker, results_of
 from tests.remote.tables import TASK, Tables
 
@@ -25,13 +26,20 @@ def vectors(name: str) -> Any:
 
 @pytest.mark.parametrize("case", vectors("groups"), ids=lambda case: case["group"])
 def test_groups(case: dict[str, Any]) -> None:
-    assert group_of(case["name"], case["partition"]) == case["group"]
+    assert remote_order(case["name"], None, {"partition": case["partition"]}).group == case["group"]
+
+
+def step_of(run_id: str, seq: int) -> RemoteStep:
+    return RemoteStep(
+        run_id, seq, "id", "", 0, 1, 1, "echo", "echo", "durable", None, "sent", 1, 0, "{}", 0, None,
+    )  # fmt: skip
 
 
 def test_names() -> None:
     names = vectors("names")
     for case in names["step_ids"]:
-        assert step_id_of(case["run_id"], case["seq"]) == case["step_id"]
+        assert step_of(case["run_id"], case["seq"]).step_id == case["step_id"]
+        assert ids_of_step(case["step_id"])["run_id"] == case["run_id"]
     for case in names["prefixes"]:
         assert (tasks_table(case["prefix"]), results_table(case["prefix"])) == (case["tasks"], case["results"])
     for prefix in names["refused_prefixes"]:
@@ -49,8 +57,8 @@ def test_errors() -> None:
             text = no_handler(case["message"])
         assert json.loads(text) == case["error"]
     for case in errors["read"]:
-        assert wants_retry(json.dumps(case["error"])) is case["retry"], case
-    assert wants_retry(None) and wants_retry("not JSON")
+        assert read_error(json.dumps(case["error"]))[1] is case["retry"], case
+    assert read_error(None)[1] and read_error("not JSON")[1]
 
 
 @pytest.mark.parametrize("case", vectors("staleness"))

@@ -23,7 +23,6 @@ from stepfast import (
 )
 from stepfast.engine.remote_order import remote_order
 from stepfast.remote import FatalError, RemoteTask, RemoteWorker, SqlTransport
-from stepfast.remote.names import group_of
 from stepfast.telemetry import Metrics, Observer, RemoteEnded, RemoteSent, metrics_text
 from tests.remote_steps.conftest import QUICK, Home, enough_joined, everywhere, joined
 from tests.support.engine import Calls, eventually, stopped_at_once
@@ -480,8 +479,8 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str
 
 def test_groups_are_spelled_as_the_contract_does() -> None:
     for name in ("pipeline.extract", "a:b:c", "Ä b"):
-        for partition in (None, "", "default", "eu", "a:b"):
-            assert remote_order(name, 1, {"partition": partition}).group == group_of(name, partition)
+        for partition, behind in ((None, ""), ("", ""), ("default", ""), ("eu", "@eu"), ("a:b", "@a:b")):
+            assert remote_order(name, 1, {"partition": partition}).group == name.replace(":", "-") + behind
     assert remote_order("charge", 1, {"group": "pay:ments@tenant:7"}).group == "pay-ments@tenant:7"
     assert RemoteWorker("postgresql://localhost/x", "pay:ments@tenant:7").group == "pay-ments@tenant:7"
     assert issubclass(FatalError, NonRetryableError)

@@ -101,15 +101,6 @@ def no_handler(name: str) -> str:
     return refusal(f"no handler for {name}")
 
 
-def wants_retry(error: str | None) -> bool:
-    """Whether an engine tries a failed step again, as far as the worker has a say in it: unless it said no."""
-    try:
-        said = None if error is None else msgspec.json.decode(error)
-    except msgspec.DecodeError:
-        return True
-    return not (isinstance(said, dict) and said.get("retryable") is False)
-
-
 def _told(error: BaseException) -> str:
     """The error's own text. Some errors cannot even say what they are."""
     try:

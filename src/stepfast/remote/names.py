@@ -14,8 +14,6 @@ from ..model.names import check_name
 LONGEST = 191
 """Characters in a step id, a run id, a name and a group: what an index of an old MySQL could hold."""
 DEFAULT_PREFIX = "durable"
-NO_PARTITION = frozenset({None, "", "default"})
-"""Partitions that leave the group as it is."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,34}")
 """With what is put behind it, 35 characters still fit into the 63 that Postgres keeps of a name."""
@@ -59,14 +57,3 @@ def check_group(group: object) -> str:
 def ids_of_step(step_id: str) -> dict[str, str]:
     """The ids for a record of the log about a step. Its id is made of that of its run and a number."""
     return {"run_id": step_id.rpartition(":")[0], "step_id": step_id}
-
-
-def group_of(name: str, partition: str | None = None) -> str:
-    """The group that an engine sends a step of this name to."""
-    token = check_step_name(name).replace(":", "-")
-    return check_group(token if partition in NO_PARTITION else f"{token}@{partition}")
-
-
-def step_id_of(run_id: str, seq: int) -> str:
-    """The identity of a step, which all its attempts share. Undos have numbers below zero."""
-    return check_name(f"{run_id}:{seq}", "the id of a remote step", LONGEST)
