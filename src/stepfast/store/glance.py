@@ -81,7 +81,6 @@ class TableSize(NamedTuple):
     of_indexes: int | None
     dead: int | None
     """Rows that a vacuum will take away."""
-    vacuumed_at: int | None
 
 
 class BaseGlance(BaseStore):

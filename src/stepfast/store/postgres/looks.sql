@@ -245,10 +245,8 @@ WHERE place IS NULL AND status = 'queued' GROUP BY 1, 2;
 
 -- name: look_sizes
 -- The tables of the namespace ($1): rows as the server estimates them, bytes with all indexes, bytes of the indexes alone,
--- rows that a vacuum will take away, and when the last one came by.
+-- and rows that a vacuum will take away.
 SELECT c.relname::text, GREATEST(c.reltuples, 0::real)::bigint AS number, pg_total_relation_size(c.oid) AS bytes,
-       pg_indexes_size(c.oid) AS of_indexes, pg_stat_get_dead_tuples(c.oid) AS dead,
-       (extract(epoch FROM GREATEST(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)))::double precision
-        * 1000::double precision)::bigint AS vacuumed_at
+       pg_indexes_size(c.oid) AS of_indexes, pg_stat_get_dead_tuples(c.oid) AS dead
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE '"' || n.nspname::text || '"' = $1::text AND c.relkind = 'r'::"char" ORDER BY 3 DESC LIMIT 100;

@@ -268,7 +268,7 @@ WHERE place IS NULL AND status = 'queued' GROUP BY queue, stands;
 -- How many rows there are is known of none, and for `runs` guessed from the numbers that SQLite gives its rows.
 SELECT substr(name, length(?1) + 1),
        CASE WHEN name = ?1 || 'runs' THEN (SELECT COALESCE(max(rowid) - min(rowid) + 1, 0) FROM {prefix}runs) END AS number,
-       NULL AS bytes, NULL AS of_indexes, NULL AS dead, NULL AS vacuumed_at
+       NULL AS bytes, NULL AS of_indexes, NULL AS dead
 FROM sqlite_master t WHERE type = 'table' AND substr(name, 1, length(?1)) = ?1 AND NOT EXISTS (
     SELECT 1 FROM sqlite_master other
     WHERE other.type = 'table' AND substr(other.name, -5) = '_meta' AND length(other.name) - 4 > length(?1)
