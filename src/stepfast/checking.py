@@ -40,7 +40,6 @@ FITS = "fits"
 DIVERGES = "diverges"
 UNKNOWN = "unknown"
 TOO_LONG = "too_long"
-VERDICTS = (FITS, DIVERGES, TOO_LONG, UNKNOWN)
 
 _UNFINISHED = (status.QUEUED, status.RUNNING, status.WAITING, status.PAUSED, status.COMPENSATING)
 _PAGE = 500

@@ -112,11 +112,6 @@ def major_version(bindir: Path) -> int:
     return int(match[1])
 
 
-def postgres_versions() -> list[int]:
-    """The major versions a matrix can ask `fetch_postgres` for, oldest first."""
-    return sorted({*FETCHABLE, *_system_bindirs()})
-
-
 def fetch_postgres(version: int = 12) -> Path:
     """The binaries of this major version; downloaded once, then taken from the cache."""
     if bindir := _system_bindirs().get(version):

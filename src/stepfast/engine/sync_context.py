@@ -27,11 +27,6 @@ from .workflow import Workflow
 
 P = ParamSpec("P")
 T = TypeVar("T")
-T1 = TypeVar("T1")
-T2 = TypeVar("T2")
-T3 = TypeVar("T3")
-T4 = TypeVar("T4")
-A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 

@@ -269,10 +269,6 @@ class Graph:
                     found[name] = Reopened(goes == "ready", pending, met)
         return found
 
-    def roots(self) -> list[str]:
-        """The steps that begin at once."""
-        return [name for name in self.dag_steps if not self.dependencies(name)]
-
 
 def summed(settled: Iterable[Settled]) -> dict[tuple[str, str], tuple[int, int]]:
     """(dag, step) → (how many dependencies were settled, how many of them completed), summed over a batch: two finished
