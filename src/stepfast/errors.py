@@ -56,16 +56,18 @@ class SchemaError(StepfastError):
 
 
 class WorkerBroken(StepfastError):
-    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs are ready again.
+    """A worker ended by itself, because one of its duties did: a bug in Stepfast. Its runs, or the tasks of a
+    remote worker, are ready again.
 
     ``async with app.worker()`` ends its body and raises it, in place of what the body raised; ``app.work()`` and
     ``app.drain()`` raise it too. A supervisor should start the worker again.
     """
 
-    def __init__(self, worker: str, duty: str, said: str) -> None:
+    def __init__(self, worker: str, duty: str, said: str, held: str = "runs") -> None:
+        how = f"with {said}" if said else "without an error"
         super().__init__(
-            f"worker {worker} broke and gave its runs back: {duty} ended by {said or 'itself'}. That is a bug in "
-            "Stepfast; the log has its traceback. Start the worker again"
+            f"worker {worker} broke and gave its {held} back, because {duty} ended {how}. That is a bug in Stepfast; "
+            "the log has its traceback. Start the worker again"
         )
         self.worker = worker
         self.duty = duty

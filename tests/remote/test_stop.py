@@ -148,8 +148,10 @@ async def test_a_worker_whose_duty_broke_says_so(url: str, tables: Tables, monke
         raise ZeroDivisionError
 
     monkeypatch.setattr(Serving, "claim", broken)
-    with pytest.raises(WorkerBroken, match="ZeroDivisionError"):
+    said = "worker of group 'echo' broke and gave its tasks back, because claiming ended with ZeroDivisionError"
+    with pytest.raises(WorkerBroken, match=said) as caught:
         await asyncio.wait_for(quick_worker(url).run(), 20)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 async def test_a_task_that_came_with_a_claim_under_way_is_given_back(

@@ -158,8 +158,10 @@ class RemoteWorker:
 
     def breakage(self) -> WorkerBroken:
         """What a supervisor is told of a worker that ended by itself."""
-        duty, error = self._cause or ("a duty", RuntimeError("for no known reason"))
-        return WorkerBroken(f"of group {self.group!r}", duty, sentence(error))
+        duty, error = self._cause or ("a duty", None)
+        broken = WorkerBroken(f"of group {self.group!r}", duty, "" if error is None else sentence(error), "tasks")
+        broken.__cause__ = error
+        return broken
 
     def redirect(self, url: str | None = None, **options: Any) -> None:
         """Serve another database, or in another way: what was said on the command line wins over the code."""
