@@ -394,8 +394,8 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         """Tell one more observer what happens to runs. Only while not connected."""
         if self._connections.open:
             raise ConfigurationError(
-                "an observer cannot be added to an application that is connected: nobody would tell it anything. Add "
-                "it before the first use, or pass it as Stepfast(observers=[…])"
+                "an observer cannot be added to an application that is connected. Add it before the first use, or pass "
+                "it as Stepfast(observers=[…])"
             )
         self.observers = (*self.observers, check_observer(observer))
 

@@ -108,7 +108,7 @@ class StatsVerbs:
         class of the error, and the slowest steps. By bounded questions: of very many runs, the newest are told."""
         span = seconds(since, "since")
         if span <= 0:
-            raise ConfigurationError(f"since must be more than nothing, as in since=3600, not {since!r}")
+            raise ConfigurationError(f"since must be more than 0 seconds, as in since=3600, not {since!r}")
         store = (await self._connect()).store
         try:
             async with asyncio.timeout(_PATIENCE):

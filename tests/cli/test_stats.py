@@ -30,7 +30,7 @@ def test_what_has_happened(stepfast: Verbs, shop: Shop) -> None:
     assert "s3cret" not in text
     for word in ("vip", "queued", "failed within 1 h", "ValueError", "slowest steps", "add tax"):
         assert word in text, text
-    assert "more than nothing" in stepfast.error("stats", "--since", "0", code=2)
+    assert "since must be more than 0 seconds" in stepfast.error("stats", "--since", "0", code=2)
 
 
 def test_numbers_are_written_out() -> None:

@@ -82,11 +82,11 @@ WORKFLOWS = [
     (keywords, "takes **options"),
     (two, "takes 2 inputs (order, cents); it must take one value: a dict, a dataclass"),
     (two_by_default, "put a * before 'cents'"),
-    (needs_keyword, "needs the keyword 'order'"),
+    (needs_keyword, "needs the keyword 'order', but is called with its input alone"),
     (with_default, "Write name=None"),
     (generator, "is a generator"),
     (async_generator, "is a generator"),
-    (Service.charge, "is a method"),
+    (Service.charge, "is a method, and is called without an object as its self"),
     (Client, "is a class"),
     (unreadable_input, "cannot be read from JSON: Client"),
     (unreadable_result, "cannot be read from JSON: Client"),
@@ -114,7 +114,7 @@ def test_a_function_that_can_be_no_workflow_is_refused_when_declared(function: A
         (context_alone, "a task has none"),
         (variadic, "takes *orders"),
         (async_generator, "is a generator"),
-        (Service.charge, "is a method"),
+        (Service.charge, "is a method, and is called without an object as its self"),
         (5, "must be a function, not 5"),
     ],
     ids=lambda case: getattr(case, "__name__", ""),
@@ -158,7 +158,7 @@ def test_bound_methods_and_partials_may_be_declared() -> None:
 def test_steps_are_checked_as_well() -> None:
     with pytest.raises(ConfigurationError, match=r"'async_generator' \(test_declaring.py:\d+\) is a generator"):
         step(async_generator)
-    with pytest.raises(ConfigurationError, match="is a method"):
+    with pytest.raises(ConfigurationError, match="is a method, and is called without an object as its self"):
         step(Service.charge)
     with pytest.raises(ConfigurationError, match=r"the result of step 'unreadable_result' .* JSON: Client"):
         step(unreadable_result)

@@ -463,6 +463,7 @@ async def test_a_transport_is_checked_when_the_application_is_made(sqlite_url: s
         ({"name": "x" * 192}, "at most 191"),
         ({"group": "g" * 192}, "at most 191"),
         ({"partition": "p" * 191}, "at most 191"),
+        ({"partition": "eu "}, "begins or ends with blanks, which some databases ignore"),
         ({"retries": -1}, "retries must be"),
         ({"retries": True}, "retries must be"),
         ({"timeout": -1}, "timeout"),

@@ -184,7 +184,7 @@ async def test_a_port_that_is_taken_is_refused_by_name(app: Stepfast) -> None:
 
 async def test_an_empty_host_is_not_everybody(app: Stepfast) -> None:
     """Such as a variable that was not set."""
-    with pytest.raises(ConfigurationError, match="needs a host"):
+    with pytest.raises(ConfigurationError, match="needs a host to listen on, and the one that is given is empty"):
         async with HealthPort(app, 0, host=""):
             pass
 

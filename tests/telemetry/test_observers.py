@@ -415,5 +415,5 @@ def test_an_async_hook_is_refused_because_nobody_would_await_it() -> None:
         async def ended(self, event: Any) -> None:  # type: ignore[override]
             await asyncio.sleep(1)
 
-    with pytest.raises(ConfigurationError, match=r"Slow\.ended is an async def"):
+    with pytest.raises(ConfigurationError, match=r"Slow\.ended is an async def, and observers are not awaited"):
         Stepfast("sqlite://", observers=[Slow()])

@@ -60,7 +60,9 @@ async def top(
     written as plain text, look by look; with --json one line for each look.
     """
     if interval < _SHORTEST:
-        raise ConfigurationError(f"--interval must be at least {_SHORTEST:g} s: the database has other things to do")
+        raise ConfigurationError(
+            f"--interval must be at least {_SHORTEST:g} s, so that the database is not asked too often"
+        )
     async with session.looking() as app:
         watch = Watch(app)
         try:

@@ -53,7 +53,7 @@ def seconds_of(text: str) -> float:
     except ValueError as error:
         raise Refused(400, str(error)) from None
     if not 0 < seconds < 10 * 365 * 86400:
-        raise Refused(400, f"since must be more than nothing, and at most ten years, not {text}")
+        raise Refused(400, f"since must be more than 0 seconds, and at most ten years, not {text}")
     return seconds
 
 

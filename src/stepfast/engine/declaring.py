@@ -50,8 +50,8 @@ def check_function(function: Any, what: str) -> None:
         raise ConfigurationError(f"{said} is a generator; it must give one value: return it, and do not yield")
     if _is_method(function):
         raise ConfigurationError(
-            f"{said} is a method, and nobody would fill its self. Declare a function outside of the class; or give a "
-            "bound method, as in app.task(thing.method) or ctx.step(thing.method, …)"
+            f"{said} is a method, and is called without an object as its self. Declare a function outside of the "
+            "class; or give a bound method, as in app.task(thing.method) or ctx.step(thing.method, …)"
         )
 
 
@@ -66,7 +66,9 @@ def input_parameter(function: Any, kind: str, takes_context: bool, scope: dict[s
                 "decorator, let the decorator use functools.wraps"
             )
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is _EMPTY:
-            raise ConfigurationError(f"{said} needs the keyword {parameter.name!r}, which nobody gives; {_ONE_INPUT}")
+            raise ConfigurationError(
+                f"{said} needs the keyword {parameter.name!r}, but is called with its input alone; {_ONE_INPUT}"
+            )
     parameters = positional(function)
     if takes_context:
         if not parameters:

@@ -136,8 +136,8 @@ def check_observer(observer: object) -> Observer:
     for hook in HOOKS:
         if inspect.iscoroutinefunction(getattr(observer, hook)):
             raise ConfigurationError(
-                f"{type(observer).__name__}.{hook} is an async def; nobody would await it. Make it a plain def that "
-                "hands what takes time to a task or a thread"
+                f"{type(observer).__name__}.{hook} is an async def, and observers are not awaited. Make it a plain def "
+                "that hands what takes time to a task or a thread"
             )
     return observer
 

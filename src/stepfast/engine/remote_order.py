@@ -66,5 +66,7 @@ def _group(name: str, given: RemoteKeywords) -> str:
     if partition not in NO_PARTITION:
         token = f"{token}@{check_name(partition, 'the partition of a remote step', LONGEST)}"
     if token != token.strip():
-        raise ConfigurationError(f"the group {token!r} has blanks at an end, which some databases take for nothing")
+        raise ConfigurationError(
+            f"the group {token!r} begins or ends with blanks, which some databases ignore: leave them out"
+        )
     return check_name(token, f"{_GROUP}, with its partition,", LONGEST)

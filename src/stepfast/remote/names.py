@@ -50,7 +50,9 @@ def check_group(group: object) -> str:
     base, at, partition = check_name(group, "the group of a remote worker", LONGEST).partition("@")
     name = base.replace(":", "-") + at + partition
     if name != name.strip():
-        raise ConfigurationError(f"the group {name!r} has blanks at an end, which some databases take for nothing")
+        raise ConfigurationError(
+            f"the group {name!r} begins or ends with blanks, which some databases ignore: leave them out"
+        )
     return name
 
 

@@ -82,7 +82,10 @@ class Listener:
     async def listen(self) -> asyncio.Server:
         """Take the port, or say why not."""
         if not self._host.strip():
-            raise ConfigurationError("the health port needs a host to listen on; an empty one would be all there are")
+            raise ConfigurationError(
+                "the health port needs a host to listen on, and the one that is given is empty: name one, as in "
+                "127.0.0.1, or 0.0.0.0 for all addresses of this machine"
+            )
         try:
             server = await asyncio.start_server(self._connected, self._host, self.port, limit=_LONGEST)
         except (OSError, OverflowError) as error:

@@ -42,7 +42,7 @@ def start_debounced(run: NewRun, debounce: Debounce) -> Flow[Debounced]:
         if (yield from ask("which_exist", [run.id])):
             return Debounced(run.id, None)  # by a call whose reply was lost
     raise DatabaseUnavailable(
-        "the run of a debounced key was claimed while it was looked at, again and again; try again"
+        "workers claimed the runs of this debounced key at every try to change one; start it again"
     )
 
 

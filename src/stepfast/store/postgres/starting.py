@@ -206,7 +206,9 @@ class Starts:
 
 
 def _keys_come_and_go() -> DatabaseUnavailable:
-    return DatabaseUnavailable("the key of a start was taken and freed again while it was looked at; try again")
+    return DatabaseUnavailable(
+        "other runs took the key of this start and gave it up again, at every try; start it again"
+    )
 
 
 def _groups(runs: Sequence[NewRun]) -> tuple[list[Group], list[NewRun]]:
