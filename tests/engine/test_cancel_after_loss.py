@@ -198,3 +198,26 @@ async def test_a_step_of_a_dag_is_finished_and_undone(url: str, tables: Tables, 
                 await run.result(timeout=PATIENCE)
         assert (await run.info()).status == "compensated"
     assert calls == {"charge": 2, "refund receipt 2": 1}
+
+
+@pytest.mark.parametrize("losses", [0, 1])
+async def test_a_task_that_fails_while_it_is_cancelled_has_no_attempt_more(
+    url: str, tables: Tables, calls: Calls, losses: int
+) -> None:
+    """It has no record to come to first, so its next owner ends it; also if a worker died with it."""
+    app = Stepfast(url, settings=SETTINGS)
+
+    @app.task
+    async def ship() -> None:
+        calls.hit("ship")
+        await tables.fetch("UPDATE [runs] SET asked = 'cancel'")  # its worker has not heard of it
+        raise ValueError("no")
+
+    async with app:
+        run = await app.start(ship)
+        await tables.fetch("UPDATE [runs] SET losses = ?", losses)
+        async with app.worker():
+            with pytest.raises(RunCancelled):
+                await run.result(timeout=PATIENCE)
+    assert await tables.run(run.id, "status, attempt") == ("cancelled", 1)
+    assert calls == {"ship": 1}

@@ -51,6 +51,7 @@ class Leaver:
         self.claimed = claimed(**facts)
         self.run_id, self.claim = self.claimed.id, self.claimed.claim
         self.diverged: NonDeterminismError | None = None
+        self.owes_record = False
         self.ledger = Account(undos, recorded)
 
     def to_forget(self, error: RecordedError | None) -> list[tuple[str, int]]:

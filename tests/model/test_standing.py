@@ -122,14 +122,13 @@ def test_nobody_sleeps_over_a_cancellation(life: Life) -> None:
             assert (after.ready, after.asked) == (True, "cancel")
 
 
-@given(lives, st.integers(0, 3))
-def test_who_is_to_be_cancelled_has_another_attempt_only_to_come_to_a_record(life: Life, losses: int) -> None:
+@given(lives, st.booleans())
+def test_who_is_to_be_cancelled_has_another_attempt_only_to_come_to_a_record(life: Life, owes: bool) -> None:
     """It is counted then, as every attempt is: its failure would else be taken for that of the attempt before."""
     for run, move, now in departures(life):
         if move.status == status.QUEUED and not run.undoing:
-            asked = replace(run, asked=status.ASK_CANCEL, losses=losses)
-            again = move.next_attempt and losses == 1 and not move.recorded
-            assert leave(asked, move, now).attempt == run.attempt + again
+            asked, said = replace(run, asked=status.ASK_CANCEL), replace(move, owes_record=owes)
+            assert leave(asked, said, now).attempt == run.attempt + (move.next_attempt and owes)
 
 
 @given(lives)

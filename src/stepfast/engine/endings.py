@@ -51,6 +51,11 @@ class Leaver(Protocol):
     diverged: NonDeterminismError | None
 
     @property
+    def owes_record(self) -> bool:
+        """Whether it has to come to a new record before it can be cancelled."""
+        ...
+
+    @property
     def ledger(self) -> Account:
         """What is recorded of it."""
         ...
@@ -172,6 +177,7 @@ def next_attempt(run: Leaver, error: str, delay: float, cause: RecordedError | N
         error=error,
         delay_ms=max(1, int(delay * 1000)),
         next_attempt=True,
+        owes_record=run.owes_record,
         recorded=run.ledger.recorded,
         forget=run.to_forget(cause),
         format=format_,

@@ -14,7 +14,7 @@ from . import endings
 from .clock import Timer
 from .cursor import Cursor
 from .failure import ending_record
-from .heeding import heed, heed_now, must_go_on_first, obey
+from .heeding import heed, heed_now, must_go_on_first, obey, owes_record
 from .holding import Holds
 from .inbox import Inbox
 from .ledger import Ledger
@@ -400,6 +400,11 @@ class Execution:
         elif self.closed is None:
             self.leave(endings.waiting(self, self.inbox.wakes, due_at, waiting_for, awaits, linger_ms))
             self.close(RunSuspended(f"run {self.run_id} waits for {waiting_for}"))
+
+    @property
+    def owes_record(self) -> bool:
+        """Whether it has to come to a new record before it can be cancelled."""
+        return owes_record(self)
 
     def leave(self, transition: Transition) -> asyncio.Future[int]:
         """Journal the entry that ends this claim."""

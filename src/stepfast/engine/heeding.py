@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def must_go_on_first(execution: Execution) -> bool:
-    """Whether the run is to be cancelled, but has to come to a new record first: its last worker died, perhaps after a
+    """Whether the run is to be cancelled, but has to come to a new record first."""
+    return execution.asked == status.ASK_CANCEL and owes_record(execution)
+
+
+def owes_record(execution: Execution) -> bool:
+    """Whether the run has to come to a new record before it can be cancelled: its last worker died, perhaps after a
     step had acted, and only what is on record can be undone. A task has neither records nor undos."""
     return (
-        execution.asked == status.ASK_CANCEL
-        and goes_on_first(execution.claimed.losses, status.RUNNING)
+        goes_on_first(execution.claimed.losses, status.RUNNING)
         and not execution.ledger.recorded
         and execution.workflow.kind in (WORKFLOW, DAG_STEP)
     )

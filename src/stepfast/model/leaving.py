@@ -9,7 +9,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from . import status
-from .cancelling import goes_on_first
 from .records import Transition
 from .standing import Standing, place_at, sooner
 
@@ -19,9 +18,8 @@ Way = Literal["ended", "ready", "paused", "later"]
 def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standing:
     """Where a run goes that its worker lets go. A run that says it waits, but was woken since it looked, is ready
     at once; so is one that is to be cancelled, for its next owner to end it without another attempt, unless it has to
-    come to a record first. (A task never has to, but its row does not say that it is one: it counts an attempt too
-    many.) One that an operator wants paused is paused, and remembers when it was due; but not if the operator has taken
-    that back."""
+    come to a record first. One that an operator wants paused is paused, and remembers when it was due; but not if the
+    operator has taken that back."""
     undoing = run.undoing or move.status == status.COMPENSATING
     asked = None if undoing else run.asked
     woken = _woken(run, move)
@@ -30,7 +28,7 @@ def leave(run: Standing, move: Transition, now: int, number: int = 0) -> Standin
     waits = way == "later" or (way == "paused" and aim == status.WAITING and not woken)
     deadline = None if move.status == status.COMPENSATING else run.deadline_at
     losses = 0 if move.recorded or move.status == status.COMPLETED else run.losses
-    tried_again = asked != status.ASK_CANCEL or goes_on_first(losses, status.QUEUED)
+    tried_again = asked != status.ASK_CANCEL or move.owes_record
     return replace(
         run,
         status=_status(move, way, aim, undoing),

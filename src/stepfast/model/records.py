@@ -279,6 +279,8 @@ class Transition(Struct, gc=False):
     waiting_for: str | None = None
     wakes: int | None = None
     next_attempt: bool = False
+    owes_record: bool = False
+    """Whether it has to come to a new record before it can be cancelled, and so needs the next attempt even then."""
     recorded: bool = False
     """Whether this claim made a new record; if so the losses start anew."""
     version: str | None = None
@@ -338,9 +340,7 @@ class Batch(Struct, gc=False):
 
     def clear(self) -> None:
         """Take everything out of the batch."""
-        for part in (
-            self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims,
-        ):  # fmt: skip
+        for part in (self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims):
             part.clear()
 
 
