@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, Stepfast
+from stepfast import Context, DatabaseUnavailable, RunCancelled, RunFailed, Settings, SignalTimeout, Stepfast
 from stepfast.engine.inbox import Inbox
 from stepfast.engine.mail_reader import MailReader
+from stepfast.engine.scope import current_execution
 from stepfast.model.records import Look, Mail, Mailbox
 from stepfast.worker.mailman import Mailman
 from tests.engine.conftest import MakeApp
@@ -133,6 +134,38 @@ async def test_names_that_nobody_wants_any_more_are_forgotten_but_for_some() -> 
     inbox.want_no_more("signal", "wanted")
     inbox.want("signal", "last")
     assert list(inbox.look("run").names or ()) == [*latest[1:], "last"]
+
+
+async def test_who_waits_no_more_is_forgotten_and_others_for_the_same_are_not() -> None:
+    inbox = Inbox(0, 0)
+    first, second, third = (inbox.wait("signal", "a") for _ in range(3))
+    second.cancel()
+    inbox.wait_no_more("signal", "a", second)
+    assert list(inbox._waiters["signal", "a"]) == [first, third]
+    inbox.put(box(signal("a", "1"), signal("a", "2")))
+    assert (first.result(), third.result()) == (signal("a", "1"), signal("a", "2"))
+    for waiter in (first, third, third):
+        inbox.wait_no_more("signal", "a", waiter)
+    assert inbox._waiters == {}
+
+
+async def test_a_run_keeps_nothing_of_waits_that_are_over(make_app: MakeApp) -> None:
+    """It may wait for one name after the other in memory, without ever leaving it."""
+    app, kept = make_app(), []
+
+    @app.workflow
+    async def patient(ctx: Context) -> None:
+        for number in range(5):
+            with pytest.raises(SignalTimeout):
+                await ctx.wait_signal(f"name {number}", timeout=0.01)
+        execution = current_execution.get()
+        assert execution is not None
+        kept.append(dict(execution.inbox._waiters))
+
+    run = await app.start(patient)
+    async with app.worker():
+        await run.result(timeout=PATIENCE)
+    assert kept == [{}]
 
 
 # -- looking ------------------------------------------------------------------------------------------------------

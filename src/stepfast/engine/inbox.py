@@ -43,8 +43,8 @@ class Inbox:
         """By name of a signal: how many want one now, and are looking or waiting for it."""
         self._signals: dict[str, deque[Mail]] = {}
         self._ends: dict[str, Mail] = {}
-        self._waiters: dict[tuple[str, str], deque[tuple[Waiter, Collection[str]]]] = {}
-        """By kind and name; with the ids of mail that this one has refused."""
+        self._waiters: dict[tuple[str, str], dict[Waiter, Collection[str]]] = {}
+        """By kind and name, in the order in which they came; with the ids of mail that this one has refused."""
         self._watchers: set[asyncio.Future[None]] = set()
 
     def want(self, kind: str, key: str) -> None:
@@ -112,11 +112,8 @@ class Inbox:
 
     def _hand_over(self, mail: Mail) -> bool:
         """Give it to the first who waits for it, if anybody does."""
-        waiting = self._waiters.get((mail.kind, mail.id if mail.kind in status.MAIL_ENDS else mail.name))
-        while waiting and waiting[0][0].done():
-            waiting.popleft()
-        for entry in waiting or ():
-            waiter, refused = entry
+        waiting = self._waiters.get((mail.kind, mail.id if mail.kind in status.MAIL_ENDS else mail.name), {})
+        for waiter, refused in waiting.items():
             if not waiter.done() and mail.id not in refused:
                 waiter.set_result(mail)
                 return True
@@ -140,7 +137,7 @@ class Inbox:
 
     def share(self, mail: Mail) -> None:
         """The end of a child is there for everybody who asks for it, now and later."""
-        for waiter, _ in self._waiters.pop((mail.kind, mail.id), ()):
+        for waiter in self._waiters.pop((mail.kind, mail.id), ()):
             if not waiter.done():
                 waiter.set_result(mail)
         self._ends[mail.id] = mail
@@ -157,8 +154,15 @@ class Inbox:
     def wait(self, kind: str, key: str, refused: Collection[str] = ()) -> Waiter:
         """A future for mail that is not there yet."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault((kind, key), deque()).append((waiter, refused))
+        self._waiters.setdefault((kind, key), {})[waiter] = refused
         return waiter
+
+    def wait_no_more(self, kind: str, key: str, waiter: Waiter) -> None:
+        """It came, or is not waited for any longer."""
+        waiting = self._waiters.get((kind, key), {})
+        waiting.pop(waiter, None)
+        if not waiting:
+            self._waiters.pop((kind, key), None)
 
     def watch(self) -> asyncio.Future[None]:
         """A future for any wake at all."""

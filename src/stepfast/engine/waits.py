@@ -95,7 +95,11 @@ class Waits:
                 mail = inbox.take(kind, key, refused)
             if mail is None:
                 wait = Wait(due_at, what, True, group, by_end=kind in status.MAIL_ENDS)
-                mail = await self._arrival(inbox.wait(kind, key, refused), wait)
+                waiter = inbox.wait(kind, key, refused)
+                try:
+                    mail = await self._arrival(waiter, wait)
+                finally:
+                    inbox.wait_no_more(kind, key, waiter)
             if mail is None:  # time is up; what was sent until now counts
                 await self.reader.look_afresh()
                 mail = inbox.take(kind, key, refused)
