@@ -427,7 +427,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
 
     @property
     def sync(self) -> SyncApp:
-        """The same verbs for code without an event loop."""
+        """Every verb of the application, for code without an event loop."""
         from .sync import SyncApp
 
         app = here(self)

@@ -40,8 +40,8 @@ def carriage_for(
 
 
 async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Place, bool]:
-    """Of the remote steps of a run that are out: whether a worker has begun them, as far as the transport can be asked.
-    Nothing is made for that."""
+    """Which of the remote steps of a run that are out have been begun by a worker, as far as the transport can be
+    asked. Nothing is made for that."""
     steps = await (await app.store()).remote_steps([run_id])
     out = {step.step_id: (step.branch, step.position) for step in steps if step.state == SENT}
     homeless = _is_homeless(app.transport) and app.url.kind == "sqlite"

@@ -116,8 +116,8 @@ class Checker:
                 yield row
 
     async def _of(self, row: RunRow) -> Verdict | None:
-        """Its verdict; None if it ended meanwhile. What seems to diverge is read again: a worker may have been at it,
-        and its records be of two moments."""
+        """The verdict on one run; None if it ended meanwhile. What seems to diverge is read again: a worker may have
+        been at it, and its records be of two moments."""
         workflow = self._workflows.get(row.workflow)
         if workflow is None:
             return UNKNOWN, f"the application has no workflow {row.workflow!r}"

@@ -99,8 +99,8 @@ class Connected:
         return (workflow.name, workflow.version) in self._stored
 
     def store_definitions_soon(self, workflows: list[Workflow[object, object]]) -> None:
-        """The same for a caller who has a transaction open, and must not wait for another: on SQLite there is one lock
-        for all who write, and the caller has it."""
+        """Store the definitions later, for a caller who has a transaction open and must not wait for another: on SQLite
+        there is one lock for all who write, and the caller has it."""
         self.soon(self.store_definitions(workflows))
 
     def soon(self, work: Coroutine[Any, Any, None]) -> None:

@@ -65,7 +65,7 @@ def add_run_ids(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def _trace_ids() -> dict[str, str]:
-    """Of the current span, if the program has OpenTelemetry: it is not imported for this."""
+    """The ids of the current span, if the program has OpenTelemetry: it is not imported for this."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return {}

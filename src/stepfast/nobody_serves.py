@@ -39,12 +39,13 @@ class Lookout:
             self._logger.warning("run %s: %s", run_id, missing, extra=ids)
 
     async def missing(self, run_id: str) -> str | None:
-        """That a run is ready and nobody will take it, in words; None if that is not so, or cannot be told."""
+        """What is to be said of a run that is ready and that nobody will take; None if that is not so, or cannot be
+        told."""
         found = await self._look(run_id)
         return None if found is None else found[1]
 
     async def _look(self, run_id: str) -> tuple[RunRow, str] | None:
-        """The same, with the row of the run."""
+        """The row of a run that nobody will take, with what is to be said of it."""
         with contextlib.suppress(StepfastError):
             row = await self._store.run(run_id)
             if row is not None and row.status == status.QUEUED and row.ready:

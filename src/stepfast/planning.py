@@ -42,7 +42,7 @@ class Plan(NamedTuple):
         return self.rows(run_id, self.encode(input), key, parent)
 
     def rows(self, run_id: str, text: str, key: str | None = None, parent: Parent | None = None) -> list[NewRun]:
-        """The same with an input that was checked and encoded before."""
+        """The rows of one start whose input was checked and encoded before."""
         if self.graph is None:
             return [NewRun(run_id, self.shape, text, key, parent)]
         graph = self.graph

@@ -272,7 +272,7 @@ def progress_info(row: ProgressRow, payloads: Payloads) -> StepInfo:
 
 
 def _kind_under_way(branch: str) -> str:
-    """Of what has no record yet only its address is known; undos have a branch of their own."""
+    """The kind of a step that has no record yet: only its address is known, and undos have a branch of their own."""
     return UNDO if branch == UNDO_BRANCH else "step"
 
 

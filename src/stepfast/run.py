@@ -130,7 +130,7 @@ class Run(Generic[O]):
         return outcome
 
     async def steps(self) -> list[StepInfo]:
-        """Its steps: recorded ones in the order they were recorded, then those under way."""
+        """The steps of the run: recorded ones in the order they were recorded, then those under way."""
         store = (await self._connect()).store
         row = await self._row()
         records: list[StepRecord] = []

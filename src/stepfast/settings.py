@@ -34,7 +34,7 @@ _DAY = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it; times in seconds, sizes in bytes."""
+    """All settings of an application; times in seconds, sizes in bytes."""
 
     # -- retries
     max_attempts: int = 3

@@ -74,7 +74,7 @@ class Starter:
         return ids
 
     async def start_bounded(self, runs: Sequence[NewRun], bound: Bound) -> list[str]:
-        """The same, unless too many would be ready in their queue."""
+        """Start all of these runs, or none of them if too many would be ready in their queue."""
         until = self._clock.now() + _PATIENCE
         ids = await patiently(
             lambda: self._store.start_bounded(runs, bound),
@@ -183,7 +183,7 @@ class Starter:
         )
 
     def _started(self, runs: Sequence[NewRun], ids: Sequence[str]) -> None:
-        """They are committed: wake workers, and tell whoever wants to know."""
+        """The runs are committed: wake workers, and tell whoever wants to know."""
         self._wake(runs)
         if self._observers is not None:
             self._observers.starts(runs, ids)

@@ -1,4 +1,4 @@
-"""The same verbs for code without an event loop: a thread runs one, and each call waits for its answer."""
+"""The verbs of an application for code without an event loop: a thread runs one, and each call waits for its answer."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ class SyncApp:
             self._thread.join()
 
     async def stopped(self) -> None:
-        """The same for an event loop. The thread ends by itself, also if nobody waits for it any more."""
+        """Wait in an event loop until the thread has ended. It does so by itself, also if nobody waits for it any
+        more."""
         if not self.forked:
             self._tell_to_stop()
             await asyncio.wrap_future(self._ended)

@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def filters(self) -> ListKeywords:
-        """Those that were given."""
+        """The filters that were given."""
         given: ListKeywords = {
             "workflow": self.workflow, "status": self.status, "queue": self.queue, "reason": self.reason,
             "tag": self.tag, "since": self.since, "older_than": self.older_than,

@@ -53,7 +53,8 @@ def _row(run: RunInfo) -> list[str]:
 
 
 def _error(run: RunInfo) -> str:
-    """Of a run that has ended so; one that is to be tried again has an error too, but is not in trouble yet."""
+    """The error of a run that has ended by it; one that is to be tried again has an error too, but is not in trouble
+    yet."""
     if run.error is None or run.status not in (status.FAILED, status.COMPENSATED, status.COMPENSATING):
         return ""
     return _cut(f"{run.error.type}: {run.error.message}", _ERROR)

@@ -97,7 +97,8 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def looking(self) -> AsyncIterator[Stepfast]:
-        """The same for lists and pictures: a payload that cannot be read does not keep the rest from being shown."""
+        """An application for lists and pictures: a payload that cannot be read does not keep the rest from being
+        shown."""
         async with self.reading() as app:
             shown = copy.copy(app)
             shown._payloads = Lenient.like(app._payloads)

@@ -36,7 +36,7 @@ class Filters:
 
     @property
     def query(self) -> dict[str, str]:
-        """Those that were given, as they stand in an address."""
+        """The filters that were given, as they stand in an address."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property

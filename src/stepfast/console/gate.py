@@ -21,7 +21,7 @@ _LOGIN = "token"
 
 
 class Gate:
-    """Made once per console."""
+    """Lets a request in, or refuses it. There is one gate for each console."""
 
     def __init__(self, door: Door, hosts: Hosts, read_only: bool) -> None:
         self._door = door
@@ -73,7 +73,8 @@ _ASK = {"WWW-Authenticate": 'Bearer realm="stepfast"'}
 
 
 def _without_token(request: Request) -> str:
-    """The same address, from our own root on: whatever stands there, it leads nowhere else."""
+    """The address of the request without the token, from our own root on: whatever stands there, it leads nowhere
+    else."""
     kept = [(name, value) for name, value in request.query_params.multi_items() if name != _LOGIN]
     path = "/".join(quote(part, safe="") for part in parts_of(request.scope))
     return f"{base_of(request.scope)}/{path}" + (f"?{urlencode(kept)}" if kept else "")

@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     @property
     def query(self) -> dict[str, str]:
-        """The same for an address or a form."""
+        """The group as it stands in an address or a form."""
         return {name: value for name, value in zip(FIELDS, (*self.alike, self.since), strict=True) if value}
 
     def __str__(self) -> str:

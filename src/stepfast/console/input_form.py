@@ -40,7 +40,7 @@ class Field:
 
     @property
     def key(self) -> str:
-        """Its name in the form that is sent."""
+        """The name of the field in the form that is sent."""
         return PREFIX + self.name
 
 

@@ -97,7 +97,7 @@ class Job:
         return f"{count(self.tally.done, 'run')} {self.wish.done}{refused}"
 
     def shape(self) -> dict[str, Any]:
-        """The same as JSON, as the command line has it."""
+        """How far the job is, as JSON, in the shape that the command line prints."""
         refused = [{"id": run_id, "error": why} for run_id, why in list(self.tally.refused.items())[:1000]]
         return {
             "job": self.id, "found": self.found, self.wish.done: self.tally.done, "refused": refused,

@@ -13,7 +13,7 @@ class Outage:
         """When it was first noticed; None: the last that was asked was answered."""
 
     def noticed(self) -> datetime:
-        """It was not answered: since when that is so."""
+        """The database did not answer: since when that is so."""
         if self.since is None:
             self.since = datetime.now(UTC)
         return self.since

@@ -38,7 +38,7 @@ class Visit:
 
     @property
     def look(self) -> Stepfast:
-        """The same application for pages: it writes nothing, and the database does not feel it."""
+        """The application as pages have it: it writes nothing, and the database does not feel it."""
         return self.desk.look
 
     @property

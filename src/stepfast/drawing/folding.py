@@ -18,7 +18,8 @@ def folded(rows: list[Row]) -> list[Row]:
 
 
 def _items(rows: list[Row]) -> list[Row]:
-    """The same call of every item of a map: at one position of branches that differ in their items only."""
+    """Fold the calls that every item of a map makes: those at one position of branches that differ in their items
+    only."""
     families: dict[object, list[Row]] = {}
     for row in rows:
         if any(item != NO_ITEM for _, item in row.path):
@@ -33,7 +34,7 @@ def _family(row: Row) -> object:
 
 
 def _loops(rows: list[Row]) -> list[Row]:
-    """The same call one after the other in one branch."""
+    """Fold equal calls that follow one after the other in one branch."""
     groups = groupby(rows, key=lambda row: (row.path[:-1], row.count > 1 and row.path, *_looks(row)))
     return [kept for _, group in groups for kept in _together(list(group))]
 

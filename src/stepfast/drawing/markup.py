@@ -16,7 +16,7 @@ class Markup(str):
     __slots__ = ()
 
     def __html__(self) -> str:
-        """The same text, which needs no escaping."""
+        """This text as it is: it needs no escaping."""
         return str(self)
 
 

@@ -130,7 +130,7 @@ def _row(
 
 
 def _of_undo(stretch: Stretch) -> Stretch:
-    """The same stretch, as part of an undo."""
+    """A stretch as part of an undo."""
     return stretch._replace(undo=True, told=f"undo, {stretch.told}")
 
 

@@ -89,7 +89,7 @@ async def _page(visit: Visit, filters: Filters, listed: Listed, wanted: str, num
 
 
 def _columns(found: list[RunInfo]) -> set[str]:
-    """Those that say something of at least one run."""
+    """The columns that say something of at least one run."""
     said = {
         "queue": any(run.queue != run.workflow for run in found),
         "key": any(run.key for run in found),

@@ -39,7 +39,7 @@ async def system(visit: Visit) -> Page:
 
 
 def _down(visit: Visit, error: StepfastError) -> Page:
-    """The same without what only the database could tell."""
+    """The page without what only the database could tell."""
     since = visit.desk.outage.noticed() if isinstance(error, DatabaseUnavailable) else None
     page = _page(visit, {"checks": [unreachable(error)], "ok": False, "since": since}, None, [], None)
     return replace(page, status=503, again=_AGAIN_DOWN)
