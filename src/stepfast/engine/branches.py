@@ -50,7 +50,7 @@ class BranchCall(DurableCall[T]):
         return outcome  # type: ignore[no-any-return]
 
     def give_up(self) -> None:
-        """It lost a race or its time was up, and all that belongs to it goes with it."""
+        """Stop the branch, and all that belongs to it: it lost a race, or its time was up."""
         super().give_up()
         self._execution.give_up(sub_branch(self.branch, self.position))
 
@@ -96,7 +96,7 @@ class MapCall(DurableCall[list[T]]):
         return given(execution, self._cursor, results, self._return_errors)
 
     def give_up(self) -> None:
-        """It lost a race or its time was up, and all that belongs to it goes with it."""
+        """Stop the map, and the branches of all its items: it lost a race, or its time was up."""
         super().give_up()
         self._execution.give_up(sub_branch(self.branch, self.position))
 
@@ -185,8 +185,8 @@ async def run_branch(execution: Execution, cursor: Cursor, body: Body) -> Any:
 
 
 class Party:
-    """Those whom a branch waits for: all of them, or only so many. The one that ends the wait hands over before it is
-    gone: until the branch goes on, the run must not look as if it only waited."""
+    """The calls that a branch waits for: all of them, or only so many. The one that ends the wait hands over before it
+    is gone: until the branch goes on, the run must not look as if it only waited."""
 
     def __init__(self, execution: Execution, left: int) -> None:
         self._execution = execution

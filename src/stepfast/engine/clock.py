@@ -28,11 +28,11 @@ class Timer(Protocol):
     """Something that rings once, unless it is cancelled."""
 
     def cancel(self) -> object:
-        """It is not wanted any more."""
+        """Keep the timer from ringing."""
 
 
 class Clock:
-    """As it is in life."""
+    """Time and chance as they are in life."""
 
     now = staticmethod(time.monotonic)
     """Seconds by a clock that only goes on."""
@@ -50,8 +50,9 @@ class Clock:
         return asyncio.get_running_loop().call_later(seconds, function, *args)
 
     def alarm(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
-        """The same, but it keeps nothing of the run alive. The event loop holds on to a cancelled timer, and to the
-        context it was set in, until its time has come or many others are cancelled too."""
+        """Call a function after so many seconds, and keep nothing of the run alive until then. The event loop holds on
+        to a cancelled timer, and to the context it was set in, until its time has come or many others are cancelled
+        too."""
         return asyncio.get_running_loop().call_later(seconds, function, *args, context=Context())
 
     async def sleep(self, seconds: float) -> None:

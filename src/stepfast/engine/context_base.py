@@ -143,7 +143,8 @@ class ContextBase:
         return _NOTED
 
     def _draw(self) -> bytes:
-        """The same for the same address in the code. Only who knows the secret of the run can work it out."""
+        """Random bytes that are alike whenever the code comes to the same address. Only who knows the secret of the run
+        can work them out."""
         secret = self._execution.claimed.seed
         call = current_call.get()
         if call is not None and call._execution is self._execution:

@@ -247,7 +247,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
 
     @property
     def graph(self) -> Graph:
-        """Its graph, checked: GraphError lists everything that is wrong with it."""
+        """The graph of this dag, checked: GraphError lists everything that is wrong with it."""
         if self._graph is None:
             graph = Graph(step.dag_step for step in self.steps.values())
             problems = [*self._duplicates, *graph.problems()]
@@ -282,7 +282,8 @@ def check_join(join: object, at_least: object) -> None:
 
 
 def check_takes_context(function: object, option: str) -> None:
-    """It is a function, if there is any, and can be called with a context and nothing else."""
+    """Refuse what is given for an option unless it is None, or a function that can be called with a context and nothing
+    else."""
     if function is None:
         return
     if not callable(function):

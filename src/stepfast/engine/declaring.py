@@ -38,7 +38,8 @@ def located(function: Any) -> str:
 
 
 def check_function(function: Any, what: str) -> None:
-    """It is a function that gives one value when it is called: no class, no generator, no method without its object."""
+    """Refuse what is no function that gives one value when it is called: a class, a generator, a method without its
+    object."""
     said = f"{what} {located(function)}"
     if not callable(function):
         raise ConfigurationError(f"a {what} must be a function, not {function!r}")
@@ -177,8 +178,8 @@ def check_types(types: dict[str, Any], what: str, function: Any) -> None:
 
 
 def check_called(function: Any, shape: Shape) -> None:
-    """The same for a function that is a step without being declared as one: said when it is first called. A lambda is
-    new at every call, so what is plainly in order is seen at a glance."""
+    """Check a function that is a step without being declared as one: said when it is first called. A lambda is new at
+    every call, so what is plainly in order is seen at a glance."""
     code = getattr(function, "__code__", None)
     if (
         code is not None

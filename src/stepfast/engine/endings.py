@@ -161,7 +161,7 @@ def undo_failed(run: Leaver, error: str, format_: int) -> Transition:
 
 
 def broken(run: Leaver, error: str | None, format_: int) -> Transition:
-    """Its outcome cannot be recorded, or the engine itself could not make it: the run ends, and says so."""
+    """The outcome of a run cannot be recorded, or the engine itself could not make it: the run ends, and says so."""
     return Transition(run.run_id, run.claim, status.FAILED, reason=status.REASON_CODE, error=error, format=format_)
 
 

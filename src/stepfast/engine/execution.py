@@ -156,7 +156,7 @@ class Execution:
 
     @property
     def inbox(self) -> Inbox:
-        """Its mail, made when first needed."""
+        """The mail of the run, made when first needed."""
         if self._inbox is None:
             self._inbox = Inbox(self.claimed.wakes, self.claimed.ends)
         return self._inbox
@@ -167,8 +167,8 @@ class Execution:
 
     @property
     def waits(self) -> Waits:
-        """Its waits. Made when first needed: most runs have none, and the two know each other, which only the garbage
-        collector could undo."""
+        """The waits of the run. Made when first needed: most runs have none, and the two know each other, which only
+        the garbage collector could undo."""
         if self._waits is None:
             self._waits = Waits(self)
         return self._waits
@@ -244,7 +244,7 @@ class Execution:
         return self.recorder.record(entry)
 
     def journal_note(self, entry: Entry) -> None:
-        """The same for an entry that nobody waits for: it goes out with the next one."""
+        """Put an entry in the journal that nobody waits for: it goes out with the next one."""
         if self.closed is None:
             self.recorder.note(entry)
 
@@ -364,7 +364,8 @@ class Execution:
         cursor.calls += 1
 
     def end(self, cursor: Cursor) -> None:
-        """It is done; with others of its branch still under way the code may go on, or wait for them."""
+        """A call is done with its work; with others of its branch still under way the code may go on, or wait for
+        them."""
         cursor.calls -= 1
         if cursor.calls:
             self.busy -= 1

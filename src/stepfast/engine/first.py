@@ -38,7 +38,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         super().__init__(execution, cursor, FIRST, FIRST, where)
 
     def give_up(self) -> None:
-        """It lost a race around it, and its runners with it."""
+        """Stop all runners of this race: it lost another one around it."""
         super().give_up()
         self._give_up_all_but("")
 
@@ -106,7 +106,7 @@ class FirstCall(DurableCall[tuple[str, Any]]):
         return winner, tasks[winner].result()
 
     async def _was_won_by(self, winner: str) -> tuple[str, Any]:
-        """It was over before this claim: who lost is not called again, and who won tells what it came to."""
+        """The race was over before this claim: who lost is not called again, and who won tells what it came to."""
         self._give_up_all_but(winner)
         self._execution.trail.replayed_race((self.branch, self.position), self._losers(winner))
         try:

@@ -37,7 +37,8 @@ async def heed(execution: Execution) -> None:
 
 
 async def heed_now(execution: Execution) -> None:
-    """The same, whatever the run has to come to first. The code that calls this does not go on."""
+    """Do what an operator asks, even if the run had to come to a record first. The code that calls this does not go
+    on."""
     if execution.at_work == 0:
         obey(execution)
     if execution.closed is None:

@@ -143,7 +143,8 @@ class Inbox:
         self._ends[mail.id] = mail
 
     def give_back(self, mail: Mail) -> None:
-        """It was not recorded after all; it is the next to be taken, by whoever has begun to wait for it meanwhile."""
+        """Mail that was taken was not recorded after all; it is the next to be taken, by whoever has begun to wait for
+        it meanwhile."""
         if self._hand_over(mail):
             return
         if mail.kind in status.MAIL_ENDS:

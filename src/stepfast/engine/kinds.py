@@ -24,7 +24,8 @@ from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
 
 
 class Kind:
-    """One of them; what is said here holds unless a kind says otherwise."""
+    """A kind of workflow: how its runs are performed, interrupted and undone. What is said here holds unless a kind
+    says otherwise."""
 
     bounded = True
     """Whether its timeout and deadline bound an attempt."""
@@ -64,7 +65,7 @@ class TaskKind(Kind):
         return await call_code(execution, [], in_thread)
 
     def is_between_steps(self, execution: Execution) -> bool:
-        """It has no steps."""
+        """A task has no steps."""
         return False
 
 
@@ -110,7 +111,7 @@ class DagKind(Kind):
     heeds_first = False  # before its steps are known nobody knows what there is to undo
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
-        """Its result, or the error that ended it."""
+        """The result of a dag run, or the error that ended it."""
         return await finish_dag(execution)
 
     async def undo(self, execution: Execution, in_thread: InThread) -> list[str]:
@@ -118,11 +119,11 @@ class DagKind(Kind):
         return await undo_dag_run(execution, cast(Dag, execution.workflow))
 
     def is_between_steps(self, execution: Execution) -> bool:
-        """It heeds what is asked when it knows its steps."""
+        """A dag run heeds what is asked when it knows its steps."""
         return False
 
     def encode_result(self, execution: Execution, result: Any) -> str:
-        """Its parts are within the limits."""
+        """The outputs of the steps, which are within the limits, as one value."""
         return execution.recorder.payloads.encode_own(result)
 
 

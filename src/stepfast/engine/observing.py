@@ -78,7 +78,7 @@ class Observer:
         """The function of a step is about to be called."""
 
     def step_ended(self, event: StepEnded) -> None:
-        """That call has come to its end."""
+        """The function of a step was called, and that call has come to its end."""
 
     def step_refused(self, event: StepRefused) -> None:
         """A result could not be recorded: the try has failed after all."""
@@ -143,7 +143,7 @@ def check_observer(observer: object) -> Observer:
 
 
 def observers_of(given: Sequence[Observer], logger: logging.Logger) -> Observers | None:
-    """Those to be told; None if there are none, so that whoever tells has one thing to look at."""
+    """The observers that are to be told; None if there are none, so that whoever tells has one thing to look at."""
     return Observers(given, logger) if given else None
 
 
@@ -393,7 +393,7 @@ class Observers:
 
 
 def _listeners(given: Sequence[Observer], hook: str) -> Listeners[Any]:
-    """Those who want to hear of it: who leaves the method of the base alone costs nothing."""
+    """The observers that want to hear of an event: who leaves the method of the base alone costs nothing."""
     methods = [getattr(observer, "collectors", {}).get(hook) or getattr(observer, hook) for observer in given]
     nothing = getattr(Observer, hook)
     return tuple(method for method in methods if getattr(method, "__func__", method) is not nothing)

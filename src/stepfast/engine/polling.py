@@ -159,7 +159,7 @@ class UntilCall(StepCall[T]):
             current_call.reset(token)
 
     def open_entry(self) -> StepDone | None:
-        """That it waits until something is so, and since when."""
+        """The record that the call waits until something is so, and since when."""
         if self._record is not None:
             return None
         self._began = self._since

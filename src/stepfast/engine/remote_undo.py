@@ -31,5 +31,5 @@ def of_input_and_output(output: Any, input: Any) -> dict[str, Any]:
 
 
 def of_dag_step(given: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    """The same for a step of a dag, whose undo is called with a context."""
+    """What the undo of a remote step of a dag is given: it is called with a context."""
     return lambda context: {"input": given(context), "output": context.output}

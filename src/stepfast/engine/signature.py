@@ -98,7 +98,7 @@ def meant(annotation: Any) -> Any:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Its signature, remembered for as long as the callable lives; ValueError where it has none."""
+    """The signature of a callable, remembered for as long as that lives; ValueError where it has none."""
     try:
         return _signatures[function]
     except (KeyError, TypeError):

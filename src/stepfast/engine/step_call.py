@@ -293,13 +293,14 @@ class StepCall(DurableCall[T]):
         await self._record_to_the_end(self._given_up())
 
     def _given_up(self) -> StepDone:
-        """Its time counts from the first try, or at least not from a later one."""
+        """The record of a step that was given up. Its time counts from the first try, or at least not from a later
+        one."""
         if self._calls != 1:
             self._began = self._execution.began
         return self._made(status.CANCELLED, None)
 
     def open_entry(self) -> StepDone | None:
-        """That it waits for its next try, and what the last one ended with."""
+        """The record that the step waits for its next try, and what the last one ended with."""
         return self._made(status.WAITING, None, getattr(self, "_last_error", None)) if self._record is None else None
 
     def _made(self, outcome: str, output: str | None, error: str | None = None) -> StepDone:

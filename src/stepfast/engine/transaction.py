@@ -82,7 +82,7 @@ class TransactionCall(StepCall[T]):
         return found or as_record(entry, now)
 
     async def _record_cancelled(self) -> None:
-        """That may be on record already."""
+        """Record that the step was cancelled, unless that is on record already."""
         if self._record is None or self._record.status != status.CANCELLED:
             await super()._record_cancelled()
         elif self._execution.asked is not None:
@@ -98,7 +98,7 @@ class TransactionCall(StepCall[T]):
         return self._made(status.COMPLETED, output)
 
     async def _done(self, result: Any) -> T:
-        """It is recorded already."""
+        """The transaction has recorded its outcome already: take it into the history of the run."""
         execution, record = self._execution, result
         execution.ledger.add(self._as_entry(record), record.completed_at)
         if execution.asked is not None:

@@ -47,6 +47,6 @@ class UnplacedCall(AsCoroutine[T]):
         return f"<{self.name} in run {self._execution.run_id}>"
 
     def give_up(self) -> None:
-        """It is awaited, or nobody will await it: what it belongs to was stopped."""
+        """Note that the call is awaited, or that nobody will await it: what it belongs to was stopped."""
         self._awaited = True
         self._execution.unawaited.discard(self)

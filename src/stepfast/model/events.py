@@ -48,7 +48,7 @@ class Sending(Struct, frozen=True):
 
 
 class SendingEnded(Struct, frozen=True):
-    """It was sent, or could not be."""
+    """What a ``Sending`` told of was sent, or could not be."""
 
     sending: Sending
     """The very object that was told before."""
@@ -132,7 +132,7 @@ class StepCalled(Struct, frozen=True, gc=False):
 
 
 class StepEnded(Struct, frozen=True, gc=False):
-    """That call has come to its end. Told once for each ``StepCalled``, in the same task."""
+    """A call of the function of a step has come to its end. Told once for each ``StepCalled``, in the same task."""
 
     run_id: str
     claim: int

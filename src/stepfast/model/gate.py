@@ -72,7 +72,7 @@ def pause(gate: Gate, now: int) -> Gate:
 
 
 def resume(gate: Gate, now: int) -> Gate:
-    """It is claimed again."""
+    """Runs of the queue are claimed again."""
     return replace(gate, paused=False, paused_at=None)
 
 

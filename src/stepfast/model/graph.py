@@ -124,7 +124,7 @@ class Graph:
 
     @cached_property
     def _after(self) -> dict[str, frozenset[str]]:
-        """Of each step the steps it comes after, for quick answers: there may be thousands before a join."""
+        """The steps that each step comes after, for quick answers: there may be thousands before a join."""
         return {name: frozenset(dag_step.after) for name, dag_step in self.dag_steps.items()}
 
     @cached_property

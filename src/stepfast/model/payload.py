@@ -63,7 +63,7 @@ class Payloads:
         return raw.decode() if self._codec is None else self._wrap(raw)
 
     def encode_own(self, value: Any) -> str:
-        """The same for what the engine itself writes, which is bounded where it is made: no limit applies."""
+        """JSON text of what the engine itself writes, which is bounded where it is made: no limit applies."""
         return self._wrap(self._encode(value))
 
     def round_trip(self, value: Any, type_: Any, what: object) -> tuple[str, Any]:
@@ -132,7 +132,7 @@ class Payloads:
             raise PayloadError(f"{what} is not readable JSON: {error}") from None
 
     def plain(self, text: str | None, format_: int, what: str) -> Any:
-        """The same without a type, for lists and logs; None stays None."""
+        """The value behind a stored text, read without a type, for lists and logs; None stays None."""
         return None if text is None else self.decode(text, Any, format_, what)
 
     def text(self, text: str, format_: int, what: str) -> str:

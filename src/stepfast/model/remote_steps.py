@@ -142,7 +142,7 @@ class RemoteStep(Struct, gc=False):
 
     @property
     def step_id(self) -> str:
-        """Its id on the transport; all attempts share it."""
+        """The id of the step on the transport; all attempts share it."""
         return f"{self.run_id}:{self.seq}"
 
     @property
@@ -184,7 +184,7 @@ def label(step: RemoteStep, outcome: Outcome) -> str:
 
 
 def read_label(text: str) -> Label:
-    """And as it is read back."""
+    """A label as it was before it was put into one word."""
     status, attempts, sent_at = text.split(":")
     return Label(status, int(attempts), int(sent_at))
 
@@ -226,7 +226,8 @@ def is_stale(result: Result, attempt: int, dispatched_at: int, tolerance_ms: int
 
 
 def send_again(step: RemoteStep, now: int, why: str) -> Judged:
-    """Its task is to be sent once more, as the same attempt: it vanished, or was answered by an old failure."""
+    """The task of a step is to be sent once more, as the same attempt: it vanished, or was answered by an old
+    failure."""
     if step.resent < MOST_RESENT:
         return Judged(replace(step, state=OUTBOX, resent=step.resent + 1, due_at=now))
     said = error_text(f"it was sent out {step.resent + 1} times, because {why}: is one engine alone on its tables?")
@@ -240,7 +241,7 @@ def refused(step: RemoteStep, now: int, why: str) -> Judged:
 
 
 def sent(step: RemoteStep, now: int, look_ms: int) -> RemoteStep:
-    """Its task is out; somebody looks for it after so many milliseconds."""
+    """The task of a step is out; somebody looks for it after so many milliseconds."""
     return replace(step, state=SENT, dispatched_at=now, due_at=now + look_ms)
 
 
@@ -255,8 +256,8 @@ def withdrawn(step: RemoteStep, now: int) -> RemoteStep:
 
 
 def to_be_cleared(judged: Judged, due_at: int) -> Judged:
-    """Of a step that is settled the result has yet to be removed, from another database: until that is done, somebody
-    has to see to it."""
+    """Let somebody see to a step that is settled at ``due_at``: its result has yet to be removed, from another
+    database."""
     return judged if judged.step.settled_at is None else judged._replace(step=replace(judged.step, due_at=due_at))
 
 
@@ -319,7 +320,7 @@ def backoff_text(backoff: Backoff) -> str:
 
 
 def read_backoff(text: str) -> Backoff:
-    """And as it is read back."""
+    """A backoff as it was before it was written down."""
     return msgspec.json.decode(text, type=Backoff)
 
 

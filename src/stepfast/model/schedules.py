@@ -41,7 +41,7 @@ class ScheduleSpec(Struct, frozen=True):
     jitter_ms: int
 
     def timetable(self, anchor: int) -> Timetable:
-        """Its ticks. The anchor is what those of ``every`` are counted from."""
+        """The ticks of the schedule. The anchor is what those of ``every`` are counted from."""
         return timetable(self.cron, self.every_ms, self.tz, anchor)
 
     def same_times(self, other: ScheduleSpec) -> bool:
@@ -86,7 +86,7 @@ class ScheduleRow(Struct):
         return ScheduleSpec(*(getattr(self, name) for name in ScheduleSpec.__struct_fields__))
 
     def timetable(self) -> Timetable:
-        """Its ticks; those of ``every`` are counted from when it was made."""
+        """The ticks of the schedule; those of ``every`` are counted from when it was made."""
         return self.spec.timetable(self.created_at)
 
     def same(self, other: ScheduleRow) -> bool:
@@ -167,7 +167,7 @@ def fired(row: ScheduleRow, done: Round, last: tuple[int, str] | None) -> Schedu
 
 
 def failed(row: ScheduleRow, error: str, now: int) -> ScheduleRow:
-    """It could not be started. Its ticks wait; once it can be, ``missed`` decides about them."""
+    """A schedule could not be started. Its ticks wait; once it can be, ``missed`` decides about them."""
     return structs.replace(row, error=error, due_at=now + RETRY_MS)
 
 

@@ -143,7 +143,8 @@ def sooner(one: int | None, other: int | None) -> int | None:
 
 
 def place_at(now: int, number: int) -> int:
-    """Where a run stands that becomes ready now, as the so-and-so-manieth of its batch: the smaller, the earlier."""
+    """The place of a run that becomes ready now: the smaller, the earlier. ``number`` tells apart the runs of one
+    batch."""
     return now * 1000 + number
 
 

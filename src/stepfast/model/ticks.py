@@ -33,7 +33,7 @@ class Timetable(Protocol):
         ...
 
     def newest(self, after: int, until: int, count: int) -> list[int]:
-        """Of the ticks later than one time and not later than another, the last ``count``, oldest first."""
+        """The last ``count`` of the ticks later than one time and not later than another, oldest first."""
         ...
 
 
