@@ -69,7 +69,7 @@ class AuditStore(Protocol):
 
 
 class BaseAudit:
-    """The same on every database."""
+    """The audit as every database keeps it: by the statements of its own."""
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         raise NotImplementedError

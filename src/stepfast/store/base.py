@@ -65,7 +65,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         raise NotImplementedError
 
     async def _sweep(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
-        """The same, for the duties of a sweeper."""
+        """Drive a flow that is a duty of a sweeper."""
         raise NotImplementedError
 
     async def _page(self, filters: Filters, oldest_first: bool) -> Sequence[Any]:
@@ -87,7 +87,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
-        """Those of the runs that have ended."""
+        """How the runs ended that have; of the others nothing."""
         return [Outcome(*row) for row in await self._fetch("outcomes", list(ids))]
 
     async def heir(self, run_id: str) -> str:
@@ -284,23 +284,23 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return [RemoteStep(*row[1:]) for row in await self._fetch("remote_of_runs", list(run_ids))]
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
-        """Those of a run that still come to something."""
+        """The remote steps of a run that still come to something."""
         return {row[0]: row[1] for row in await self._fetch("alive_remote", run_id)}
 
     async def open_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """A page of those that wait for a result."""
+        """A page of the remote steps that wait for a result."""
         return [(row[0], row[1]) for row in await self._fetch("open_remote", carrier, *after, limit)]
 
     async def over_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """Those of them that nobody seems to wait for."""
+        """A page of the remote steps that nobody seems to wait for."""
         return [(row[0], row[1]) for row in await self._fetch("over_remote", carrier, *after, limit)]
 
     async def closed_remote(self, keys: Sequence[Key]) -> list[Key]:
-        """Those of these that nothing is left to do about."""
+        """The remote steps, of those named, that nothing is left to do about."""
         return [(row[0], row[1]) for row in await self._drive(ask, "closed_among", Rows(keys))] if keys else []
 
     async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
-        """What somebody has to see to now."""
+        """The remote steps that somebody has to see to now."""
         return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, way_ms, limit)
 
     async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:
@@ -316,11 +316,11 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         return await self._drive(remote_steps.refuse, tasks, why)
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
-        """Those of these that nobody waits for are to be taken back."""
+        """Mark remote steps to be taken back, if nobody waits for them."""
         return await self._drive(remote_steps.withdraw, keys)
 
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
-        """These are over, and have left nothing behind."""
+        """Note that remote steps are over, and have left nothing behind."""
         await self._drive(remote_steps.clear, step_ids)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Breaks:
-    """Those who are to be told, in the event loop of the store."""
+    """Whoever is to be told that a connection broke, in the event loop of the store."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []

@@ -32,7 +32,7 @@ class CensusStore(Protocol):
 
 
 class BaseCensus:
-    """The same on every database."""
+    """The census as every database takes it: by the statements of its own."""
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         raise NotImplementedError
@@ -47,7 +47,7 @@ class BaseCensus:
         return Census(runs, lag, undelivered, queues, late)
 
     async def ready(self, most: int) -> dict[str, tuple[int, float]]:
-        """Of each queue that has something ready: how much, and for how many seconds the first in line has been."""
+        """How much is ready in each queue that has something, and for how many seconds its first run has been."""
         queues: dict[str, tuple[int, float]] = {}
         for queue, ready, oldest in await self._fetch("census_queues", most):
             before = queues.get(queue, (0, 0.0))

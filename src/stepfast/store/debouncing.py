@@ -21,7 +21,7 @@ class DebounceStore(Protocol):
 
 
 class BaseDebounces:
-    """The same on every database."""
+    """Debounced starts as every database makes them: by flows."""
 
     async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         raise NotImplementedError

@@ -171,8 +171,8 @@ class BaseGlance(BaseStore):
         return None
 
     async def _as_shown(self, filters: Filters, found: dict[str, bool], oldest_first: bool) -> list[str]:
-        """Those of the runs that are shown with the status that is asked for, and dag runs that are shown with it while
-        their rows say otherwise."""
+        """The runs, of those found, that are shown with the status that is asked for; and dag runs that are shown with
+        it while their rows say otherwise."""
         if filters.status is None:
             return list(found)
         lists = _Lists(self)
@@ -201,8 +201,8 @@ class BaseGlance(BaseStore):
         return [row[0] for row in await self._fetch("look_id_ends", digits, far, limit)]
 
     async def with_inputs(self, ids: Sequence[str], texts: tuple[str, str], largest: int) -> dict[str, int]:
-        """Those of these runs that have one of the texts in their inputs (0), and those that cannot be looked into:
-        because the input is larger than that (1), or passed through a codec (2)."""
+        """The runs, of those named, that have one of the texts in their inputs (0), and those that cannot be looked
+        into: because the input is larger than that (1), or passed through a codec (2)."""
         return {row[0]: row[1] for row in await self._fetch("look_inputs", list(ids), *texts, largest)}
 
     # -- about one run -----------------------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ class Keeper(Protocol):
         ...
 
     async def ended(self, ids: Sequence[str]) -> list[Ended]:
-        """Those of these runs that have ended, in the order of their ids. Steps of dag runs are none."""
+        """The runs, of those named, that have ended, in the order of their ids. Steps of dag runs are none."""
         ...
 
     async def missing(self, ids: Sequence[str]) -> list[str]:
-        """Those of these runs that are not there, or not any more."""
+        """The ids, of those named, of runs that are not there, or not any more."""
         ...
 
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:
@@ -48,7 +48,7 @@ class Keeper(Protocol):
 
 
 class KeepsRuns:
-    """The same on every database, which adds how it is asked."""
+    """How ended runs are found and taken away on every database, which adds how it is asked."""
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         raise NotImplementedError
@@ -69,11 +69,11 @@ class KeepsRuns:
         return [row[0] for row in rows]
 
     async def ended(self, ids: Sequence[str]) -> list[Ended]:
-        """Those of the runs that have ended."""
+        """The runs, of those named, that have ended."""
         return [Ended(*row) for row in await self._fetch("ended", list(ids))] if ids else []
 
     async def missing(self, ids: Sequence[str]) -> list[str]:
-        """Those of the runs that are not there."""
+        """The ids of runs that are not there."""
         return [row[0] for row in await self._fetch("missing", list(ids))]
 
     async def weigh(self, ids: Sequence[str]) -> dict[str, Weight]:

@@ -232,7 +232,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         ...
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """The same on a connection of the caller's, in the caller's transaction: inserts only, locks nothing."""
+        """Insert runs on a connection of the caller's, in the caller's transaction: inserts only, locks nothing."""
         ...
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
@@ -241,7 +241,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
 
     # -- reading
     async def outcomes(self, ids: Sequence[str]) -> list[Outcome]:
-        """Those of the runs that have ended."""
+        """How the runs ended that have; of the others nothing."""
         ...
 
     async def heir(self, run_id: str) -> str:
@@ -309,7 +309,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         ...
 
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
-        """Of dag runs: the input, and the outputs of steps completed at a time or after."""
+        """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
         ...
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
@@ -321,7 +321,7 @@ class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, 
         ...
 
     async def values(self, run_id: str) -> list[tuple[str, str, int]]:
-        """All of them, by key: (key, value, format)."""
+        """All values that the run lets others read: (key, value, format)."""
         ...
 
     async def seed(self, run_id: str) -> str | None:

@@ -64,11 +64,12 @@ class RemoteStepStore(Protocol):
         ...
 
     async def over_remote(self, carrier: str, after: Key, limit: int) -> list[Key]:
-        """Those of them that nobody seems to wait for any more."""
+        """A page of the remote steps over a transport that nobody seems to wait for any more, beyond a run and a
+        number."""
         ...
 
     async def closed_remote(self, keys: Sequence[Key]) -> list[Key]:
-        """Those of these that nothing is left to do about."""
+        """The remote steps, of those named, that nothing is left to do about."""
         ...
 
     async def due_remote(self, carrier: str, joined: bool, sweep_ms: int, way_ms: int, limit: int) -> Due:
@@ -90,8 +91,8 @@ class RemoteStepStore(Protocol):
         ...
 
     async def withdraw_remote(self, keys: Sequence[Key]) -> int:
-        """Those of these that nobody waits for are to be taken back; how many."""
+        """Mark remote steps to be taken back, of those named, if nobody waits for them; how many."""
         ...
 
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
-        """These were withdrawn, or are settled, and have left nothing behind."""
+        """Note that remote steps were withdrawn, or are settled, and have left nothing behind."""

@@ -35,7 +35,7 @@ class ScheduleStore(Protocol):
         ...
 
     async def due_schedules(self, declared: Sequence[str], limit: int) -> list[ScheduleRow]:
-        """Those that are due, for a worker whose code declares these."""
+        """The schedules that are due, for a worker whose code declares these."""
         ...
 
     async def fire(self, shots: Sequence[Shot], most: int, grace_ms: int) -> Fired:
@@ -49,7 +49,7 @@ class ScheduleStore(Protocol):
 
 
 class BaseSchedules:
-    """The same on every database."""
+    """Schedules as every database holds them: by flows, and by the statements of its own."""
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         raise NotImplementedError
@@ -79,7 +79,7 @@ class BaseSchedules:
         return await self._drive(scheduling.hold_schedule, name, hold)
 
     async def due_schedules(self, declared: Sequence[str], limit: int) -> list[ScheduleRow]:
-        """Those that are due."""
+        """The schedules that are due, for a worker."""
         return [scheduling.read_row(row) for row in await self._fetch("due_schedules", list(declared), limit)]
 
     async def fire(self, shots: Sequence[Shot], most: int, grace_ms: int) -> Fired:

@@ -71,7 +71,7 @@ def _put(row: RunRow, shown: Shown) -> None:
 
 
 async def _by_rows(reader: Reader, filters: Filters, oldest_first: bool) -> list[RunRow]:
-    """Those whose rows say so, but for those that are shown otherwise."""
+    """The runs whose rows have the status that is asked for, but for those that are shown otherwise."""
     found: list[RunRow] = []
     while True:
         rows = await reader.rows(filters, oldest_first)

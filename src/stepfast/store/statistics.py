@@ -79,7 +79,7 @@ class StatisticsStore(Protocol):
 
 
 class BaseStatistics:
-    """The same on every database."""
+    """Statistics as every database gives them: by the statements of its own."""
 
     async def _fetch(self, name: str, *arguments: Any) -> Sequence[Any]:
         raise NotImplementedError

@@ -129,7 +129,7 @@ def _count(row: Sequence[int | None], rate: Rate | None) -> Count:
 
 
 class _Line(NamedTuple):
-    """Those who stand first."""
+    """The runs that come first in a queue."""
 
     candidates: list[Candidate]
     more: bool
@@ -205,7 +205,7 @@ def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], Cursor]]:
 
 
 def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
-    """Of the runs that workers have died with those with the fewest losses, as many as there is room for."""
+    """The runs that workers have died with, those with the fewest losses, as many as there is room for."""
     workflows = sorted(wish.versions)
     found = yield from _candidates("ready_suspects", wish.queue, workflows, max(wish.suspects))
     group: list[Candidate] = []
@@ -229,7 +229,7 @@ def _candidates(name: str, *arguments: object) -> Flow[list[Candidate]]:
 
 
 def _take(worker: str, token: int, choice: Choice, wish: Wish) -> Flow[list[Claimed]]:
-    """Those of the chosen whose rows nobody else holds."""
+    """Take the chosen runs, but for those whose rows somebody else holds."""
     if not choice.taken:
         return []
     yield from put("take_limited", [(run.id, worker, token, wish.versions[run.workflow]) for run in choice.taken])

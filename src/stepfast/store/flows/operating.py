@@ -102,7 +102,7 @@ def pause_run(run_id: str) -> Flow[Answer]:
 
 
 def resume_run(run_id: str) -> Flow[Answer]:
-    """Let it go on, make the next check due, or take a mark back; of a dag run, with its steps."""
+    """Let a run go on, make the next check due, or take a mark back; of a dag run, with its steps."""
     run, now = yield from lock_run(run_id)
     answer = _answer(run)
     if run is None:
@@ -114,7 +114,7 @@ def resume_run(run_id: str) -> Flow[Answer]:
 
 
 def resume_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
-    """The same of runs that are locked in this transaction. A step of a dag run goes with that."""
+    """Let runs go on that are locked in this transaction. A step of a dag run goes with that."""
     done, number = Moved(), 0
     for run in runs:
         for each in (yield from _with_steps(run)) if run.dag_id is None else ():

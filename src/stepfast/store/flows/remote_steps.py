@@ -101,7 +101,7 @@ def refuse(tasks: Sequence[Task], why: str) -> Flow[int]:
 
 
 def _still_out(tasks: Sequence[Task]) -> Flow[tuple[list[RemoteStep], int]]:
-    """Those of which just this attempt is out."""
+    """The remote steps of tasks of which just this attempt is out, and the time."""
     attempts = {task.step_id: task.attempt for task in tasks}
     steps, now = _read((yield from ask("lock_remote", _keys(attempts))))
     return [step for step in steps if step.state == remote.SENT and step.attempt == attempts[step.step_id]], now
@@ -128,8 +128,8 @@ def settle(results: Sequence[Result], joined: bool, sweep_ms: int, random: _rand
 
 
 def withdraw(keys: Sequence[Key]) -> Flow[int]:
-    """Those of these that nobody waits for any more are to be taken back. Their runs are locked first: an operator may
-    be about to retry one."""
+    """Mark remote steps to be taken back that nobody waits for any more; how many. Their runs are locked first: an
+    operator may be about to retry one."""
     runs = {run_id for run_id, _ in keys}
     locked = set((yield from lock_free(runs)).runs)
     locked |= {row[0] for row in (yield from ask("gone_runs", sorted(runs - locked)))} if runs - locked else set()

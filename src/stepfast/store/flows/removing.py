@@ -14,7 +14,7 @@ _REMOVING = tuple(f"remove_{table}" for table in (*DEPENDENT, "runs"))
 
 
 def remove(runs: Sequence[Ended], alone: bool) -> Flow[Removal | None]:
-    """Those of the runs that still stand as they were found, and that nobody needs or holds. Whoever comes ``alone``
+    """Take runs away that still stand as they were found, and that nobody needs or holds. Whoever comes ``alone``
     leaves it to others who are at it already: then there is None."""
     if not runs:
         return Removal([], [], [])

@@ -192,7 +192,7 @@ def _written(row: ScheduleRow) -> tuple[Any, ...]:
 
 
 def _open_runs(rows: Iterable[ScheduleRow]) -> Flow[set[str]]:
-    """Those of the last runs of schedules that go on, where that matters."""
+    """The last runs of schedules that go on, where that matters."""
     ids = [row.last_run for row in rows if row.overlap != "allow" and row.last_run is not None]
     return {str(row[0]) for row in (yield from ask("open_runs", ids))} if ids else set()
 

@@ -29,7 +29,7 @@ def found(rows: Iterable[Any]) -> Found:
 
 
 def read(name: str, *arguments: Any) -> Flow[Found]:
-    """Those that a question names."""
+    """The runs that a question names."""
     return found((yield from ask(name, *arguments)))
 
 
@@ -40,7 +40,7 @@ def lock_run(run_id: str) -> Flow[tuple[Standing | None, int]]:
 
 
 def lock_free(ids: Iterable[str]) -> Flow[Found]:
-    """Those of these runs that nobody else holds locked."""
+    """The runs, of those named, that nobody else holds locked; they are locked then."""
     wanted = sorted(ids)
     return (yield from read("lock_free", wanted)) if wanted else Found({}, 0)
 

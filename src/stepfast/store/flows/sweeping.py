@@ -137,7 +137,7 @@ def _bury_steps(fatal: Sequence[Standing], max_losses: int) -> Flow[tuple[list[S
 
 
 def _recorded(ids: Collection[str]) -> Flow[set[str]]:
-    """Those of these runs whose present claim has made a record."""
+    """The runs, of those named, whose present claim has made a record."""
     return {row[0] for row in (yield from ask("recorded", list(ids)))} if ids else set()
 
 

@@ -91,8 +91,8 @@ class Connector:
         return self._options()
 
     async def options_for_users(self) -> dict[str, Any]:
-        """The same for connections on which users' own code works: with the server's own ways of planning, no bound on
-        a statement, and, where sessions are ours, left as clean as they were found."""
+        """Arguments for asyncpg for connections on which users' own code works: with the server's own ways of planning,
+        no bound on a statement, and, where sessions are ours, left as clean as they were found."""
         options = await self.options()
         options["command_timeout"] = None
         if self.behind_pooler:

@@ -58,7 +58,7 @@ class Transactions:
             await close_pool(pool)
 
     def drop(self) -> None:
-        """The same without a word."""
+        """Drop the connections, without a word to the server."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()

@@ -143,7 +143,7 @@ def _of_this_thread(connection: Any) -> Any:
 
 
 def _beneath(connection: Any) -> Any:
-    """It must know of a transaction, or it would not commit."""
+    """The driver's connection beneath one of SQLAlchemy's, which must know of a transaction, or it would not commit."""
     if hasattr(connection, "get_bind"):
         connection = connection.connection()  # a session's
     if connection.closed:

@@ -63,5 +63,5 @@ class PostgresGlance(BaseGlance):
 
 @functools.lru_cache(maxsize=256)
 def _bounded(sql: str) -> str:
-    """The same question, which brings a bounded number of rows."""
+    """A question as one that brings a bounded number of rows."""
     return f"SELECT * FROM (\n{sql}\n) AS looked LIMIT {MOST_ROWS}"

@@ -20,7 +20,7 @@ class GraphReader:
         return [DagStepRow(*row) for row in await self._kept.fetch(self._sql["dag_steps"], dag_id)]
 
     async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
-        """Of dag runs: the input, and the outputs of steps completed at a time or after."""
+        """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
         since: dict[str, int] = {}
         for dag_id, time in wanted:
             since[dag_id] = min(time, since.get(dag_id, time))

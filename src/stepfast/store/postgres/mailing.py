@@ -95,7 +95,8 @@ class Mailroom:
         return self._settings.max_signals
 
     async def _refuse_if_full(self, connection: Any, mail: Mail) -> None:
-        """It was not put into the box: because it is there already, or because too many others are."""
+        """Raise an error if mail was not put into the box because too many others are there; it may also be there
+        already."""
         if await connection.fetchval(self._sql["is_there"], mail.run_id, mail.id) is None:
             raise mailbox_full(mail.run_id, self._most)
 

@@ -86,7 +86,7 @@ class Starts:
         raise _keys_come_and_go()
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """The same in the caller's transaction, or if there is none, in one of its own."""
+        """Insert runs in the caller's transaction, or if there is none, in one of its own."""
         async with self._callers.within(connection) as theirs:
             for _ in range(_TRIES):
                 await self.insert(theirs, runs)

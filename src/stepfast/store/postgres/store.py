@@ -191,7 +191,7 @@ class PostgresStore(BaseStore):
         return applied
 
     def migration_sql(self) -> str:
-        """The same as a script."""
+        """The migrations as a script."""
         return self._schema.script()
 
     def roles_sql(self) -> str:
@@ -231,7 +231,7 @@ class PostgresStore(BaseStore):
         return await self._starts.start_bounded(runs, bound)
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """The same in the caller's transaction."""
+        """Insert runs in the caller's transaction."""
         return await self._starts.start_within(connection, runs)
 
     # -- reading -----------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class _Brief:
 
 
 class _Glancing(_Brief):
-    """The same for questions alone."""
+    """A block for questions alone, which bounds how long each may take."""
 
     def __init__(self, connection: Any, longest_ms: int) -> None:
         super().__init__(connection, longest_ms)

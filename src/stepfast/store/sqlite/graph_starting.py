@@ -39,7 +39,7 @@ def _there(database: sqlite3.Connection, sql: dict[str, str], ids: list[str]) ->
 
 
 def _dag_row(run: NewRun, row: Row) -> Row:
-    """It has begun, and is not ready; what expires are its first steps."""
+    """The row of a dag run. It has begun, and is not ready; what expires are its first steps."""
     changed, now = list(row), row[_LINKS - 1]
     changed[_PLACE] = changed[_EXPIRES] = None
     changed[_VISIBLE] = row[_DEADLINE]

@@ -31,7 +31,7 @@ def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewR
 
 
 def start_bounded(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], bound: Bound) -> list[str]:
-    """The same, unless too many would be ready."""
+    """Insert runs, all or none, and none if too many would be ready."""
     asked = (bound.queue, bound.beyond(len(runs)))
     (before,) = database.execute(sql["count_ready"], asked).fetchone()
     ids = start(database, sql, runs)

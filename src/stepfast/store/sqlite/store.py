@@ -162,7 +162,8 @@ class SqliteStore(BaseStore):
             await asyncio.wrap_future(writer.ended)
 
     def drop(self) -> None:
-        """The same without waiting. The writer goes last, and tidies the write-ahead log away."""
+        """Let the threads finish what waits, without waiting for them. The writer goes last, and tidies the write-ahead
+        log away."""
         with self._opening:
             writer, reader, onlooker = self._writer, self._reader, self._onlooker
             self._writer = self._reader = self._onlooker = None
@@ -191,7 +192,7 @@ class SqliteStore(BaseStore):
         return await self._write(self._schema.migrate)
 
     def migration_sql(self) -> str:
-        """The same as a script."""
+        """The migrations as a script."""
         return self._schema.script()
 
     def roles_sql(self) -> str:
@@ -245,7 +246,7 @@ class SqliteStore(BaseStore):
         return await self._write(lambda database: start_bounded(database, self._sql, runs, bound))
 
     async def start_within(self, connection: Any, runs: Sequence[NewRun]) -> list[str]:
-        """The same on the caller's connection, in the caller's thread."""
+        """Insert runs on the caller's connection, in the caller's thread."""
         return await within.start_within(connection, self._sql, runs, self._troubles)
 
     async def send_within(self, connection: Any, mail: Mail) -> Answer:
