@@ -44,15 +44,16 @@ class SqlTransport:
         return self._location is None
 
     def copy(self, create: bool | None = None, settings: Settings | None = None) -> SqlTransport:
-        """The same, not open: connections belong to one event loop. Without settings of its own it has these: what a
-        lease is, the application that looks for leftovers and the transport must say alike."""
+        """A transport to the same tables that is not open: connections belong to one event loop. Without settings of
+        its own it has these: what a lease is, the application that looks for leftovers and the transport must say
+        alike."""
         create = self._create if create is None else create
         other = SqlTransport(prefix=self.prefix, create=create, settings=self._own_settings or settings)
         other._location = self._location
         return other
 
     def at_home_in(self, url: str, pool: Any = None) -> SqlTransport:
-        """The same in the database of an application, in whose transactions it is to take part."""
+        """A transport in the database of an application, in whose transactions it is to take part."""
         other = self.copy()
         other._location = located(None if pool is not None else url, pool, self.prefix)
         other._joins = True
@@ -128,14 +129,14 @@ class SqlTransport:
         return ids
 
     async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps whose tasks no worker has begun."""
+        """The steps, of those named, whose tasks no worker has begun."""
         if not step_ids:
             return []
         async with self._work(None) as work:
             return [row[0] for row in await work.fetch("unclaimed", ids=tuple(step_ids))]
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps of which there is neither a task nor a result."""
+        """The steps, of those named, of which there is neither a task nor a result."""
         if not step_ids:
             return []
         async with self._work(None) as work:

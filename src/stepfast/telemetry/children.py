@@ -79,7 +79,7 @@ class Child:
             future.set_result(report)
 
     async def ask(self, word: str, patience: float) -> Report | None:
-        """Its report; None if it does not answer in time."""
+        """The report of the child; None if it does not answer in time."""
         if not self.introduced or self._writer.is_closing():
             return None
         future = asyncio.get_running_loop().create_future()

@@ -103,7 +103,8 @@ class Histogram(Metric):
 
 
 def folded(families: list[Family], most: int) -> list[Family]:
-    """The same sums in at most so many series per metric: those that came last become one."""
+    """Families with at most so many series per metric, and with the sums that they had: the series that came last
+    become one."""
     for family in families:
         if len(family.series) > most:
             others = [(OTHER,) * len(family.labels)] * (len(family.series) - most)

@@ -135,7 +135,8 @@ def _suspects_check(suspects: Sequence[tuple[str, str, int]]) -> Check:
 
 
 def _schedules_check(schedules: Sequence[ScheduleRow], found: Sequence[WorkerInfo]) -> Check:
-    """Those that cannot be started are a fault. Those that sleep may be what is left of code that is gone."""
+    """How schedules stand. One that cannot be started is a fault; one that sleeps may be what is left of code that is
+    gone."""
     if not schedules:
         return Check("schedules", True, "none")
     failing = [f"{row.name!r} ({row.error})" for row in schedules if row.error is not None]

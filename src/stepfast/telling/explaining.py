@@ -55,7 +55,7 @@ async def graph_of(app: Stepfast, run: RunInfo) -> Graph | None:
 
 
 async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
-    """Those of the runs that are still kept."""
+    """What is told of the runs that are still kept."""
     found = []
     for run_id in ids:
         with contextlib.suppress(RunNotFound):
@@ -64,7 +64,7 @@ async def infos_of(app: Stepfast, ids: Sequence[str]) -> list[RunInfo]:
 
 
 def dag_steps(steps: Sequence[StepInfo]) -> list[StepInfo]:
-    """Those that the graph has; a dag run has no others, but undos."""
+    """The steps that the graph has; a dag run has no others, but undos."""
     return [step for step in steps if step.kind == DAG_STEP]
 
 

@@ -34,7 +34,7 @@ class Lenient(Payloads):
 
     @classmethod
     def like(cls, payloads: Payloads) -> Lenient:
-        """The same payloads, read so."""
+        """Lenient payloads with the settings and the codec of others."""
         made = cls(payloads.settings, payloads._codec, payloads._logger)
         made.stand_in = payloads.stand_in or Sealed()
         return made

@@ -109,6 +109,6 @@ def printable(text: str) -> str:
 
 
 def harmless_json(text: str) -> str:
-    """The same for JSON, which then still means the same: the encoder leaves control characters beyond ASCII as they
-    are, and some terminals obey them."""
+    """JSON that cannot take over a terminal, and still means the same: the encoder leaves control characters beyond
+    ASCII as they are, and some terminals obey them."""
     return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

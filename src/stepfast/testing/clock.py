@@ -35,11 +35,11 @@ class LabTimer:
         return self._function is not None
 
     def cancel(self) -> None:
-        """It is not wanted any more, and keeps nothing alive."""
+        """Keep the timer from ringing, and from keeping anything alive."""
         self._function, self._args = None, ()
 
     def ring(self) -> None:
-        """Its time has come."""
+        """The time of the timer has come: call its function."""
         if self._function is not None:
             self._function(*self._args)
 
@@ -93,7 +93,8 @@ class LabClock(Clockwork):
         return timer
 
     def alarm(self, seconds: float, function: Callable[..., object], *args: Any) -> Timer:
-        """The same for what a run waits for: its timeout, its deadline, the timeout of a step."""
+        """Call a function when something is over that a run waits for: its timeout, its deadline, the timeout of a
+        step."""
         timer = self.after(seconds, function, *args)
         if isinstance(timer, LabTimer):
             timer.of_run = True

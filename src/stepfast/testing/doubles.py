@@ -27,7 +27,7 @@ class InjectedFailure(Exception):
 
 
 class Doubles:
-    """Of one lab; the functions themselves are left as they are."""
+    """What stands in for the functions of steps in one lab; the functions themselves are left as they are."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from .transport import LabTransport
 
 
 class LabRegistry(Registry):
-    """The same code; what workers are given of it counts its calls."""
+    """The application's own code; what workers are given of it counts its calls."""
 
     def __init__(self, settings: Settings, doubles: Doubles) -> None:
         super().__init__(settings)

@@ -24,7 +24,7 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Of a run and of all that it has started."""
+    """What a run and all that it has started have left behind."""
 
     status: str
     result: Any

@@ -74,11 +74,11 @@ class LabTransport:
         return [step_id for step_id in step_ids if self.tasks.pop(step_id, None) is not None]
 
     async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps that nobody has begun."""
+        """The steps, of those named, that nobody has begun."""
         return [step_id for step_id in step_ids if step_id in self.tasks]
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps of which nothing is here."""
+        """The steps, of those named, of which nothing is here."""
         return [step_id for step_id in step_ids if step_id not in self.tasks and step_id not in self.done]
 
     async def leftovers(self, after: str, limit: int) -> list[str]:

@@ -86,7 +86,8 @@ class News:
             return self._prints[what]
 
     async def ask(self, what: str) -> Print | None:
-        """The same for somebody who will ask again: it is watched from now on. None: too much is watched already."""
+        """How a run stands, or all of them, for somebody who will ask again: it is watched from now on. None: too much
+        is watched already."""
         if what not in self._wanted and len(self._wanted) >= MOST:
             return None
         self._wanted[what] = time.monotonic()

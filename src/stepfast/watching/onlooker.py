@@ -14,7 +14,7 @@ _glances: weakref.WeakKeyDictionary[Connected, Connected] = weakref.WeakKeyDicti
 
 
 def onlooker(app: Stepfast) -> Stepfast:
-    """The same application for reading alone: ``app.runs()``, ``app.get(…).info()`` and all else that asks. Its
+    """A copy of the application for reading alone: ``app.runs()``, ``app.get(…).info()`` and all else that asks. Its
     questions are bounded, given up in seconds, and shared. What would write is refused."""
     watching = copy.copy(app)
 

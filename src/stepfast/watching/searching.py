@@ -48,7 +48,7 @@ class Listed(NamedTuple):
 
     @property
     def back_to(self) -> datetime | None:
-        """Of when the last run is that was looked at, if the look ended early."""
+        """When the last run that was looked at was started, if the look ended early."""
         at = made_at(self.after) if self.ended and self.after is not None else None
         return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
 

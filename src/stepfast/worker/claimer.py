@@ -97,7 +97,7 @@ class Claimer:
             self._bell.set()
 
     def gates_are(self, gated: frozenset[str]) -> None:
-        """These queues are paused or limited: their lanes are not asked for."""
+        """Hear which queues are paused or limited: their lanes are not asked for."""
         if gated or self.gated:
             self.gated = gated
             for waiting in (self._active, self._rung):

@@ -162,7 +162,8 @@ class Duties:
         self.limited.slots_freed()
 
     def _heed_breaks(self, runs: list[Claimed], asked_at: float) -> None:
-        """These are new, and known from the database itself; unless a connection broke while they were claimed."""
+        """Runs that were just claimed are known from the database itself: nothing of them is in doubt, unless a
+        connection broke while they were claimed."""
         if self.doubts.open:
             for run in runs:
                 # What the claim before has still to say under the same number, its claim having vanished, is refused.

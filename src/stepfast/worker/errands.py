@@ -45,7 +45,7 @@ class _Watched:
         return _Awaited(result, self._watching) if inspect.isawaitable(result) else result
 
     def record(self, result: Any) -> StepDone:
-        """Its result as a record; the application's codec has a word in that."""
+        """The result of the code as a record; the application's codec has a word in that."""
         with self._watching():
             return self._record(result)
 
@@ -88,11 +88,11 @@ class ErrandPort(Protocol):
         """Runs were made ready: workers should claim them."""
 
     def vanished(self, held: Iterable[tuple[str, int]]) -> None:
-        """Of these (run, claim) less is stored than was believed."""
+        """Less is stored of some claims (run, claim) than was believed."""
 
 
 class Errands(EngineErrands):
-    """Done one by one, as they are asked."""
+    """The errands of the runs of one worker, done one by one, as they are asked."""
 
     def __init__(self, kit: Kit, new_child: NewChild, carriage: Carriage, doubts: Doubts, port: ErrandPort) -> None:
         self._kit = kit
@@ -165,7 +165,7 @@ class Errands(EngineErrands):
         return found
 
     async def alive_remote(self, run_id: str) -> dict[str, int | None]:
-        """Those of a run's remote steps that still come to something."""
+        """The remote steps of a run that still come to something."""
         found: dict[str, int | None] = await self._patiently(lambda: self._store.alive_remote(run_id))
         return found
 

@@ -44,7 +44,7 @@ class FlushPort(Protocol):
     """Whoever is told what came of flushes."""
 
     def flushed(self, moves: list[Transition]) -> None:
-        """These transitions are committed."""
+        """Transitions of runs are committed."""
 
     def joined(self, entries: list[StepWith], answer: FlushAnswer) -> None:
         """Children were started, mail was left, steps of dags became ready or are to end: all committed."""
@@ -148,8 +148,8 @@ class Journal:
             self._abandon()
 
     def _forget_left(self) -> None:
-        """Of those that are not at hand any more, keep only what is still to be written of: a connection may break
-        before that, and then it has to be compared."""
+        """Forget the runs that are not at hand any more, but for those of which something is still to be written: a
+        connection may break before that, and then it has to be compared."""
         undecided = {entry.run_id for entry, _ in self._waiting} | self._aside.keys()
         for run_id in self.left.keys() - undecided:
             del self.left[run_id]

@@ -48,9 +48,9 @@ def dutifully(
     refusable: bool = False,
     clock: Clock = REAL,
 ) -> Coroutine[Any, Any, T]:
-    """The same for what a worker has to do whatever the database says of it: also a missing right is waited for, and
-    said loudly. A refusal comes through only where somebody knows which record it is about (``refusable``): a duty
-    must not end because one statement of it was refused."""
+    """The answer to a call that a worker has to make whatever the database says of it: also a missing right is waited
+    for, and said loudly. A refusal comes through only where somebody knows which record it is about (``refusable``): a
+    duty must not end because one statement of it was refused."""
     ridden = (DatabaseUnavailable, *_SET_UP) if refusable else (DatabaseUnavailable, DatabaseRefused, *_SET_UP)
     return _until_answered(call, what, logger, longest, give_up, ridden, clock)
 

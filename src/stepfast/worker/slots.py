@@ -81,7 +81,8 @@ class Slots:
         self.idle.clear()
 
     def give_back(self, execution: Execution) -> None:
-        """Its handler is done, or given up: another may come in its place. It is held until its end is committed."""
+        """Free the slot of a run whose handler is done, or given up: another may come. The run is held until its end is
+        committed."""
         if execution not in self._ending and self.running.get(execution.run_id) is execution:
             self._ending.add(execution)
             self._freed()

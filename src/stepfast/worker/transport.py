@@ -46,11 +46,12 @@ class Transport(Protocol):
         ...
 
     async def unclaimed(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps whose tasks no worker has begun, for people who wonder."""
+        """The steps, of those named, whose tasks no worker has begun, for people who wonder."""
         ...
 
     async def lost(self, step_ids: Sequence[str]) -> list[str]:
-        """Those of the steps that have vanished: neither a task nor a result of them is there. Send them again."""
+        """The steps, of those named, that have vanished: neither a task nor a result of them is there. Send them
+        again."""
         ...
 
     async def leftovers(self, after: str, limit: int) -> list[str]:

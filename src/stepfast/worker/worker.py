@@ -55,7 +55,7 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """Its id; another one, if it was declared dead and went on."""
+        """The id of the worker; another one, if it was declared dead and went on."""
         return self._kit.me.id
 
     # -- life ------------------------------------------------------------------------------------------------------
