@@ -1,7 +1,8 @@
 """Check that docstrings say something: one of fewer than four words names no subject, or says nothing of it.
 
 "Give the slot back." will do, and "It goes on." will not. Docstrings of modules, classes and functions count, and the
-texts below a constant or a field.
+texts below a constant or a field. A docstring of a class or a function must not begin with a word that stands for
+something said elsewhere, as in "The same for lists": it is read alone. The text below a field is read with its class.
 
 python tools/docstrings.py [folder of the package]
 """
@@ -9,22 +10,41 @@ python tools/docstrings.py [folder of the package]
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 FEWEST = 4
+SUBJECTLESS = re.compile(r"(The same|Those|It|Its|One of them)\b")
 
 
 def check(package: Path) -> list[str]:
-    """Every docstring that is too short, as a line to be printed."""
-    return [
-        f"{path}:{text.lineno}: {text.value!r} has fewer than {FEWEST} words: say what is meant, with its subject"
-        for path in sorted(package.rglob("*.py"))
-        for text in docstrings(ast.parse(path.read_text(), str(path)))
-        if len(str(text.value).split()) < FEWEST
-    ]
+    """Every docstring that is too short or begins without a subject, as a line to be printed."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_text(), str(path))
+        found += [
+            f"{path}:{text.lineno}: {text.value!r} has fewer than {FEWEST} words: say what is meant, with its subject"
+            for text in docstrings(tree)
+            if len(str(text.value).split()) < FEWEST
+        ]
+        found += [
+            f"{path}:{text.lineno}: {text.value!r} does not name its subject: it cannot be read alone"
+            for text in docstrings_of_code(tree)
+            if SUBJECTLESS.match(str(text.value)) and len(str(text.value).split()) >= FEWEST
+        ]
+    return found
+
+
+def docstrings_of_code(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The docstrings of the classes and functions of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = as_text(node.body[0])
+            if text is not None:
+                yield text
 
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -53,7 +73,7 @@ def main(arguments: list[str]) -> int:
     for violation in found:
         print(violation)
     if not found:
-        print(f"docstrings: each has at least {FEWEST} words")
+        print(f"docstrings: each has at least {FEWEST} words, and those of code name their subject")
     return 1 if found else 0
 
 

@@ -15,12 +15,21 @@ TOO_SHORT = [
     'LIMIT = 4\n"""So many seconds."""',
     'class A:\n    size: int = 0\n    """In bytes."""',
 ]
+SUBJECTLESS = [
+    'def f():\n    """The same for lists and pictures."""',
+    'async def f():\n    """Those of these that are over."""',
+    'class A:\n    """It is made once for each console."""',
+    'class A:\n    def f(self):\n        """Its name in the form that is sent."""',
+    'class A:\n    """One of them, unless a kind says otherwise."""',
+]
 ENOUGH = [
     '"""What a module is for."""',
     "def f():\n    pass",
     'def f():\n    """Give the slot back."""',
     'LIMIT = 4\n"""Seconds between two looks."""',
     'def f():\n    g("short")',
+    'class A:\n    size: int = 0\n    """Its size, in bytes."""',
+    'def f():\n    """Itself, if it did not go on."""',
 ]
 
 
@@ -33,6 +42,12 @@ def found(folder: Path, text: str) -> list[str]:
 def test_what_says_too_little_is_refused(tmp_path: Path, text: str) -> None:
     [line] = found(tmp_path, text)
     assert "fewer than 4 words" in line
+
+
+@pytest.mark.parametrize("text", SUBJECTLESS)
+def test_what_begins_without_a_subject_is_refused(tmp_path: Path, text: str) -> None:
+    [line] = found(tmp_path, text)
+    assert "does not name its subject" in line
 
 
 @pytest.mark.parametrize("text", ENOUGH)
