@@ -355,7 +355,7 @@ def exited(error: BaseException) -> RuntimeError:
 
 
 def _unless_abandoned(blocking: BlockingTry, work: Callable[[], Any]) -> Any:
-    """Call it in its thread; but not if it stood in the line for so long that nobody waits for it any more."""
+    """Call it in its thread; but not if it waited for its turn for so long that nobody waits for it any more."""
     return None if blocking.abandoned else work()
 
 

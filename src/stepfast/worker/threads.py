@@ -1,11 +1,11 @@
 """Threads for blocking code: as few as the work needs, as many as it asks for, never in the way of an exit.
 
 Waking a thread for each call costs more than most calls do: the interpreter runs one thread at a time, and each hand-
-over may have to wait for its turn. So calls stand in a line, one thread works through it for as long as that goes
-quickly, and what it has done is handed back together. Calls that block are noticed within milliseconds by the line
-that does not move; from then on, for a while, each call wakes a thread of its own. On a busy machine the line may stand
-still although nothing blocks, because the thread does not get its turn. So a look that comes late itself says little;
-and calls that turn out to be quick, one after the other, share few threads again.
+over may have to wait for its turn. So calls wait in a backlog, one thread works through it for as long as that goes
+quickly, and what it has done is handed back together. Calls that block are noticed within milliseconds by the backlog
+that does not move; from then on, for a while, each call wakes a thread of its own. On a busy machine the backlog may
+stand still although nothing blocks, because the thread does not get its turn. So a look that comes late itself says
+little; and calls that turn out to be quick, one after the other, share few threads again.
 
 A pool of fixed size would not do: a timed-out handler may keep its thread for as long as it likes, and the slot it
 no longer holds must find a thread all the same. The number is bounded by the callers, who hold slots.
@@ -24,15 +24,15 @@ from typing import Any
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
 _LOOK = 0.002
-"""Seconds after which somebody looks whether the line has moved."""
+"""Seconds after which somebody looks whether the backlog has moved."""
 _QUICK = 0.00025
 """Seconds that a call may take on average while few threads do them all. Blocking calls take longer."""
 _STAY_WIDE = 1.0
 """Seconds for which each call wakes a thread of its own after one was last seen to block."""
 _STALLED = 0.02
-"""Seconds after which a line that does not move is taken to be blocked, however late the looks come."""
+"""Seconds after which a backlog that does not move is taken to be blocked, however late the looks come."""
 _FEW = 8
-"""Threads that are added when the line stands still for the first time."""
+"""Threads that are added when the backlog stands still for the first time."""
 _QUICK_AGAIN = 64
 """After so many quick calls in a row they share few threads again."""
 
@@ -46,7 +46,7 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: deque[Job] = deque()
+        self._backlog: deque[Job] = deque()
         self._done: deque[Done] = deque()
         self._handing_back = False
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -54,15 +54,15 @@ class Threads:
         self._lock = threading.Lock()
         self._idle = 0
         self._awake = 0
-        """Threads that work through the line, blocked or not."""
+        """Threads that work through the backlog, blocked or not."""
         self._count = 0
         self._closed = False
         self._taken = 0
-        """Calls taken out of the line since somebody last looked."""
+        """Calls taken out of the backlog since somebody last looked."""
         self._looking: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
         self._stalled = 0
-        """How many looks in a row that came in time have found the line standing still."""
+        """How many looks in a row that came in time have found the backlog standing still."""
         self._moved_at = 0.0
         """When it was last found moving."""
         self._wide_until = 0.0
@@ -75,7 +75,7 @@ class Threads:
             self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
-            self._line.append((function, future))
+            self._backlog.append((function, future))
             waking = self._awake == 0 or monotonic() < self._wide_until
             spawning = waking and self._wake()
         if spawning:
@@ -97,7 +97,7 @@ class Threads:
     # -- in the event loop ---------------------------------------------------------------------------------------
 
     def _wake(self) -> bool:
-        """One thread more works through the line; whether it has to be made. Call it with the lock held."""
+        """One thread more works through the backlog; whether it has to be made. Call it with the lock held."""
         self._awake += 1
         if self._idle:
             self._idle -= 1
@@ -110,7 +110,7 @@ class Threads:
         threading.Thread(target=self._work, name=f"stepfast-{self._name}-{self._count}", daemon=True).start()
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A first look at a line."""
+        """A first look at a backlog."""
         self._stalled, self._moved_at = 0, monotonic()
         self._look_again(loop)
 
@@ -121,7 +121,7 @@ class Threads:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """If calls wait because others block, each gets a thread."""
         self._looking = None
-        waiting = len(self._line)
+        waiting = len(self._backlog)
         if not waiting:
             return
         now = monotonic()
@@ -130,7 +130,7 @@ class Threads:
         self._look_again(loop)
 
     def _stands_still(self, now: float) -> bool:
-        """Whether the line has not moved for so long that a call must block."""
+        """Whether the backlog has not moved for so long that a call must block."""
         passed = now - self._looked_at
         if passed * self._awake <= _QUICK * self._taken:
             self._stalled, self._moved_at = 0, now
@@ -156,7 +156,7 @@ class Threads:
     # -- in the threads ------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while self._work_through_the_line() and self._is_woken():
+        while self._work_off() and self._is_woken():
             pass
 
     def _is_woken(self) -> bool:
@@ -171,14 +171,14 @@ class Threads:
                     return False
             return self._bell.get()
 
-    def _work_through_the_line(self) -> bool:
-        """Do what is in it; whether to wait for more."""
+    def _work_off(self) -> bool:
+        """Make the calls of the backlog; whether to wait for more."""
         while True:
             try:
-                function, future = self._line.popleft()
+                function, future = self._backlog.popleft()
             except IndexError:
                 with self._lock:
-                    if self._line:
+                    if self._backlog:
                         continue
                     self._awake -= 1
                     self._idle += not self._closed
