@@ -1,7 +1,7 @@
 """Which of the ready runs of a limited queue may be taken now, and when the next one may.
 
-Pure: from the limits, from what is counted (what workers hold, what was started lately), and from those that stand
-first in line. A run counts while a worker has it, and no longer: one that waits does not. A rate counts the
+Pure: from the limits, from what is counted (what workers hold, what was started lately), and from those that come
+first in the queue. A run counts while a worker has it, and no longer: one that waits does not. A rate counts the
 start of an attempt, once; a run that is taken again for the same attempt is not counted again.
 """
 
@@ -20,7 +20,7 @@ from .standing import sooner
 
 
 class Candidate(NamedTuple):
-    """A ready run that stands first in line, in the order of the columns."""
+    """A ready run at the front of its queue, in the order of the columns."""
 
     id: str
     workflow: str
@@ -96,7 +96,7 @@ def is_open(limits: Limits, key: Count) -> bool:
 
 
 def choose(candidates: Iterable[Candidate], limits: Limits, usage: Usage, room: Room) -> Choice:
-    """Take the first in line, by priority and then by age, as long as no limit is in the way."""
+    """Take the front of the queue, by priority and then by age, as long as no limit is in the way."""
     choice, tally = Choice(), _Tally(limits, usage, room)
     for run in sorted(set(candidates), key=lambda run: (-run.priority, run.place)):
         if not tally.allows(run):
@@ -174,7 +174,7 @@ def begun(taken: Sequence[Candidate], ids: Iterable[str]) -> Counter[str | None]
     return Counter(run.key for run in taken if run.fresh and run.id in there)
 
 
-# -- what crosses the line between worker and store ----------------------------------------------------------
+# -- what goes between worker and store ----------------------------------------------------------------------
 
 
 class Cursor(NamedTuple):

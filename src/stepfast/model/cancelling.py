@@ -159,7 +159,7 @@ def skip(step: Standing, now: int) -> Standing:
 
 
 def _free(run: Standing) -> Standing:
-    """Out of every line, and waiting for nothing."""
+    """A run that has no place in its queue any more, and waits for nothing."""
     return replace(
         run,
         asked=None,

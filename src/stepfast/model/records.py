@@ -1,4 +1,4 @@
-"""The values that cross the line between engine and store. All plain data; payloads are JSON text.
+"""The values that go between engine and store. All plain data; payloads are JSON text.
 
 Times are milliseconds of the database's clock. Spans are milliseconds.
 """

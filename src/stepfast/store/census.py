@@ -18,7 +18,7 @@ class Census(Struct):
     undelivered: int
     """Mail that was sent and has not been delivered."""
     queues: dict[str, tuple[int, float]]
-    """Of each queue that has something ready: how much, and for how many seconds the first in line has been."""
+    """Of each queue that has something ready: how much, and for how many seconds its first run has been."""
     late: list[tuple[str, bool, float]]
     """Schedules that nobody has come to in time: the name, whether code declares it, and for how many seconds."""
 

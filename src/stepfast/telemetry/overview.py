@@ -22,7 +22,7 @@ class QueueNow(NamedTuple):
     name: str
     ready: int
     oldest: float
-    """For how many seconds the first in line has been ready."""
+    """For how many seconds its first run has been ready."""
     workers: int
     """Live workers that look at it, and have the code of a workflow that is at home there."""
     paused: bool

@@ -153,7 +153,7 @@ def _waiting(run: RunInfo, steps: Sequence[StepInfo], calls: Sequence[Activity],
 
 
 def _waiting_for_several(run: RunInfo, calls: Sequence[Activity], children: Sequence[RunInfo]) -> str:
-    """A race, or lines side by side: each is named, what others can do something about first."""
+    """A race, or branches side by side: each wait is named, what others can do something about first."""
     said, commands = [], []
     for part in (run.waiting_for or "").split(", "):
         what, _, name = part.partition(":")

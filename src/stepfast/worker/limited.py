@@ -47,7 +47,7 @@ class LimitedRoom(Protocol):
         """Take in the runs that were claimed."""
 
 
-class _Line:
+class _Known:
     """What is known of one limited queue."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class LimitedClaimer:
         self._kit, self._clock, self._me = kit, kit.clock, kit.me
         self._claimer = claimer
         self._room = room
-        self._lines: dict[str, _Line] = {}
+        self._known: dict[str, _Known] = {}
         self._held: dict[str, str] = {}
         """Runs that came from here, and their queues: when one has left, its place is free."""
         self._bell = asyncio.Event()
@@ -96,10 +96,10 @@ class LimitedClaimer:
         """Something was just made ready. Where little was to be had a moment ago, it can wait for others to come."""
         for lane in lanes:
             if self._me.serves(lane):
-                line = self._line(lane.queue)
-                line.lanes.setdefault(lane, 0)
-                line.rung = True
-                self._ask_at(line, max(self._clock.now(), line.tried_at + self._kit.settings.busy_poll))
+                known = self._known_of(lane.queue)
+                known.lanes.setdefault(lane, 0)
+                known.rung = True
+                self._ask_at(known, max(self._clock.now(), known.tried_at + self._kit.settings.busy_poll))
 
     def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
         """The sweeper saw ready runs here, wherever they stand. Places may be free that others have given back."""
@@ -107,14 +107,14 @@ class LimitedClaimer:
         pause, self._hurry = settings.busy_poll if self._hurry else settings.poll, False
         for lane in lanes:
             if self._me.serves(lane):
-                line = self._line(lane.queue)
-                line.lanes[lane] = 0
-                self._ask_at(line, max(now, line.tried_at + pause))
+                known = self._known_of(lane.queue)
+                known.lanes[lane] = 0
+                self._ask_at(known, max(now, known.tried_at + pause))
         for queue in suspects:
             if self._me.queues is None or queue in self._me.queues:
-                line = self._line(queue)
-                line.suspects = True
-                self._ask_at(line, max(now, line.tried_at + pause))
+                known = self._known_of(queue)
+                known.suspects = True
+                self._ask_at(known, max(now, known.tried_at + pause))
 
     def hurry(self) -> None:
         """Something was changed, perhaps a limit: what is found next is asked for soon."""
@@ -124,8 +124,8 @@ class LimitedClaimer:
         """Runs have left this worker, by commit: those of limited queues count no more."""
         for move in moves:
             queue = self._held.pop(move.run_id, None)
-            if queue is not None and (line := self._lines.get(queue)) is not None:
-                self._ask_at(line, self._clock.now())
+            if queue is not None and (known := self._known.get(queue)) is not None:
+                self._ask_at(known, self._clock.now())
 
     def forget_unheld(self, held: Mapping[str, object]) -> None:
         """Runs that were lost leave without a word."""
@@ -137,12 +137,12 @@ class LimitedClaimer:
         if self.wanted is not None:
             self._bell.set()
 
-    def _line(self, queue: str) -> _Line:
-        return self._lines.setdefault(queue, _Line())
+    def _known_of(self, queue: str) -> _Known:
+        return self._known.setdefault(queue, _Known())
 
-    def _ask_at(self, line: _Line, when: float) -> None:
-        if when < line.due_at or line.due_at == -math.inf:
-            line.due_at = when
+    def _ask_at(self, known: _Known, when: float) -> None:
+        if when < known.due_at or known.due_at == -math.inf:
+            known.due_at = when
             self._bell.set()
 
     @property
@@ -152,10 +152,10 @@ class LimitedClaimer:
 
     def allowed_in(self) -> float:
         """Seconds until a rate is known to allow more; infinite, if none is waited for."""
-        return min((line.allowed_at for line in self._lines.values()), default=math.inf) - self._clock.now()
+        return min((known.allowed_at for known in self._known.values()), default=math.inf) - self._clock.now()
 
     def _next(self) -> float:
-        return min((line.due_at for line in self._lines.values()), default=math.inf)
+        return min((known.due_at for known in self._known.values()), default=math.inf)
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -188,41 +188,41 @@ class LimitedClaimer:
         """Ask each queue that it is time for, the most urgent first, until none of them brings anything."""
         denied: int | None = None
         while due := self._due():
-            queue, line = due
-            self.wanted = line.priority
+            queue, known = due
+            self.wanted = known.priority
             if self._claimer.stopped or self._claimer.paused or self._room.limited_slots() <= 0:
-                denied = line.priority
+                denied = known.priority
                 break
-            await self._take(queue, line)
+            await self._take(queue, known)
         self.wanted = denied
 
-    def _due(self) -> tuple[str, _Line] | None:
+    def _due(self) -> tuple[str, _Known] | None:
         now = self._clock.now()
-        due = [each for each in self._lines.items() if each[1].due_at <= now]
+        due = [each for each in self._known.items() if each[1].due_at <= now]
         return max(due, key=lambda each: (each[1].priority, -each[1].tried_at), default=None)
 
-    async def _take(self, queue: str, line: _Line) -> None:
-        line.rung = False
+    async def _take(self, queue: str, known: _Known) -> None:
+        known.rung = False
         free = self._room.limited_slots()
-        if line.suspects:
+        if known.suspects:
             room = tuple(min(free, seats) for seats in self._room.suspect_room())
-            line.suspects = False  # the sweeper may find others while these are asked for
-            if any(room) and (await self._ask(queue, line, free, room)).runs:
-                line.suspects = True
+            known.suspects = False  # the sweeper may find others while these are asked for
+            if any(room) and (await self._ask(queue, known, free, room)).runs:
+                known.suspects = True
             free = self._room.limited_slots()
-        line.tried_at, line.due_at, line.allowed_at = self._clock.now(), math.inf, math.inf
-        if line.lanes and free > 0:
-            self._learn(queue, line, await self._ask(queue, line, free), free)
-        elif not line.lanes and not line.suspects:
-            self._lines.pop(queue, None)
-        if line.suspects or (line.lanes and free <= 0):
-            line.due_at = self._clock.now()  # there may be more
+        known.tried_at, known.due_at, known.allowed_at = self._clock.now(), math.inf, math.inf
+        if known.lanes and free > 0:
+            self._learn(queue, known, await self._ask(queue, known, free), free)
+        elif not known.lanes and not known.suspects:
+            self._known.pop(queue, None)
+        if known.suspects or (known.lanes and free <= 0):
+            known.due_at = self._clock.now()  # there may be more
 
-    async def _ask(self, queue: str, line: _Line, free: int, suspects: tuple[int, ...] = ()) -> Admission:
+    async def _ask(self, queue: str, known: _Known, free: int, suspects: tuple[int, ...] = ()) -> Admission:
         worker, asked_at = self._me.id, self._clock.now()
-        if asked_at - line.seen_since > _SEEN:
-            line.seen, line.seen_since = {}, asked_at
-        wish = Wish(queue, list(line.lanes.items()), self._me.versions, free, line.cursor, line.seen, suspects)
+        if asked_at - known.seen_since > _SEEN:
+            known.seen, known.seen_since = {}, asked_at
+        wish = Wish(queue, list(known.lanes.items()), self._me.versions, free, known.cursor, known.seen, suspects)
         self.asked = free
         with self._claimer.questions.ask() as token:
             try:
@@ -240,25 +240,25 @@ class LimitedClaimer:
                 self._room.accept(done.runs, asked_at)
         return done
 
-    def _learn(self, queue: str, line: _Line, done: Admission, free: int) -> None:
+    def _learn(self, queue: str, known: _Known, done: Admission, free: int) -> None:
         """When to ask again; or that there is nothing more."""
         now = self._clock.now()
         if not done.limited:
-            self._lines.pop(queue, None)
-            self._claimer.opened(queue, line.lanes)
+            self._known.pop(queue, None)
+            self._claimer.opened(queue, known.lanes)
             return
-        line.cursor = done.cursor
-        line.seen |= done.seen
+        known.cursor = done.cursor
+        known.seen |= done.seen
         for run in done.runs:
             lane = Lane(run.queue, run.workflow, run.priority)
-            if run.claim == 1 and lane in line.lanes:  # what goes on may have been taken before its turn
-                line.lanes[lane] = max(line.lanes[lane], min(run.place, run.now_ms * 1000) - MARK_SLACK)
+            if run.claim == 1 and lane in known.lanes:  # what goes on may have been taken before its turn
+                known.lanes[lane] = max(known.lanes[lane], min(run.place, run.now_ms * 1000) - MARK_SLACK)
         if done.again or len(done.runs) == free:
-            line.due_at = now
+            known.due_at = now
         elif done.wait_ms is not None:
-            line.allowed_at = now + max(done.wait_ms / 1000, _SHORTEST_WAIT)
-            line.due_at = min(line.due_at, line.allowed_at)  # a run of ours may have left while it was asked
-        elif not done.left and not line.rung and not line.suspects:
-            self._lines.pop(queue, None)
-        if line.rung:
-            line.due_at = min(line.due_at, now + self._kit.settings.busy_poll)
+            known.allowed_at = now + max(done.wait_ms / 1000, _SHORTEST_WAIT)
+            known.due_at = min(known.due_at, known.allowed_at)  # a run of ours may have left while it was asked
+        elif not done.left and not known.rung and not known.suspects:
+            self._known.pop(queue, None)
+        if known.rung:
+            known.due_at = min(known.due_at, now + self._kit.settings.busy_poll)

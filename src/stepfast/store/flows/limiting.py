@@ -55,26 +55,26 @@ def claim_limited(worker: str, token: int, wish: Wish, again: bool, most_bytes: 
     usage = yield from _usage(gate)
     if free_at_once(gate.limits, usage.whole, wish.room) == 0:
         return Admission(left=True, cursor=wish.cursor)
-    line = yield from _line(gate, wish, usage)
-    choice = choose(line.candidates, gate.limits, usage, Room(wish.room, most_bytes))
+    front = yield from _front(gate, wish, usage)
+    choice = choose(front.candidates, gate.limits, usage, Room(wish.room, most_bytes))
     taken = yield from _take(worker, token, choice, wish)
     # They began no later than their rows were read: so much later than this the next may begin.
     now = max((run.now_ms for run in taken), default=usage.now)
     yield from _log(gate, begun(choice.taken, (run.id for run in taken)), now)
-    return _admission(taken, choice, line, usage, wish)
+    return _admission(taken, choice, front, usage, wish)
 
 
-def _admission(taken: list[Claimed], choice: Choice, line: _Line, usage: Usage, wish: Wish) -> Admission:
+def _admission(taken: list[Claimed], choice: Choice, front: _Front, usage: Usage, wish: Wish) -> Admission:
     missed = len(taken) < len(choice.taken)  # somebody holds their rows
     full = len(taken) == wish.room
-    next_at = sooner(choice.next_at, line.next_at)
+    next_at = sooner(choice.next_at, front.next_at)
     return Admission(
         taken,
-        left=choice.left or missed or full or line.more,
-        again=not full and (choice.cut_short or line.cursor != Cursor() or bool(line.seen)),
+        left=choice.left or missed or full or front.more,
+        again=not full and (choice.cut_short or front.cursor != Cursor() or bool(front.seen)),
         wait_ms=None if next_at is None else max(0, next_at - usage.now),
-        cursor=line.cursor,
-        seen=dict(line.seen),
+        cursor=front.cursor,
+        seen=dict(front.seen),
     )
 
 
@@ -125,15 +125,15 @@ def _count(row: Sequence[int | None], rate: Rate | None) -> Count:
     return Count(running or 0, started or 0, None if rate is None or next_at is None else next_at + rate.per_ms)
 
 
-# -- who stands first in line --------------------------------------------------------------------------------
+# -- the front of the queue --------------------------------------------------------------------------------
 
 
-class _Line(NamedTuple):
-    """The runs that come first in a queue."""
+class _Front(NamedTuple):
+    """The front of a queue: the runs that come first."""
 
     candidates: list[Candidate]
     more: bool
-    """Whether others may stand behind them."""
+    """Whether others may come behind them."""
     next_at: int | None = None
     """When a rate allows one of those that were not looked at because of it."""
     cursor: Cursor = Cursor()
@@ -141,7 +141,7 @@ class _Line(NamedTuple):
     """Lanes in which more has to be looked through for runs without a key, and from where."""
 
 
-def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
+def _front(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Front]:
     if wish.suspects:
         return (yield from _suspects(gate, wish, usage))
     limits, room = gate.limits, free_at_once(gate.limits, usage.whole, wish.room)
@@ -151,15 +151,15 @@ def _line(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
         found = yield from _candidates("ready_resuming", wish.queue, workflows, room)
     if free_starts(limits.rate, usage.whole, room) == 0:
         yield from _count_keys(gate, usage, [run.key for run in found])
-        return _Line(found, True, usage.whole.next_at)
+        return _Front(found, True, usage.whole.next_at)
     if limits.on_keys:
-        return (yield from _line_of_keys(gate, wish, usage, room, found))
+        return (yield from _front_of_keys(gate, wish, usage, room, found))
     lanes = Rows((lane.workflow, lane.priority, mark) for lane, mark in wish.lanes)
     first = yield from _candidates("ready_limited", wish.queue, lanes, room)
-    return _Line(found + first, len(first) == room)
+    return _Front(found + first, len(first) == room)
 
 
-def _line_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Line]:
+def _front_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[Candidate]) -> Flow[_Front]:
     """The first of each of a bounded number of keys; and of those that have none."""
     limits = gate.limits
     unkeyed, seen = yield from _unkeyed(wish, room)
@@ -173,7 +173,7 @@ def _line_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[C
         wanted = Rows(pair for pair in pairs if pair[1] in open_)
         found += yield from _candidates("ready_of_keys", wish.queue, wanted, most)
     next_at = min((count.next_at for key, count in counts.items() if key not in open_ and count.next_at), default=None)
-    return _Line(found, bool(pairs or found or seen), next_at, cursor, seen)
+    return _Front(found, bool(pairs or found or seen), next_at, cursor, seen)
 
 
 def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
@@ -204,7 +204,7 @@ def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], Cursor]]:
     return pairs, Cursor()
 
 
-def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
+def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Front]:
     """The runs that workers have died with, those with the fewest losses, as many as there is room for."""
     workflows = sorted(wish.versions)
     found = yield from _candidates("ready_suspects", wish.queue, workflows, max(wish.suspects))
@@ -214,7 +214,7 @@ def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Line]:
         room = wish.suspects[min(fewest - SUSPECT_LOSSES, len(wish.suspects) - 1)]
         group = [run for run in found if run.losses == fewest][:room]
     yield from _count_keys(gate, usage, [run.key for run in group])
-    return _Line(group, len(found) > len(group))
+    return _Front(group, len(found) > len(group))
 
 
 def _candidates(name: str, *arguments: object) -> Flow[list[Candidate]]:

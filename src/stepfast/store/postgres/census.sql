@@ -17,7 +17,7 @@ SELECT {now} AS now_ms,
            AS undelivered;
 
 -- name: census_queues
--- How many runs are ready in each queue, $1 at most, and for how many microseconds the first in line has been. The lanes
+-- How many runs are ready in each queue, $1 at most, and for how many microseconds its first run has been. The lanes
 -- are found by skipping from one to the next in the index, and the first of each is the oldest of it. Suspects stand in
 -- no lane, and are counted apart.
 WITH RECURSIVE lanes AS (

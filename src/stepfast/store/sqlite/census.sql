@@ -19,7 +19,7 @@ SELECT {now} AS now_ms,
        (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE delivered = 0 LIMIT ?1)) AS undelivered;
 
 -- name: census_queues
--- How many runs are ready in each queue, ?1 at most, and for how many microseconds the first in line has been. The lanes
+-- How many runs are ready in each queue, ?1 at most, and for how many microseconds its first run has been. The lanes
 -- are found by skipping from one to the next in the index, and the first of each is the oldest of it: the next priority of
 -- the same workflow, else the next workflow of the queue, else the next queue; compared as one row of three values, all of
 -- a lane would be walked through. Suspects stand in no lane, and are counted apart.
