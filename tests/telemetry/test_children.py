@@ -10,9 +10,9 @@ import pytest
 
 from stepfast import Settings, Stepfast
 from stepfast.telemetry import Metrics, StepEnded, children
-from stepfast.telemetry.children import Child, Children, Line
+from stepfast.telemetry.children import Child, Children, Wire
 from stepfast.telemetry.exposition import render
-from stepfast.telemetry.reporting import VARIABLE, ReportingLine, line_to_parent
+from stepfast.telemetry.reporting import VARIABLE, ReportingWire, wire_to_parent
 from tests.support.engine import eventually
 from tests.telemetry.conftest import MakeApp
 from tests.telemetry.scraping import parsed, value
@@ -24,9 +24,9 @@ STEP = StepEnded("r", 1, "w", "s", "step", "", 0, 1, 1, 0.01, "completed")
 class Member:
     """A worker process and its application, both within this one."""
 
-    def __init__(self, child: Child, line: ReportingLine, app: Stepfast) -> None:
+    def __init__(self, child: Child, wire: ReportingWire, app: Stepfast) -> None:
         self.child = child
-        self.line = line
+        self.wire = wire
         self.app = app
 
     def work(self, times: int) -> None:
@@ -35,9 +35,9 @@ class Member:
 
 
 async def make(family: Children, number: int, make_app: MakeApp) -> Member:
-    line, app = Line(*socket.socketpair()), make_app(observers=[Metrics()])
-    theirs = line.theirs.dup()
-    return Member(await family.joined(number, line), ReportingLine(app, theirs), app)
+    wire, app = Wire(*socket.socketpair()), make_app(observers=[Metrics()])
+    theirs = wire.theirs.dup()
+    return Member(await family.joined(number, wire), ReportingWire(app, theirs), app)
 
 
 async def steps(family: Children) -> float:
@@ -48,8 +48,8 @@ async def steps(family: Children) -> float:
 async def test_counters_are_added_up_and_stay_when_a_process_ends(make_app: MakeApp) -> None:
     family = Children(2, Settings())
     first, second = [await make(family, number, make_app) for number in (1, 2)]
-    async with second.line:
-        async with first.line:
+    async with second.wire:
+        async with first.wire:
             await eventually(lambda: first.child.introduced and second.child.introduced)
             first.work(2)
             second.work(3)
@@ -58,7 +58,7 @@ async def test_counters_are_added_up_and_stay_when_a_process_ends(make_app: Make
         await family.left(first.child)
         assert await steps(family) == 15
         third = await make(family, 1, make_app)
-        async with third.line:
+        async with third.wire:
             await eventually(lambda: third.child.introduced)
             third.work(1)
             assert await steps(family) == 16
@@ -69,9 +69,9 @@ async def test_counters_are_added_up_and_stay_when_a_process_ends(make_app: Make
 
 async def test_a_process_that_dies_without_a_word_is_counted_as_it_was_last_seen(make_app: MakeApp) -> None:
     family = Children(1, Settings())
-    line = Line(*socket.socketpair())
-    dying = line.theirs.dup()
-    child = await family.joined(1, line)
+    wire = Wire(*socket.socketpair())
+    dying = wire.theirs.dup()
+    child = await family.joined(1, wire)
     reader, writer = await asyncio.open_connection(sock=dying)
     writer.write(HELLO)
     await eventually(lambda: child.introduced)
@@ -90,7 +90,7 @@ async def test_a_process_that_dies_without_a_word_is_counted_as_it_was_last_seen
 async def test_who_is_not_ready_is_named(make_app: MakeApp) -> None:
     family = Children(3, Settings())
     members = [await make(family, number, make_app) for number in (1, 2)]
-    async with members[0].line, members[1].line, members[0].app.worker():
+    async with members[0].wire, members[1].wire, members[0].app.worker():
         await eventually(lambda: all(member.child.introduced for member in members))
         report = await family.health()
         assert all(finding.ok for finding in report.live)
@@ -106,9 +106,9 @@ async def test_who_is_not_ready_is_named(make_app: MakeApp) -> None:
 async def test_a_process_that_does_not_answer_is_alive_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "_SOON", 0.05)
     for bound, alive in ((60.0, True), (0.01, False)):
-        family, line = Children(1, Settings(live_lag=bound)), Line(*socket.socketpair())
-        silent = line.theirs.dup()
-        child = await family.joined(1, line)
+        family, wire = Children(1, Settings(live_lag=bound)), Wire(*socket.socketpair())
+        silent = wire.theirs.dup()
+        child = await family.joined(1, wire)
         assert "has been starting for" in (await family.health()).ready[0].said
         silent.sendall(HELLO)
         await eventually(lambda: child.introduced)  # noqa: B023
@@ -120,11 +120,11 @@ async def test_a_process_that_does_not_answer_is_alive_for_a_while(monkeypatch: 
         await family.left(child)
 
 
-async def test_rubbish_on_the_line_hurts_nobody() -> None:
+async def test_rubbish_on_the_wire_hurts_nobody() -> None:
     family = Children(1, Settings())
-    line = Line(*socket.socketpair())
-    rude = line.theirs.dup()
-    child = await family.joined(1, line)
+    wire = Wire(*socket.socketpair())
+    rude = wire.theirs.dup()
+    child = await family.joined(1, wire)
     rude.sendall(HELLO + b"not json\n")
     await eventually(lambda: child.introduced)
     report = await family.health()
@@ -133,16 +133,16 @@ async def test_rubbish_on_the_line_hurts_nobody() -> None:
     rude.close()
 
 
-def test_the_line_is_taken_once_and_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wire_is_taken_once_and_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     os.set_inheritable(theirs.fileno(), True)
     monkeypatch.setenv(VARIABLE, str(theirs.detach()))
-    line = line_to_parent()
-    assert line is not None and not line.get_inheritable()
+    wire = wire_to_parent()
+    assert wire is not None and not wire.get_inheritable()
     assert VARIABLE not in os.environ
-    assert line_to_parent() is None
+    assert wire_to_parent() is None
     ours.close()
-    line.close()
+    wire.close()
     for strange in ("x", "-1", "99999", ""):
         monkeypatch.setenv(VARIABLE, strange)
-        assert line_to_parent() is None
+        assert wire_to_parent() is None

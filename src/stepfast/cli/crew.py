@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..settings import Settings
-from ..telemetry.children import Children, Line
+from ..telemetry.children import Children, Wire
 from ..telemetry.health_port import Listener
 from .exits import FAILED, OK, USAGE
 
@@ -88,9 +88,9 @@ class Crew:
     async def _run_child(self, number: int) -> int:
         if self._family is None:
             return await self._until_ended(number, await self._spawn())
-        line = Line(*socket.socketpair())
-        process = await self._spawn(**line.for_child())
-        member = await self._family.joined(number, line)
+        wire = Wire(*socket.socketpair())
+        process = await self._spawn(**wire.for_child())
+        member = await self._family.joined(number, wire)
         try:
             return await self._until_ended(number, process)
         finally:

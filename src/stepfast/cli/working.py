@@ -17,7 +17,7 @@ from ..app import Stepfast
 from ..remote import RemoteWorker
 from ..telemetry import Metrics
 from ..telemetry.health_port import LOOPBACK, HealthPort
-from ..telemetry.reporting import ReportingLine, line_to_parent
+from ..telemetry.reporting import ReportingWire, wire_to_parent
 from ..telling.words import count
 from ..worker import Worker
 from ..worker.stopping import work_until_told
@@ -75,13 +75,13 @@ def worker(
 
 def _watch(app: Stepfast, health: tuple[str, int] | None) -> contextlib.AbstractAsyncContextManager[object]:
     """What tells how this worker is: to its parent, if that listens for several; else to whoever asks at the port."""
-    line = line_to_parent()
-    if line is None and health is None:
+    wire = wire_to_parent()
+    if wire is None and health is None:
         return contextlib.nullcontext()
     if not any(isinstance(observer, Metrics) for observer in app.observers):
         app.observe(Metrics(app.settings))
-    if line is not None:
-        return ReportingLine(app, line)
+    if wire is not None:
+        return ReportingWire(app, wire)
     assert health is not None
     return HealthPort(app, port=health[1], host=health[0])
 

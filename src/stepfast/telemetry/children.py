@@ -1,4 +1,4 @@
-"""Several worker processes seen as one: their parent asks each over a line, and adds up what they say.
+"""Several worker processes seen as one: their parent asks each over a wire, and adds up what they say.
 
 What a child that has ended had counted is kept, so that no sum goes backwards.
 """
@@ -31,8 +31,8 @@ _SOON = 2.0
 logger = logging.getLogger("stepfast.health")
 
 
-class Line(NamedTuple):
-    """The two ends of the line to a process that is about to be started."""
+class Wire(NamedTuple):
+    """The two ends of the wire to a process that is about to be started."""
 
     ours: socket.socket
     theirs: socket.socket
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class Child:
-    """One worker process, and the line to it."""
+    """One worker process, and the wire to it."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
@@ -62,7 +62,7 @@ class Child:
             while text := await self._reader.readline():
                 self._heard(msgspec.json.decode(text, type=Report))
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            logger.debug("the line to worker process %d broke: %s", self.number, type(error).__name__)
+            logger.debug("the wire to worker process %d broke: %s", self.number, type(error).__name__)
         finally:
             self._writer.close()
             for future in self._waiting:
@@ -99,10 +99,10 @@ class Children:
         self._departed: list[Family] = []
         """What those had counted that have ended."""
 
-    async def joined(self, number: int, line: Line) -> Child:
-        """A process was started, and has its end of this line."""
-        line.theirs.close()
-        child = Child(number, *await asyncio.open_connection(sock=line.ours, limit=_LONGEST))
+    async def joined(self, number: int, wire: Wire) -> Child:
+        """A process was started, and has its end of this wire."""
+        wire.theirs.close()
+        child = Child(number, *await asyncio.open_connection(sock=wire.ours, limit=_LONGEST))
         self._living[child] = asyncio.create_task(child.listen(), name="stepfast-report")
         return child
 

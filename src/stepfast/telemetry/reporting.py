@@ -1,4 +1,4 @@
-"""A worker process that reports to its parent: the parent listens for all, and asks each over a line of its own.
+"""A worker process that reports to its parent: the parent listens for all, and asks each over a wire of its own.
 
 The parent sends a word: ``health``, ``metrics``, or ``gauges`` for both and what stands in the database. The child
 answers with a report, as one line of JSON. Without being asked it sends one when it begins, and a last one when it ends
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ..app import Stepfast
 
 VARIABLE = "STEPFAST_REPORT_FD"
-"""Names the open file that is the line to the parent."""
+"""Names the open file that is the wire to the parent."""
 HEALTH, METRICS, GAUGES = "health", "metrics", "gauges"
 _LAST_WORD = 1.0
 """Seconds for the last report to go."""
 
 
-def line_to_parent() -> socket.socket | None:
-    """The line that our parent gave us, once: what we start ourselves must not have it."""
+def wire_to_parent() -> socket.socket | None:
+    """The wire that our parent gave us, once: what we start ourselves must not have it."""
     number = os.environ.pop(VARIABLE, None)
     if number is None or not number.isdecimal():
         return None
@@ -40,15 +40,15 @@ def line_to_parent() -> socket.socket | None:
         return None
 
 
-class ReportingLine:
+class ReportingWire:
     """Answers the parent, in a thread of its own, while the ``async with`` lasts."""
 
-    def __init__(self, app: Stepfast, line: socket.socket) -> None:
+    def __init__(self, app: Stepfast, wire: socket.socket) -> None:
         self._app = app
-        self._line = line
+        self._wire = wire
         self._thread: SideThread | None = None
 
-    async def __aenter__(self) -> ReportingLine:
+    async def __aenter__(self) -> ReportingWire:
         self._reporter = reporter = Reporter(self._app, asyncio.get_running_loop())
         thread = self._thread = SideThread("stepfast-health", self._answer, reporter.watch)
         thread.start()
@@ -59,7 +59,7 @@ class ReportingLine:
             self._thread.stop()
 
     async def _answer(self, ready: Callable[[], None]) -> None:
-        reader, writer = await asyncio.open_connection(sock=self._line)
+        reader, writer = await asyncio.open_connection(sock=self._wire)
         ready()
         try:
             await self._send(writer, await self._reporter.report())
