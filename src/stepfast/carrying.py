@@ -16,7 +16,7 @@ from .worker.transport import Transport
 if TYPE_CHECKING:
     from .app import Stepfast
 
-Place = tuple[str, int]
+Address = tuple[str, int]
 """The branch and the position of a step."""
 _CALLS = ("open", "close", "dispatch", "results", "remove", "cancel", "lost", "leftovers", "unclaimed", "prefix")
 
@@ -39,7 +39,7 @@ def carriage_for(
     return Carriage(store, make, joined=_is_homeless(transport))
 
 
-async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Place, bool]:
+async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Address, bool]:
     """Which of the remote steps of a run that are out have been begun by a worker, as far as the transport can be
     asked. Nothing is made for that."""
     steps = await (await app.store()).remote_steps([run_id])
@@ -56,7 +56,7 @@ async def begun_elsewhere(app: Stepfast, run_id: str) -> dict[Place, bool]:
             await transport.close()
     except StepfastError:
         return {}  # it is somewhere else, or not there yet
-    return {place: step_id not in untouched for step_id, place in out.items()}
+    return {address: step_id not in untouched for step_id, address in out.items()}
 
 
 def _is_homeless(transport: Transport | None) -> bool:

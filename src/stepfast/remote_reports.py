@@ -14,7 +14,7 @@ from .model.records import StepRecord
 from .model.remote_steps import RemoteStep
 from .reports import Activity, StepInfo
 
-Place = tuple[str, int]
+Address = tuple[str, int]
 
 
 def may_be_remote(records: Iterable[StepRecord]) -> bool:
@@ -40,12 +40,12 @@ def with_remote_inside(steps: Sequence[StepInfo], rows: Sequence[RemoteStep]) ->
     ]
 
 
-def with_claims(steps: Sequence[StepInfo], begun: Mapping[Place, bool]) -> list[StepInfo]:
+def with_claims(steps: Sequence[StepInfo], begun: Mapping[Address, bool]) -> list[StepInfo]:
     """The steps, and of remote ones whether a worker has begun them."""
     words = {True: "; a worker has begun it", False: "; no worker has begun it"}
     return [
-        replace(step, detail=step.detail + words[begun[place]])
-        if (place := (step.branch, step.position)) in begun and step.detail
+        replace(step, detail=step.detail + words[begun[address]])
+        if (address := (step.branch, step.position)) in begun and step.detail
         else step
         for step in steps
     ]
@@ -69,7 +69,7 @@ def _address(call: Activity) -> tuple[str, str, int, int]:
 
 
 def _last(rows: Sequence[RemoteStep]) -> list[RemoteStep]:
-    """What was sent last for each place in the code of each run."""
+    """What was sent last for each address in the code of each run."""
     ordered = sorted(rows, key=lambda row: abs(row.seq))
     return list({(row.run_id, row.branch, row.position): row for row in ordered}.values())
 

@@ -122,7 +122,7 @@ class StepInfo:
     queue_wait: float | None = None
     """Of a remote step: seconds for which its last attempt waited for a worker, as far as that is known."""
     number: int | None = None
-    """Its place among all records of the run; an undo has the number of the step that it undoes as its position. None:
+    """Its number among all records of the run; an undo has the number of the step that it undoes as its position. None:
     it has no record yet."""
 
 
@@ -250,7 +250,7 @@ def dag_step_info(row: DagStepRow, number: int, graph: Graph, payloads: Payloads
         completed_at=_time(row.completed_at),
         undo=graph.dag_steps[row.name].undo,
         child=row.id,
-        number=graph.places[row.name],
+        number=graph.numbers[row.name],
     )
 
 

@@ -76,7 +76,7 @@ class Errands:
         never()
 
     async def outcome_at(self, execution: Execution, address: tuple[str, int]) -> StepRecord | None:
-        """What is on record at a place of a run."""
+        """What is on record at an address of a run."""
         never()
 
 

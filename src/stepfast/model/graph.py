@@ -154,9 +154,9 @@ class Graph:
         return order
 
     @cached_property
-    def places(self) -> dict[str, int]:
-        """Step → its place in that order, counted from 1: there its undo is recorded."""
-        return {name: place for place, name in enumerate(self.order, 1)}
+    def numbers(self) -> dict[str, int]:
+        """Step → its number in that order, counted from 1: the position that its undo is recorded at."""
+        return {name: number for number, name in enumerate(self.order, 1)}
 
     def ancestors(self, name: str) -> set[str]:
         """Everything a step depends on, directly or not."""

@@ -48,7 +48,8 @@ _PARENTS = ("auto", "child", "link")
 _FIRST, _LAST = "first-", "last-"
 """Before the names of headers: those of the first claim of a run, and of its last one."""
 
-Place = tuple[str, int, str, int, int]
+Try = tuple[str, int, str, int, int]
+"""A try of a step: its run and claim, its branch and position, and its number."""
 
 
 class Tracing(Observer):
@@ -76,7 +77,7 @@ class Tracing(Observer):
         self._names = SpanNames()
         self._sendings: dict[int, Span] = {}
         self._claims: dict[tuple[str, int], _Claim] = {}
-        self._tries: dict[Place, tuple[Span, Any]] = {}
+        self._tries: dict[Try, tuple[Span, Any]] = {}
 
     # -- what is sent ------------------------------------------------------------------------------------------------
 
@@ -182,11 +183,11 @@ class Tracing(Observer):
             self._names.of(event.kind, event.step), above, SpanKind.INTERNAL, _step_attributes(event)
         )
         token = otel_context.attach(trace.set_span_in_context(span, above))
-        self._tries[_place(event)] = span, token
+        self._tries[_try_of(event)] = span, token
 
     def step_ended(self, event: StepEnded) -> None:
         """End it. That of a try whose run has left is the last thing that its task sees."""
-        known = self._tries.pop(_place(event), None)
+        known = self._tries.pop(_try_of(event), None)
         if known is None:
             return
         span, token = known
@@ -353,5 +354,5 @@ def _step_attributes(event: StepCalled) -> dict[str, Any]:
     return said | {"stepfast.step.branch": event.branch} if event.branch else said
 
 
-def _place(event: StepCalled | StepEnded) -> Place:
+def _try_of(event: StepCalled | StepEnded) -> Try:
     return event.run_id, event.claim, event.branch, event.position, event.number

@@ -18,7 +18,7 @@ _PAGE = 1000
 _LONGEST = 300
 """Characters of a value that are shown."""
 
-Place = tuple[str, str, int]
+Address = tuple[str, str, int]
 """The run, by its number among all of the lab; the branch, and the position in it."""
 
 
@@ -29,7 +29,7 @@ class Trace:
     status: str
     result: Any
     error: str | None
-    records: dict[Place, Mark] = field(default_factory=dict)
+    records: dict[Address, Mark] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     """How the other runs ended, and which values were set."""
 
@@ -109,10 +109,10 @@ def _said(error: ErrorInfo | None) -> str | None:
 
 def first_difference(whole: Trace, cut: Trace) -> str | None:
     """The first record that differs, or else how the runs ended; None, if they are alike."""
-    for place in (*whole.records, *(place for place in cut.records if place not in whole.records)):
-        before, now = whole.records.get(place), cut.records.get(place)
+    for address in (*whole.records, *(address for address in cut.records if address not in whole.records)):
+        before, now = whole.records.get(address), cut.records.get(address)
         if before != now:
-            return _told(f"record {place[2]}{_of(place)}", before, now, cut)
+            return _told(f"record {address[2]}{_of(address)}", before, now, cut)
     for name in (*whole.others, *(name for name in cut.others if name not in whole.others)):
         if whole.others.get(name) != cut.others.get(name):
             return _told(name, whole.others.get(name), cut.others.get(name), cut)
@@ -135,6 +135,6 @@ def _told(what: str, before: object, now: object, cut: Trace) -> str:
     )
 
 
-def _of(place: Place) -> str:
-    run, branch, _ = place
+def _of(address: Address) -> str:
+    run, branch, _ = address
     return "".join([f" of branch {branch!r}" if branch else "", f" of {run}" if run else ""])

@@ -25,7 +25,7 @@ def let_go(
 ) -> Flow[None]:  # fmt: skip
     """Write where these runs go, and what follows for the dag runs that they are steps of."""
     now = answer.now_ms
-    yield from forget_steps([(m.run_id, *place) for m in moves for place in gone_with(m)])
+    yield from forget_steps([(m.run_id, *address) for m in moves for address in gone_with(m)])
     yield from put("keep_traces", [(m.run_id, m.trace) for m in moves if m.trace is not None])
     after = [leave(runs[m.run_id], m, _when(m, dags, now), number) for number, m in enumerate(moves, 1)]
     ends = [m.settled for m in moves if m.settled is not None and m.status in status.TERMINAL]

@@ -28,7 +28,7 @@ def send_out(entries: Sequence[StepWith], now: int) -> Flow[None]:
     if not entries:
         return
     again = [e for e in entries if e.sends[0].attempt > 1]
-    yield from put("withdraw_places", [(e.run_id, e.step.branch, e.step.position, now) for e in again])
+    yield from put("withdraw_at", [(e.run_id, e.step.branch, e.step.position, now) for e in again])
     rows = yield from ask("remote_last", sorted({entry.run_id for entry in entries}))
     numbers = {row[0]: _Numbers(row[1], row[2]) for row in rows}
     steps = [_begun(entry, numbers[entry.run_id], now) for entry in entries]
@@ -56,11 +56,11 @@ class _Numbers:
 
 def _begun(entry: StepWith, numbers: _Numbers, now: int) -> RemoteStep:
     (send,) = entry.sends
-    place = (entry.step.branch, entry.step.position, entry.claim)
+    address = (entry.step.branch, entry.step.position)
     state = remote.SENT if send.joined else remote.OUTBOX
     return RemoteStep(
-        entry.run_id, numbers.next(send.undo), send.id, *place, send.attempt, send.name, send.group, send.carrier,
-        send.input, state, 1, send.retries, send.backoff, now, now + send.look_ms if send.joined else now,
+        entry.run_id, numbers.next(send.undo), send.id, *address, entry.claim, send.attempt, send.name, send.group,
+        send.carrier, send.input, state, 1, send.retries, send.backoff, now, now + send.look_ms if send.joined else now,
         trace=send.trace,
     )  # fmt: skip
 

@@ -58,10 +58,10 @@ def traces_of(ids: Collection[str]) -> Flow[dict[str, Traces]]:
     return {row[0]: Traces(bool(row[1]), bool(row[2]), row[3], row[4]) for row in rows}
 
 
-def forget_steps(places: Sequence[tuple[str, str, int]]) -> Flow[None]:
+def forget_steps(addresses: Sequence[tuple[str, str, int]]) -> Flow[None]:
     """Records that the next attempt is to make anew; signals that they took go back into the mailbox."""
-    yield from put("untake", places)
-    yield from put("forget", places)
+    yield from put("untake", addresses)
+    yield from put("forget", addresses)
 
 
 def forgotten(run: Standing) -> list[tuple[str, str, int]]:

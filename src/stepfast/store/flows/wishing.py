@@ -45,7 +45,7 @@ def _retry_runs(runs: Sequence[Standing], now: int) -> Flow[Moved]:
     after = [retry(run, now, number) for number, run in enumerate(fitting, 1)]
     yield from leave_keys(fitting)
     yield from change(after)
-    yield from forget_steps([place for run in fitting for place in forgotten(run)])
+    yield from forget_steps([address for run in fitting for address in forgotten(run)])
     yield from put("tell_again", [(run.id,) for run in fitting])
     return Moved(after, {run.lane for run in after})
 

@@ -106,7 +106,7 @@ JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.posit
 WHERE s.claim <> u.claim AND s.status <> 'waiting';
 
 -- name: own_steps
--- Which of these places were recorded under their very claim: written before, by a flush whose reply was lost.
+-- Which of these addresses were recorded under their very claim: written before, by a flush whose reply was lost.
 SELECT s.run_id::text, s.branch, s.position
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
 JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position

@@ -17,8 +17,8 @@ SELECT s.* FROM unnest($1::uuid[], $2::integer[], $3::uuid[], $4::text[], $5::in
                        $15::text[], $16::bigint[], $17::bigint[], $18::integer[], $19::integer[], $20::bigint[],
                        $21::text[]) AS s;
 
--- name: withdraw_places
--- What was sent for these places by earlier attempts of their runs is not waited for any more.
+-- name: withdraw_at
+-- What was sent at these addresses by earlier attempts of their runs is not waited for any more.
 UPDATE {schema}.remote_steps s SET state = 'withdrawn', due_at = p.now
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) AS p(run_id, branch, position, now)
 WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.state IN ('outbox', 'sent');

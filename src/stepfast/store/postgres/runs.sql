@@ -214,7 +214,7 @@ SELECT key, value, format FROM {schema}.run_values WHERE run_id = $1 ORDER BY ke
 SELECT seed FROM {schema}.runs WHERE id = $1;
 
 -- name: activity
--- A page of the calls of one run, by place and try.
+-- A page of the calls of one run, by address and try.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
 FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
 ORDER BY branch, position, attempt, number LIMIT $6;

@@ -1,7 +1,7 @@
 -- What ctx.transaction needs around the user's own statements.
 
 -- name: recorded_step
--- The outcome at this place, if this very claim has recorded it: the reply to that commit was lost. What operators ask
+-- The outcome at this address, if this very claim has recorded it: the reply to that commit was lost. What operators ask
 -- of the run. And the number of the transaction, by which one that the function ended is told from the one it was given.
 SELECT txid_current() AS txid, {server} AS server, (SELECT asked FROM {schema}.runs WHERE id = $1 AND claim = $4) AS asked,
        s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments, s.attempts, s.started_at,

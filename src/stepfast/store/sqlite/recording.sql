@@ -10,7 +10,7 @@ SELECT claim, asked FROM {prefix}runs WHERE id = ? AND worker = ?;
 
 -- name: record_step
 -- The outcome of a step whose run passed the fence, or what was decided when it began (status 'waiting'). What is open is
--- replaced by the outcome, and by nothing else. Any other place already taken is looked at afterwards.
+-- replaced by the outcome, and by nothing else. Any other address already taken is looked at afterwards.
 INSERT INTO {prefix}steps AS s (run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts,
                                 line, format, undo, started_at, completed_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -22,12 +22,12 @@ SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = exc
 WHERE s.status = 'waiting' AND excluded.status <> 'waiting';
 
 -- name: foreign_step
--- Whether a place was taken under another claim: then the history is not what its owner believes. An open record belongs
+-- Whether an address was taken under another claim: then the history is not what its owner believes. An open record belongs
 -- to whoever holds the run.
 SELECT 1 FROM {prefix}steps WHERE run_id = ? AND branch = ? AND position = ? AND claim <> ? AND status <> 'waiting';
 
 -- name: own_steps
--- Which of these places ([run, claim, branch, position] of each) were recorded under their very claim: written before, by
+-- Which of these addresses ([run, claim, branch, position] of each) were recorded under their very claim: written before, by
 -- a flush whose reply was lost.
 SELECT s.run_id, s.branch, s.position
 FROM json_each(?) AS u CROSS JOIN {prefix}steps AS s

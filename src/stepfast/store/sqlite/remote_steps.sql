@@ -14,12 +14,12 @@ INSERT INTO {prefix}remote_steps (run_id, seq, id, branch, position, claim, run_
                                   trace)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: withdraw_places
--- What was sent for these places by earlier attempts of their runs is not waited for any more.
-WITH place(run_id, branch, position, now) AS (VALUES (?, ?, ?, ?))
-UPDATE {prefix}remote_steps AS s SET state = 'withdrawn', due_at = place.now
-FROM place
-WHERE s.run_id = place.run_id AND s.branch = place.branch AND s.position = place.position AND s.state IN ('outbox', 'sent');
+-- name: withdraw_at
+-- What was sent at these addresses by earlier attempts of their runs is not waited for any more.
+WITH address(run_id, branch, position, now) AS (VALUES (?, ?, ?, ?))
+UPDATE {prefix}remote_steps AS s SET state = 'withdrawn', due_at = address.now
+FROM address
+WHERE s.run_id = address.run_id AND s.branch = address.branch AND s.position = address.position AND s.state IN ('outbox', 'sent');
 
 -- name: open_remote
 -- A page of those that wait for a result over a transport: their runs and numbers, beyond a run and a number.

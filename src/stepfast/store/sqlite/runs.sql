@@ -218,7 +218,7 @@ WHERE run_id = ? AND NOT EXISTS (
 ORDER BY branch, position;
 
 -- name: activity
--- A page of the calls of one run, by place and try.
+-- A page of the calls of one run, by address and try.
 SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
 FROM {prefix}activity WHERE run_id = ? AND (branch, position, attempt, number) > (?, ?, ?, ?)
 ORDER BY branch, position, attempt, number LIMIT ?;

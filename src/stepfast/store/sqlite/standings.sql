@@ -51,17 +51,17 @@ FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value;
 -- name: untake
 -- Signals that records took which are about to be forgotten go back into the mailbox, before all others.
 INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
-WITH place(run_id, branch, position) AS (VALUES (?, ?, ?))
+WITH address(run_id, branch, position) AS (VALUES (?, ?, ?))
 SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0, 1
-FROM place CROSS JOIN {prefix}steps AS s
-    ON s.run_id = place.run_id AND s.branch = place.branch AND s.position = place.position
+FROM address CROSS JOIN {prefix}steps AS s
+    ON s.run_id = address.run_id AND s.branch = address.branch AND s.position = address.position
 WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
 ON CONFLICT DO NOTHING;
 
 -- name: forget
 -- Records that the next attempt is to make anew.
-WITH place(run_id, branch, position) AS (VALUES (?, ?, ?))
-DELETE FROM {prefix}steps WHERE (run_id, branch, position) IN (SELECT run_id, branch, position FROM place);
+WITH address(run_id, branch, position) AS (VALUES (?, ?, ?))
+DELETE FROM {prefix}steps WHERE (run_id, branch, position) IN (SELECT run_id, branch, position FROM address);
 
 -- name: inherit
 -- Runs that go on as another: the successor has their parent, their tags, and their count of wakes: at none it would not
