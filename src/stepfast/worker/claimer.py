@@ -164,7 +164,7 @@ class Claimer:
         """Groups of suspects, as far as there is room for them; the rest is asked for when a seat is free again."""
         while self._suspects and not (self.stopped or self.paused):
             free, room = self._room.free_slots(), self._room.suspect_room()
-            room = [min(free, places) for places in room]
+            room = [min(free, seats) for seats in room]
             if not any(room):
                 return
             before = self.last_found

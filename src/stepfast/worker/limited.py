@@ -81,7 +81,7 @@ class LimitedClaimer:
         self._room = room
         self._known: dict[str, _Known] = {}
         self._held: dict[str, str] = {}
-        """Runs that came from here, and their queues: when one has left, its place is free."""
+        """Runs that came from here, and their queues: when one has left, another may begin."""
         self._bell = asyncio.Event()
         self._hurry = False
         self.busy = False
@@ -102,7 +102,7 @@ class LimitedClaimer:
                 self._ask_at(known, max(self._clock.now(), known.tried_at + self._kit.settings.busy_poll))
 
     def found(self, lanes: Iterable[Lane], suspects: Iterable[str]) -> None:
-        """The sweeper saw ready runs here, wherever they stand. Places may be free that others have given back."""
+        """The sweeper saw ready runs here, wherever they stand. Other workers may have given back what limits count."""
         now, settings = self._clock.now(), self._kit.settings
         pause, self._hurry = settings.busy_poll if self._hurry else settings.poll, False
         for lane in lanes:

@@ -49,7 +49,7 @@ class Transactions:
         self._opening = asyncio.Lock()
         shared = connector.shared_pool
         self._size = max(1, settings.transaction_pool)
-        self._places = asyncio.Semaphore(self._size if shared is None else min(self._size, _spare(shared, reserved)))
+        self._room = asyncio.Semaphore(self._size if shared is None else min(self._size, _spare(shared, reserved)))
 
     async def close(self) -> None:
         """Give the connections up; those that somebody still uses are dropped."""
@@ -68,7 +68,7 @@ class Transactions:
         record: Callable[[Any], StepDone], timeout: float | None, doubts: Mapping[str, Believer],
     ) -> Transacted:  # fmt: skip
         """The record, made now or found."""
-        async with self._places, self._connection() as connection:
+        async with self._room, self._connection() as connection:
             transaction = connection.transaction()
             try:
                 async with self._ours():

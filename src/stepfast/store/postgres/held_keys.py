@@ -18,8 +18,8 @@ from ..protocol import KeysHeld
 GLANCE_MS = 100
 """Milliseconds for which a start waits for a lock where others wait behind it."""
 _TURN_MS = 1000
-"""The same where only those wait behind it whose keys are held too. The server's log has a line for each turn."""
-_PLACES = 2
+"""Milliseconds where only those wait behind it whose keys are held too. The server's log has a line for each turn."""
+_TURNS = 2
 """How many such turns there are at once."""
 
 Start = Callable[[Any, int], Awaitable[list[str]]]
@@ -34,7 +34,7 @@ class HeldKeys:
         # As long as a statement may take on a connection of our own.
         self._longest = min(settings.command_timeout, max(5.0, settings.lease / 2))
         self._first = asyncio.Semaphore(1)
-        self._again = asyncio.Semaphore(_PLACES)
+        self._again = asyncio.Semaphore(_TURNS)
 
     async def start(self, start: Start) -> list[str]:
         """Try until the key is free, or taken."""
@@ -50,8 +50,8 @@ class HeldKeys:
                 f"{self._longest:g} s: start it again later, and look for a transaction that stays open"
             ) from None
 
-    async def _turn(self, places: asyncio.Semaphore, start: Start, longest_ms: int) -> list[str] | None:
-        async with places:
+    async def _turn(self, turns: asyncio.Semaphore, start: Start, longest_ms: int) -> list[str] | None:
+        async with turns:
             try:
                 ids: list[str] = await self._lend(lambda connection: start(connection, longest_ms))
             except KeysHeld:
