@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stepfast.model.keeping import Ended, Keep
-from stepfast.worker.pacing import CALM, IDLE, LONGEST, MOST, PERIOD, Pace, Standing, due_of, next_share, rest_after
+from stepfast.worker.pacing import CALM, IDLE, LONGEST, MOST, PERIOD, Pace, Progress, due_of, next_share, rest_after
 
-START = Standing(5_000_000.0, 1000.0)
+START = Progress(5_000_000.0, 1000.0)
 
 
-def later(seconds: float, passed: float) -> Standing:
+def later(seconds: float, passed: float) -> Progress:
     """So many seconds later, when the moments of so many seconds have passed by."""
-    return Standing(START.at + seconds, START.due + passed)
+    return Progress(START.at + seconds, START.due + passed)
 
 
 def ended(completed_at: int, status: str = "completed") -> Ended:
@@ -48,13 +48,13 @@ def test_a_large_backlog_that_shrinks_is_no_reason_to_hurry() -> None:
 
 
 def test_many_that_ended_at_once_are_no_reason_to_hurry_before_they_are_later_than_they_may_be() -> None:
-    first = Standing(1000.0, 1000.0)
+    first = Progress(1000.0, 1000.0)
     pace = Pace(may_be_late=600)
     for minute in range(10):
-        pace.came_to(Standing(first.at + 60 * minute, first.due + minute))
+        pace.came_to(Progress(first.at + 60 * minute, first.due + minute))
         assert pace.share == CALM
     for minute in range(10, 13):
-        pace.came_to(Standing(first.at + 60 * minute, first.due + minute))
+        pace.came_to(Progress(first.at + 60 * minute, first.due + minute))
     assert pace.share > CALM
 
 

@@ -11,7 +11,7 @@ Several workers do no harm to each other: who finds another at it, or what it fo
 from __future__ import annotations
 
 from .kit import Kit
-from .pacing import Pace, Standing, due_of
+from .pacing import Pace, Progress, due_of
 from .removing import FIRST, Remover, keep_of
 
 _EVERY = 12
@@ -80,7 +80,7 @@ class Janitor:
                 return removed
             removed += gone
             if gone:
-                self._pace.came_to(Standing(found.page.now_ms / 1000, due_of(found.free, self._keep)))
+                self._pace.came_to(Progress(found.page.now_ms / 1000, due_of(found.free, self._keep)))
             if not found.page.runs and found.page.oldest_ms < self._kept * 1000:
                 break
             settled = settled and found.page.newest_ms >= (self._kept + self._lag) * 1000

@@ -18,9 +18,9 @@ from ..model.status import FAILED
 CALM: Final = 0.05
 """The part of the time that removing takes while runs are executed."""
 IDLE: Final = 0.2
-"""The same while none is."""
+"""The part that it takes while none is executed."""
 MOST: Final = 0.4
-"""And at most, however far it is behind."""
+"""The part that it takes at most, however far it is behind."""
 OF_OPERATORS: Final = 0.5
 """The part that an operator's prune takes: somebody waits for it to end."""
 AHEAD: Final = 1.25
@@ -31,7 +31,7 @@ LONGEST: Final = 60.0
 """Seconds of one rest at most."""
 
 
-class Standing(NamedTuple):
+class Progress(NamedTuple):
     """How far removing has come."""
 
     at: float
@@ -50,7 +50,7 @@ def rest_after(took: float, share: float) -> float:
     return min(took * (1 - share) / share, LONGEST)
 
 
-def next_share(share: float, before: Standing, now: Standing) -> float:
+def next_share(share: float, before: Progress, now: Progress) -> float:
     """As much as would have kept up with the clock, and some more to catch up. At most twice what it was, and at least
     half of it: one look may mislead."""
     seconds, passed = now.at - before.at, now.due - before.due
@@ -74,14 +74,14 @@ class Pace:
         self.busy = True
         """Whether anybody executes runs, as it was last seen."""
         self._share = CALM
-        self._before: Standing | None = None
+        self._before: Progress | None = None
 
     @property
     def share(self) -> float:
         """The part of the time to take just now."""
         return self._share if self.busy else max(self._share, IDLE)
 
-    def came_to(self, now: Standing) -> None:
+    def came_to(self, now: Progress) -> None:
         """Some were removed: judge, if the last time was long enough ago."""
         if self._before is None or now.late <= self._may_be_late:
             self._share, self._before = max(self._share / 2, CALM), now
