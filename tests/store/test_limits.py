@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfast.model import gate
-from stepfast.model.admission import Admission, Cursor, Wish
+from stepfast.model.admission import Admission, KeysSeen, Wish
 from stepfast.model.limits import Rate
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.settings import SUSPECT_LOSSES
@@ -296,13 +296,13 @@ async def test_claims_go_on_behind_the_keys_that_were_looked_at(scene: Scene, mo
         await scene.start(concurrency_key=key)
         await scene.start(concurrency_key=key)
     await limit(scene, key_concurrency=1)
-    cursor, taken = Cursor(), list[Claimed]()
+    keys_seen, taken = KeysSeen(), list[Claimed]()
     for _ in range(3):
-        admission = await admit(scene, cursor=cursor)
+        admission = await admit(scene, keys_seen=keys_seen)
         taken += admission.runs
-        cursor = admission.cursor
-        assert admission.again == (cursor != Cursor())
-    assert len(taken) == 8 and cursor == Cursor()
+        keys_seen = admission.keys_seen
+        assert admission.again == (keys_seen != KeysSeen())
+    assert len(taken) == 8 and keys_seen == KeysSeen()
 
 
 async def test_the_keys_of_several_workflows(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,11 +311,11 @@ async def test_the_keys_of_several_workflows(scene: Scene, monkeypatch: pytest.M
         for key in "abc":
             await scene.start(workflow, queue="both", concurrency_key=key)
     await limit(scene, "both", key_concurrency=1)
-    cursor, taken = Cursor(), list[Claimed]()
+    keys_seen, taken = KeysSeen(), list[Claimed]()
     for _ in range(4):
-        admission = await admit(scene, queue="both", cursor=cursor)
+        admission = await admit(scene, queue="both", keys_seen=keys_seen)
         taken += admission.runs
-        cursor = admission.cursor
+        keys_seen = admission.keys_seen
     assert len(taken) == 3  # one of each key, whichever workflow it is of
 
 

@@ -177,7 +177,7 @@ def begun(taken: Sequence[Candidate], ids: Iterable[str]) -> Counter[str | None]
 # -- what goes between worker and store ----------------------------------------------------------------------
 
 
-class Cursor(NamedTuple):
+class KeysSeen(NamedTuple):
     """How far the keys of a queue were looked at: a claim looks at a bounded number of them, and the next goes on."""
 
     workflow: str = ""
@@ -192,7 +192,7 @@ class Wish(NamedTuple):
     """Where something may be ready, each with its mark: what stands before it was seen claimed."""
     versions: dict[str, str]
     room: int
-    cursor: Cursor = Cursor()
+    keys_seen: KeysSeen = KeysSeen()
     seen: Mapping[Lane, int] = MappingProxyType({})
     """Where keys have limits: up to which place of a lane there is nothing ready without a key."""
     suspects: tuple[int, ...] = ()
@@ -213,4 +213,4 @@ class Admission(Struct):
     """When a rate allows more."""
     seen: dict[Lane, int] = field(default_factory=dict)
     """Up to which place of a lane there is nothing ready without a key: the next claim looks behind it."""
-    cursor: Cursor = Cursor()
+    keys_seen: KeysSeen = KeysSeen()

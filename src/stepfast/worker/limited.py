@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..model.admission import Admission, Cursor, Wish
+from ..model.admission import Admission, KeysSeen, Wish
 from ..model.events import ClaimAnswered
 from ..model.records import Claimed, Lane, Transition
 from .claimer import MARK_SLACK, Claimer
@@ -54,7 +54,7 @@ class _Known:
         self.lanes: dict[Lane, int] = {}
         """Lanes that may have something, each with the place up to which everything was seen claimed."""
         self.suspects = False
-        self.cursor = Cursor()
+        self.keys_seen = KeysSeen()
         self.seen: dict[Lane, int] = {}
         """Where keys have limits: up to which place of a lane there was nothing without a key."""
         self.seen_since = -math.inf
@@ -222,7 +222,7 @@ class LimitedClaimer:
         worker, asked_at = self._me.id, self._clock.now()
         if asked_at - known.seen_since > _SEEN:
             known.seen, known.seen_since = {}, asked_at
-        wish = Wish(queue, list(known.lanes.items()), self._me.versions, free, known.cursor, known.seen, suspects)
+        wish = Wish(queue, list(known.lanes.items()), self._me.versions, free, known.keys_seen, known.seen, suspects)
         self.asked = free
         with self._claimer.questions.ask() as token:
             try:
@@ -247,7 +247,7 @@ class LimitedClaimer:
             self._known.pop(queue, None)
             self._claimer.opened(queue, known.lanes)
             return
-        known.cursor = done.cursor
+        known.keys_seen = done.keys_seen
         known.seen |= done.seen
         for run in done.runs:
             lane = Lane(run.queue, run.workflow, run.priority)

@@ -16,7 +16,7 @@ from ...model.admission import (
     Candidate,
     Choice,
     Count,
-    Cursor,
+    KeysSeen,
     Room,
     Usage,
     Wish,
@@ -47,14 +47,14 @@ _PRUNED_EVERY_MS = 10_000
 def claim_limited(worker: str, token: int, wish: Wish, again: bool, most_bytes: int) -> Flow[Admission]:
     """Take what the limits allow. ``again``: the same was asked before, and the reply may have been lost."""
     if again and (taken := (yield from _claimed(worker, token))):
-        return Admission(taken, left=True, again=True, cursor=wish.cursor)
+        return Admission(taken, left=True, again=True, keys_seen=wish.keys_seen)
     rows = yield from ask("lock_queue", wish.queue)
     gate = read_gate(rows[0]) if rows else Gate(wish.queue)
     if gate.paused or not gate.limited:
         return Admission(limited=False)
     usage = yield from _usage(gate)
     if free_at_once(gate.limits, usage.whole, wish.room) == 0:
-        return Admission(left=True, cursor=wish.cursor)
+        return Admission(left=True, keys_seen=wish.keys_seen)
     front = yield from _front(gate, wish, usage)
     choice = choose(front.candidates, gate.limits, usage, Room(wish.room, most_bytes))
     taken = yield from _take(worker, token, choice, wish)
@@ -71,9 +71,9 @@ def _admission(taken: list[Claimed], choice: Choice, front: _Front, usage: Usage
     return Admission(
         taken,
         left=choice.left or missed or full or front.more,
-        again=not full and (choice.cut_short or front.cursor != Cursor() or bool(front.seen)),
+        again=not full and (choice.cut_short or front.keys_seen != KeysSeen() or bool(front.seen)),
         wait_ms=None if next_at is None else max(0, next_at - usage.now),
-        cursor=front.cursor,
+        keys_seen=front.keys_seen,
         seen=dict(front.seen),
     )
 
@@ -136,7 +136,7 @@ class _Front(NamedTuple):
     """Whether others may come behind them."""
     next_at: int | None = None
     """When a rate allows one of those that were not looked at because of it."""
-    cursor: Cursor = Cursor()
+    keys_seen: KeysSeen = KeysSeen()
     seen: Mapping[Lane, int] = MappingProxyType({})
     """Lanes in which more has to be looked through for runs without a key, and from where."""
 
@@ -164,7 +164,7 @@ def _front_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[
     limits = gate.limits
     unkeyed, seen = yield from _unkeyed(wish, room)
     found = found + unkeyed
-    pairs, cursor = yield from _next_keys(wish)
+    pairs, keys_seen = yield from _next_keys(wish)
     yield from _count_keys(gate, usage, [key for _, key in pairs] + [run.key for run in found])
     counts = {key: usage.keys.get(key, NOTHING) for _, key in pairs}
     open_ = {key for key, count in counts.items() if is_open(limits, count)}
@@ -173,7 +173,7 @@ def _front_of_keys(gate: Gate, wish: Wish, usage: Usage, room: int, found: list[
         wanted = Rows(pair for pair in pairs if pair[1] in open_)
         found += yield from _candidates("ready_of_keys", wish.queue, wanted, most)
     next_at = min((count.next_at for key, count in counts.items() if key not in open_ and count.next_at), default=None)
-    return _Front(found, bool(pairs or found or seen), next_at, cursor, seen)
+    return _Front(found, bool(pairs or found or seen), next_at, keys_seen, seen)
 
 
 def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, int]]]:
@@ -189,19 +189,19 @@ def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, in
     }
 
 
-def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], Cursor]]:
-    """The keys behind the cursor that have something ready, workflow by workflow; and the cursor behind these. When
-    the last was seen it stands at the beginning again."""
+def _next_keys(wish: Wish) -> Flow[tuple[list[tuple[str, str]], KeysSeen]]:
+    """The keys behind the last one seen that have something ready, workflow by workflow; and how far they are seen
+    then. After the last key it begins anew."""
     pairs: list[tuple[str, str]] = []
     for workflow in sorted({lane.workflow for lane, _ in wish.lanes}):
-        if workflow < wish.cursor.workflow:
+        if workflow < wish.keys_seen.workflow:
             continue
-        after = wish.cursor.key if workflow == wish.cursor.workflow else ""
+        after = wish.keys_seen.key if workflow == wish.keys_seen.workflow else ""
         rows = yield from ask("next_keys", wish.queue, workflow, after, _KEYS - len(pairs))
         pairs += [(workflow, row[0]) for row in rows]
         if len(pairs) == _KEYS:
-            return pairs, Cursor(*pairs[-1])
-    return pairs, Cursor()
+            return pairs, KeysSeen(*pairs[-1])
+    return pairs, KeysSeen()
 
 
 def _suspects(gate: Gate, wish: Wish, usage: Usage) -> Flow[_Front]:
