@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.drawing.timeline import LABELS, PAGE, WIDTH, Lane, Timeline, lay_out
+from stepfast.drawing.timeline import LABELS, PAGE, WIDTH, Band, Timeline, lay_out
 from stepfast.model.graph import DagStep, Graph
 from stepfast.reports import Activity, StepInfo
 from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbered
@@ -16,12 +16,12 @@ from tests.drawing.scenes import a_failure, a_run, a_step, an_error, at, numbere
 DAY = 86400.0
 
 
-def lane(timeline: Timeline, name: str) -> Lane:
-    return next(found for found in timeline.lanes if found.name == name)
+def band(timeline: Timeline, name: str) -> Band:
+    return next(found for found in timeline.bands if found.name == name)
 
 
 def states(timeline: Timeline, name: str) -> list[str]:
-    return [bar.state for bar in lane(timeline, name).bars]
+    return [bar.state for bar in band(timeline, name).bars]
 
 
 # -- what is drawn
@@ -36,7 +36,7 @@ def test_the_run_comes_first_then_its_steps_in_the_order_of_the_code() -> None:
         a_step("inner", 3, 4, branch="2.0/1", position=0),
     ]
     timeline = lay_out(a_run(), steps)
-    assert [(each.name, each.depth, each.item) for each in timeline.lanes] == [
+    assert [(each.name, each.depth, each.item) for each in timeline.bands] == [
         ("checkout", 0, None), ("first", 0, None), ("b0", 1, 0), ("inner", 2, None), ("b1", 1, 1), ("last", 0, None),
     ]  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_tries_stand_before_the_outcome() -> None:
     calls = [a_failure("charge", 1, 2, 1), a_failure("charge", 4, 5, 2)]
     timeline = lay_out(a_run(), steps, calls)
     assert states(timeline, "charge") == ["failed", "failed", "completed"]
-    charge = lane(timeline, "charge")
+    charge = band(timeline, "charge")
     assert charge.note.text == "7 s · 3 tries"
     assert "try 1 failed after 1 s: ConnectionError: nobody answers" in charge.bars[0].told
     assert charge.track == (charge.bars[0].x, charge.bars[-1].x)
@@ -62,7 +62,7 @@ def test_a_step_that_failed_for_good_has_only_its_tries() -> None:
 def test_a_step_that_is_to_be_tried_again_waits_until_now() -> None:
     steps = [a_step("charge", 1, None, "waiting", error=an_error())]
     timeline = lay_out(a_run(ended=False, status="waiting"), steps, [a_failure("charge", 1, 2)])
-    bars = lane(timeline, "charge").bars
+    bars = band(timeline, "charge").bars
     assert [(bar.state, bar.work) for bar in bars] == [("failed", True), ("waiting", False)]
     assert timeline.now is not None and abs(bars[-1].x + bars[-1].width - timeline.now) < 0.1
 
@@ -71,12 +71,12 @@ def test_waits_are_no_work() -> None:
     kinds = ("sleep", "signal", "call", "result", "first", "wait_until", "step", "transaction", "remote", "start")
     steps = numbered([a_step(kind, n, n + 0.9, kind=kind) for n, kind in enumerate(kinds)])
     timeline = lay_out(a_run(), steps)
-    work = {each.name for each in timeline.lanes[1:] if each.bars[0].work}
+    work = {each.name for each in timeline.bands[1:] if each.bars[0].work}
     assert work == {"step", "transaction", "remote", "start"}
 
 
 def test_what_a_remote_step_was_queued_for_is_a_wait() -> None:
-    bars = lane(lay_out(a_run(), [a_step("x", 1, 9, kind="remote", queue_wait=3.0)]), "x").bars
+    bars = band(lay_out(a_run(), [a_step("x", 1, 9, kind="remote", queue_wait=3.0)]), "x").bars
     assert [(bar.state, bar.work) for bar in bars] == [("queued", False), ("completed", True)]
 
 
@@ -84,15 +84,15 @@ def test_an_undo_stands_beside_what_it_undoes() -> None:
     steps = numbered([a_step("reserve", 0, 1), a_step("charge", 1, 2)])
     steps += [a_step("refund", 5, 6, "compensated", kind="undo", branch="~undo", position=2)]
     timeline = lay_out(a_run(status="compensated"), steps)
-    assert [each.name for each in timeline.lanes] == ["checkout", "reserve", "charge"]
-    charge = lane(timeline, "charge")
+    assert [each.name for each in timeline.bands] == ["checkout", "reserve", "charge"]
+    charge = band(timeline, "charge")
     assert [bar.undo for bar in charge.bars] == [False, True] and charge.undo == "refund"
     assert charge.note.text == "1 s · undone by refund"
 
 
 def test_an_undo_of_what_is_not_known_has_a_lane_of_its_own() -> None:
     steps = [a_step("refund", 5, 6, "compensated", kind="undo", branch="~undo", position=7)]
-    assert [each.name for each in lay_out(a_run(), steps).lanes] == ["checkout", "refund"]
+    assert [each.name for each in lay_out(a_run(), steps).bands] == ["checkout", "refund"]
 
 
 def test_an_approval_waits_and_what_has_not_begun_has_no_bar() -> None:
@@ -102,8 +102,8 @@ def test_an_approval_waits_and_what_has_not_begun_has_no_bar() -> None:
         a_step("ship", None, None, "waiting", kind="dag_step", position=1, detail="steps"),
     ]
     timeline = lay_out(a_run(ended=False, status="waiting"), steps, (), graph)
-    assert [bar.work for bar in lane(timeline, "ok").bars] == [False]
-    ship = lane(timeline, "ship")
+    assert [bar.work for bar in band(timeline, "ok").bars] == [False]
+    ship = band(timeline, "ship")
     assert (ship.bars, ship.state, ship.note.text) == ((), "queued", "not begun")
 
 
@@ -117,12 +117,12 @@ def test_the_queue_and_failed_attempts_of_the_run() -> None:
     run = a_run(started_at=at(2), attempt=2)
     timeline = lay_out(run, [], [a_failure("checkout", 3, 4, position=None)])
     assert states(timeline, "checkout") == ["queued", "failed"]
-    assert timeline.lanes[0].note.text == "8 s · 2 attempts"
+    assert timeline.bands[0].note.text == "8 s · 2 attempts"
 
 
 def test_a_run_that_nobody_has_taken() -> None:
     timeline = lay_out(a_run(ended=False, status="queued", started_at=None), [])
-    assert timeline.lanes[0].note.text == "10 s · not begun"
+    assert timeline.bands[0].note.text == "10 s · not begun"
     assert timeline.now is not None
 
 
@@ -131,7 +131,7 @@ def test_days_without_work_are_a_gap_that_says_how_long() -> None:
     timeline = lay_out(a_run(6 + DAY), steps)
     assert [gap.label for gap in timeline.gaps] == ["1 d"]
     assert [tick.label for tick in timeline.beginnings] == ["2 Mar 09:30:00", "3 Mar 09:30:03"]
-    assert lane(timeline, "a").bars[0].width > 200
+    assert band(timeline, "a").bars[0].width > 200
     assert lay_out(a_run(6 + DAY), steps, collapse=False).gaps == ()
 
 
@@ -142,31 +142,31 @@ def test_the_items_of_a_map_are_one_lane_for_each_call_and_outcome() -> None:
     steps = [a_step(name, n, n + 1, branch=f"0.{n}", position=p) for n in range(50) for p, name in enumerate("ab")]
     steps[1] = replace(steps[1], status="failed")
     timeline = lay_out(a_run(60), steps)
-    assert [(each.name, each.count, each.state) for each in timeline.lanes[1:]] == [
+    assert [(each.name, each.count, each.state) for each in timeline.bands[1:]] == [
         ("a", 50, "completed"), ("b", 1, "failed"), ("b", 49, "completed"),
     ]  # fmt: skip
-    assert lane(timeline, "a").told == ("50 times 'a': completed", "median 1 s · longest 1 s")
-    assert len(lay_out(a_run(60), steps, fold=False).lanes) == 101
+    assert band(timeline, "a").told == ("50 times 'a': completed", "median 1 s · longest 1 s")
+    assert len(lay_out(a_run(60), steps, fold=False).bands) == 101
 
 
 def test_few_items_stay_as_they_are() -> None:
     steps = [a_step(name, n, n + 1, branch=f"0.{n}", position=p) for n in range(3) for p, name in enumerate("ab")]
-    assert [each.name for each in lay_out(a_run(), steps).lanes[1:]] == ["a", "b", "a", "b", "a", "b"]
+    assert [each.name for each in lay_out(a_run(), steps).bands[1:]] == ["a", "b", "a", "b", "a", "b"]
 
 
 def test_a_loop_that_makes_the_same_call_again_and_again() -> None:
     steps = numbered([a_step("a", 0, 1)] + [a_step("poll", n, n + 0.5) for n in range(1, 9)] + [a_step("b", 9, 10)])
-    assert [(each.name, each.count) for each in lay_out(a_run(), steps).lanes[1:]] == [("a", 1), ("poll", 8), ("b", 1)]
+    assert [(each.name, each.count) for each in lay_out(a_run(), steps).bands[1:]] == [("a", 1), ("poll", 8), ("b", 1)]
 
 
 def test_a_long_run_has_pages() -> None:
     steps = numbered([a_step(f"step {n % 2}", n, n + 1) for n in range(5200)])
     first = lay_out(a_run(5200), steps)
-    assert (first.page, first.pages, first.total, len(first.lanes)) == (0, 11, 5200, PAGE + 1)
+    assert (first.page, first.pages, first.total, len(first.bands)) == (0, 11, 5200, PAGE + 1)
     last = lay_out(a_run(5200), steps, page=99)
-    assert (last.page, len(last.lanes)) == (10, 201)
+    assert (last.page, len(last.bands)) == (10, 201)
     assert "page 11 of 11" in last.label
-    bars = lane(last, "step 1").bars  # the axis of a page is that of what it shows
+    bars = band(last, "step 1").bars  # the axis of a page is that of what it shows
     assert bars[0].width > 3
 
 
@@ -202,9 +202,9 @@ def test_nothing_overlaps_or_leaves_the_view(
     steps: list[StepInfo], calls: list[Activity], until: float, ended: bool, collapse: bool
 ) -> None:
     timeline = lay_out(a_run(until, ended=ended), steps, calls, collapse=collapse)
-    for one, other in pairwise(timeline.lanes):
+    for one, other in pairwise(timeline.bands):
         assert one.y < other.y
-    for found in timeline.lanes:
+    for found in timeline.bands:
         for bar in found.bars:
             assert bar.width > 0
             assert bar.x >= LABELS - 1e-6 and bar.x + bar.width <= WIDTH

@@ -1,4 +1,4 @@
-"""A timeline of a run as plain values: which lanes there are, and where everything stands. It is drawn by
+"""A timeline of a run as plain values: which bands there are, and where everything stands. It is drawn by
 ``timeline_svg``; here nothing knows of SVG."""
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .stretches import RUN, Row, Stretch, rows_of
 from .ticks import Tick, ticks_of
 
 PAGE = 500
-"""So many lanes are drawn at once; further ones are on pages of their own."""
+"""So many bands are drawn at once; further ones are on pages of their own."""
 WIDTH = 1000.0
 LABELS = 236.0
 """How wide the column of names is."""
 MARGIN = 14.0
 HEAD = 46.0
 """How high the axis is."""
-LANE = 26.0
+BAND = 26.0
 LETTER = 6.2
 """How wide a letter is, more or less: nobody has measured the font of the reader."""
 _LEAST = 3.0
 """A bar is at least so wide: what took no time can be seen, too."""
 _CLOSE = 1.0
-"""Equal bars that are closer to each other become one. In a lane of many steps they may be farther apart."""
+"""Equal bars that are closer to each other become one. In a band of many steps they may be farther apart."""
 
 
 class Bar(NamedTuple):
-    """A stretch of time in a lane."""
+    """A stretch of time in a band."""
 
     x: float
     width: float
@@ -45,7 +45,7 @@ class Bar(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A few words beside the bars of a lane: where, and whether they end there or begin there."""
+    """A few words beside the bars of a band: where, and whether they end there or begin there."""
 
     x: float
     text: str
@@ -53,7 +53,7 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Band:
     """A step, or many equal ones, on a line of its own."""
 
     y: float
@@ -89,7 +89,7 @@ class Timeline:
     """What it shows, in a sentence."""
     width: float
     height: float
-    lanes: tuple[Lane, ...]
+    bands: tuple[Band, ...]
     gaps: tuple[Gap, ...]
     beginnings: tuple[Tick, ...]
     """Where stretches begin, by the clock (UTC)."""
@@ -99,7 +99,7 @@ class Timeline:
     page: int
     pages: int
     total: int
-    """How many lanes there are on all pages, without that of the run."""
+    """How many bands there are on all pages, without that of the run."""
 
 
 def lay_out(
@@ -122,13 +122,13 @@ def lay_out(
     page = min(max(page, 0), pages - 1)
     shown = rows[page * PAGE : (page + 1) * PAGE]
     scale = _scale(run, whole, shown, collapse=collapse, alone=part or pages > 1)
-    lanes = [_lane(row, before, number, scale) for number, (row, before) in enumerate(_pairs([whole, *shown]))]
+    bands = [_band(row, before, number, scale) for number, (row, before) in enumerate(_pairs([whole, *shown]))]
     gaps = [Gap(p.x, p.width, lasting(p.end - p.start)) for p in scale.parts if p.collapsed]
     return Timeline(
         label=_label(run, len(steps), page, pages),
         width=WIDTH,
-        height=HEAD + LANE * len(lanes) + MARGIN,
-        lanes=tuple(lanes),
+        height=HEAD + BAND * len(bands) + MARGIN,
+        bands=tuple(bands),
         gaps=tuple(gaps),
         beginnings=tuple(_beginnings(scale.parts)),
         ticks=tuple(tick for part in scale.parts for tick in ticks_of(part)),
@@ -177,7 +177,7 @@ def _beginnings(parts: list[Part]) -> list[Tick]:
     return found
 
 
-# -- lanes -------------------------------------------------------------------------------------------------------------
+# -- bands -------------------------------------------------------------------------------------------------------------
 
 
 def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
@@ -185,12 +185,12 @@ def _pairs(rows: list[Row]) -> list[tuple[Row, Row | None]]:
     return list(zip(rows, [None, *rows], strict=False))
 
 
-def _lane(row: Row, before: Row | None, number: int, scale: Scale) -> Lane:
+def _band(row: Row, before: Row | None, number: int, scale: Scale) -> Band:
     bars = _bars(row, scale)
     begins_item = len(row.path) > 1 and (before is None or before.path[:-1] != row.path[:-1])
     item = next((item for _, item in reversed(row.path[:-1])), -1) if begins_item and row.count == 1 else -1
-    return Lane(
-        y=HEAD + LANE * number,
+    return Band(
+        y=HEAD + BAND * number,
         name=row.name,
         item=None if item < 0 else item,
         depth=row.depth,

@@ -1,4 +1,4 @@
-"""A timeline as SVG: a lane per step, with a bar for every try; what was waited for is hatched, and gaps are narrow."""
+"""A timeline as SVG: a band per step, with a bar for every try; what was waited for is hatched, and gaps are narrow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from .marks import class_of, mark
 from .markup import Markup, element, number
 from .stretches import RUN
-from .timeline import HEAD, LABELS, LANE, LETTER, MARGIN, Bar, Gap, Lane, Note, Timeline
+from .timeline import BAND, HEAD, LABELS, LETTER, MARGIN, Band, Bar, Gap, Note, Timeline
 
 Href = Callable[[str], str]
 """The id of a child → the address of its page."""
@@ -24,10 +24,10 @@ def timeline_svg(timeline: Timeline, href: Href | None = None) -> Markup:
         "svg",
         element("title", timeline.label),
         element("defs", *_patterns()),
-        *(_stripe(lane, timeline.width) for lane in timeline.lanes[1::2]),
+        *(_stripe(band, timeline.width) for band in timeline.bands[1::2]),
         *(_gap(gap, timeline.height) for gap in timeline.gaps),
         *_axis(timeline),
-        *(_lane(lane, href) for lane in timeline.lanes),
+        *(_band(band, href) for band in timeline.bands),
         *_now(timeline),
         xmlns="http://www.w3.org/2000/svg", class_="sf-drawing sf-timeline", role="img", aria_label=timeline.label,
         viewBox=f"0 0 {number(timeline.width)} {number(timeline.height)}", width=timeline.width,
@@ -45,8 +45,8 @@ def _patterns() -> Iterator[Markup]:
 # -- the axis ----------------------------------------------------------------------------------------------------------
 
 
-def _stripe(lane: Lane, width: float) -> Markup:
-    return element("rect", x=0, y=lane.y, width=width, height=LANE, class_="sf-stripe")
+def _stripe(band: Band, width: float) -> Markup:
+    return element("rect", x=0, y=band.y, width=width, height=BAND, class_="sf-stripe")
 
 
 def _gap(gap: Gap, height: float) -> Markup:
@@ -82,32 +82,32 @@ def _now(timeline: Timeline) -> Iterator[Markup]:
         yield element("g", element("title", "now"), element("path", d=d, class_="sf-now"))
 
 
-# -- lanes -------------------------------------------------------------------------------------------------------------
+# -- bands -------------------------------------------------------------------------------------------------------------
 
 
-def _lane(lane: Lane, href: Href | None) -> Markup:
-    middle = lane.y + LANE / 2
+def _band(band: Band, href: Href | None) -> Markup:
+    middle = band.y + BAND / 2
     return element(
         "g",
-        element("title", "\n".join(lane.told)),
-        element("rect", x=0, y=lane.y, width=LABELS - 8, height=LANE, class_="sf-target"),
-        *_name(lane, middle, href),
-        *_track(lane, middle),
-        *(_bar(bar, middle) for bar in lane.bars),
-        _note(lane.note, middle, lane.state) if lane.note.text else None,
-        class_=f"sf-lane {class_of(lane.state)}" + (" sf-run" if lane.kind == RUN else ""),
+        element("title", "\n".join(band.told)),
+        element("rect", x=0, y=band.y, width=LABELS - 8, height=BAND, class_="sf-target"),
+        *_name(band, middle, href),
+        *_track(band, middle),
+        *(_bar(bar, middle) for bar in band.bars),
+        _note(band.note, middle, band.state) if band.note.text else None,
+        class_=f"sf-band {class_of(band.state)}" + (" sf-run" if band.kind == RUN else ""),
     )
 
 
-def _name(lane: Lane, middle: float, href: Href | None) -> Iterator[Markup]:
+def _name(band: Band, middle: float, href: Href | None) -> Iterator[Markup]:
     """The mark of its state, and what it is called: cut to the room that there is, whole for whoever points at it."""
-    x = MARGIN + _INDENT * min(lane.depth, _DEEPEST)
-    yield mark(lane.state, x, middle)
-    before = f"[{lane.item}] " if lane.item is not None else ""
-    kind = "" if lane.kind in ("step", "dag_step", RUN, lane.name) else lane.kind
-    after = f" × {lane.count}" if lane.count > 1 else f" {kind}" if kind else ""
+    x = MARGIN + _INDENT * min(band.depth, _DEEPEST)
+    yield mark(band.state, x, middle)
+    before = f"[{band.item}] " if band.item is not None else ""
+    kind = "" if band.kind in ("step", "dag_step", RUN, band.name) else band.kind
+    after = f" × {band.count}" if band.count > 1 else f" {kind}" if kind else ""
     room = int((LABELS - 8 - x - 12) / LETTER) - len(before) - len(after)
-    name = lane.name if len(lane.name) <= room else lane.name[: max(room - 1, 1)] + "…"
+    name = band.name if len(band.name) <= room else band.name[: max(room - 1, 1)] + "…"
     text = element(
         "text",
         element("tspan", before, class_="sf-more") if before else None,
@@ -115,18 +115,18 @@ def _name(lane: Lane, middle: float, href: Href | None) -> Iterator[Markup]:
         element("tspan", after, class_="sf-more") if after else None,
         x=x + 12, y=middle + 4, class_="sf-name",
     )  # fmt: skip
-    yield _linked(lane, text, href)
+    yield _linked(band, text, href)
 
 
-def _linked(lane: Lane, text: Markup, href: Href | None) -> Markup:
+def _linked(band: Band, text: Markup, href: Href | None) -> Markup:
     """The table of steps has the same link for those who use a keyboard."""
-    return text if href is None or lane.child is None else element("a", text, href=href(lane.child), tabindex="-1")
+    return text if href is None or band.child is None else element("a", text, href=href(band.child), tabindex="-1")
 
 
-def _track(lane: Lane, middle: float) -> Iterator[Markup]:
+def _track(band: Band, middle: float) -> Iterator[Markup]:
     """The line behind the bars: between two of them the step waited for its next try."""
-    if lane.track is not None:
-        since, until = lane.track
+    if band.track is not None:
+        since, until = band.track
         yield element("rect", x=since, y=middle - 1, width=max(until - since, 0), height=2, class_="sf-track")
 
 
