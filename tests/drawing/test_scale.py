@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepfast.drawing.axis import marks_of
 from stepfast.drawing.scale import GAP, make_scale
-from stepfast.drawing.ticks import ticks_of
 
 moments = st.floats(0, 1e7, allow_nan=False)
 spans = st.lists(st.tuples(moments, moments).map(lambda pair: (min(pair), max(pair))), max_size=30)
@@ -58,7 +58,7 @@ def test_moments_keep_their_order(
 @given(st.floats(0.0005, 1e9), st.floats(60, 900))
 def test_ticks_are_round_and_apart(length: float, width: float) -> None:
     part = make_scale(0, length, [(0, length)], 0, width).parts[0]
-    ticks = ticks_of(part)
-    assert all(other.x - one.x >= 71.9 for one, other in pairwise(ticks))
-    assert all(0 <= tick.x <= width + 1e-6 for tick in ticks)
-    assert len(ticks) <= width / 72 + 1
+    marks = marks_of(part)
+    assert all(other.x - one.x >= 71.9 for one, other in pairwise(marks))
+    assert all(0 <= mark.x <= width + 1e-6 for mark in marks)
+    assert len(marks) <= width / 72 + 1

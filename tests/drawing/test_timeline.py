@@ -130,7 +130,7 @@ def test_days_without_work_are_a_gap_that_says_how_long() -> None:
     steps = numbered([a_step("a", 0, 3), a_step("sleep", 3, 3 + DAY, kind="sleep"), a_step("b", 3 + DAY, 6 + DAY)])
     timeline = lay_out(a_run(6 + DAY), steps)
     assert [gap.label for gap in timeline.gaps] == ["1 d"]
-    assert [tick.label for tick in timeline.beginnings] == ["2 Mar 09:30:00", "3 Mar 09:30:03"]
+    assert [mark.label for mark in timeline.beginnings] == ["2 Mar 09:30:00", "3 Mar 09:30:03"]
     assert band(timeline, "a").bars[0].width > 200
     assert lay_out(a_run(6 + DAY), steps, collapse=False).gaps == ()
 
@@ -213,5 +213,5 @@ def test_nothing_overlaps_or_leaves_the_view(
         assert found.y < timeline.height
     for gap in timeline.gaps:
         assert gap.x >= LABELS and gap.x + gap.width <= WIDTH
-    for tick in (*timeline.ticks, *timeline.beginnings):
-        assert LABELS <= tick.x <= WIDTH
+    for mark in (*timeline.marks, *timeline.beginnings):
+        assert LABELS <= mark.x <= WIDTH

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from ..model.graph import Graph
 from ..reports import Activity, RunInfo, StepInfo
 from ..telling.words import count, lasting
+from .axis import AxisMark, marks_of
 from .folding import folded
 from .scale import Part, Scale, make_scale
 from .stretches import RUN, Row, Stretch, rows_of
-from .ticks import Tick, ticks_of
 
 PAGE = 500
 """So many bands are drawn at once; further ones are on pages of their own."""
@@ -91,9 +91,9 @@ class Timeline:
     height: float
     bands: tuple[Band, ...]
     gaps: tuple[Gap, ...]
-    beginnings: tuple[Tick, ...]
+    beginnings: tuple[AxisMark, ...]
     """Where stretches begin, by the clock (UTC)."""
-    ticks: tuple[Tick, ...]
+    marks: tuple[AxisMark, ...]
     now: float | None
     """Where the moment stands at which the run was read; None: it has ended."""
     page: int
@@ -131,7 +131,7 @@ def lay_out(
         bands=tuple(bands),
         gaps=tuple(gaps),
         beginnings=tuple(_beginnings(scale.parts)),
-        ticks=tuple(tick for part in scale.parts for tick in ticks_of(part)),
+        marks=tuple(mark for part in scale.parts for mark in marks_of(part)),
         now=None if run.completed_at is not None else scale.x(run.read_at.timestamp()),
         page=page,
         pages=pages,
@@ -163,16 +163,16 @@ def _moments(stretch: Stretch) -> list[tuple[float, float]]:
     return [(start, end)] if stretch.work else [(start, start), (end, end)]
 
 
-def _beginnings(parts: list[Part]) -> list[Tick]:
+def _beginnings(parts: list[Part]) -> list[AxisMark]:
     """When stretches began, where there is room to write it."""
-    found: list[Tick] = []
+    found: list[AxisMark] = []
     free, day = 0.0, None
     for part in parts:
         when = datetime.fromtimestamp(part.start, UTC)
         text = f"{when:%H:%M:%S}" if when.date() == day else f"{when.day} {when:%b %H:%M:%S}"
         room = LETTER * len(text) + 8
         if not part.collapsed and part.x >= free and part.x + room <= WIDTH:
-            found.append(Tick(part.x, text))
+            found.append(AxisMark(part.x, text))
             free, day = part.x + room, when.date()
     return found
 

@@ -67,12 +67,12 @@ def _break(x: float, height: float) -> Markup:
 
 def _axis(timeline: Timeline) -> Iterator[Markup]:
     bottom = timeline.height - MARGIN
-    for tick in timeline.beginnings:
-        yield element("text", tick.label, x=tick.x + 3, y=16, class_="sf-clock")
-    for tick in timeline.ticks:
-        yield element("path", d=f"M{number(tick.x)} {number(HEAD - 4)}V{number(bottom)}", class_="sf-grid")
-        if tick.label:
-            yield element("text", tick.label, x=tick.x, y=HEAD - 9, text_anchor="middle", class_="sf-tick")
+    for axis_mark in timeline.beginnings:
+        yield element("text", axis_mark.label, x=axis_mark.x + 3, y=16, class_="sf-clock")
+    for axis_mark in timeline.marks:
+        yield element("path", d=f"M{number(axis_mark.x)} {number(HEAD - 4)}V{number(bottom)}", class_="sf-grid")
+        if axis_mark.label:
+            yield element("text", axis_mark.label, x=axis_mark.x, y=HEAD - 9, text_anchor="middle", class_="sf-tick")
     yield element("text", "UTC", x=LABELS - 8, y=16, text_anchor="end", class_="sf-tick")
 
 

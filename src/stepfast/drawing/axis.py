@@ -22,28 +22,28 @@ LETTER = 6.0
 """How wide a letter is, more or less: nobody has measured the font of the reader."""
 
 
-class Tick(NamedTuple):
+class AxisMark(NamedTuple):
     """A mark, and how long after the beginning of its stretch it stands."""
 
     x: float
     label: str
 
 
-def ticks_of(part: Part) -> list[Tick]:
+def marks_of(part: Part) -> list[AxisMark]:
     """The marks of one stretch; that of its beginning is left to whoever writes down when that was."""
     length = part.end - part.start
     if part.collapsed or length <= 0:
         return []
     every = _round(length * _APART / part.width)
     inside = takewhile(lambda at: at <= length, (every * number for number in count(1)))
-    return [_tick(part, at) for at in inside]
+    return [_mark(part, at) for at in inside]
 
 
-def _tick(part: Part, at: float) -> Tick:
+def _mark(part: Part, at: float) -> AxisMark:
     """One mark; its label is left out where it would stand over what comes next to the stretch."""
     x, label = part.place(part.start + at), f"+{lasting(at)}"
     half = LETTER * len(label) / 2
-    return Tick(x, label if part.x + half <= x <= part.x + part.width - half else "")
+    return AxisMark(x, label if part.x + half <= x <= part.x + part.width - half else "")
 
 
 def _round(least: float) -> float:
