@@ -68,7 +68,7 @@ class Claimer:
         self.paused = False
         """The worker is being given a new id: nothing is claimed until it has one."""
         self.busy = False
-        self.asked = 0
+        self.expected = 0
         """How many runs the claim under way may bring."""
         self.last_found = 0.0
         """When a claim last brought something (monotonic)."""
@@ -177,12 +177,12 @@ class Claimer:
             self._suspects = True  # there may be more
 
     async def _claim(self, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int] = ()) -> None:
-        self.asked = limit if lanes is not None else max(room)
+        self.expected = limit if lanes is not None else max(room)
         try:
             with self.questions.ask() as token:
                 await self._claim_once(token, lanes, limit, room)
         finally:
-            self.asked = 0
+            self.expected = 0
 
     async def _claim_once(
         self, token: int, lanes: list[tuple[Lane, int]] | None, limit: int, room: Sequence[int]

@@ -124,13 +124,13 @@ class Duties:
         """How many runs may be claimed."""
         free = 0 if self.stopping or self._is_unheard() else self.executor.slots.free
         limited = self.limited
-        if limited.wanted is None and not limited.asked:
+        if limited.wanted is None and not limited.expected:
             return free
-        return self._sharing.for_usual(max(0, free - limited.asked), limited.wanted, self.claimer.wanted)
+        return self._sharing.for_usual(max(0, free - limited.expected), limited.wanted, self.claimer.wanted)
 
     def limited_slots(self) -> int:
         """How many runs of limited queues may be claimed."""
-        free = 0 if self.stopping or self._is_unheard() else max(0, self.executor.slots.free - self.claimer.asked)
+        free = 0 if self.stopping or self._is_unheard() else max(0, self.executor.slots.free - self.claimer.expected)
         return self._sharing.for_limited(free, self.limited.wanted, self.claimer.wanted)
 
     def _is_unheard(self) -> bool:

@@ -85,7 +85,7 @@ class LimitedClaimer:
         self._bell = asyncio.Event()
         self._hurry = False
         self.busy = False
-        self.asked = 0
+        self.expected = 0
         """How many runs the claim under way may bring."""
         self.wanted: int | None = None
         """The highest priority of what could be taken now, if there were slots; None: nothing could."""
@@ -223,7 +223,7 @@ class LimitedClaimer:
         if asked_at - known.seen_since > _SEEN:
             known.seen, known.seen_since = {}, asked_at
         wish = Wish(queue, list(known.lanes.items()), self._me.versions, free, known.keys_seen, known.seen, suspects)
-        self.asked = free
+        self.expected = free
         with self._claimer.questions.ask() as token:
             try:
                 done = await self._kit.ask(
@@ -231,7 +231,7 @@ class LimitedClaimer:
                     "claim", lambda: self._claimer.stopped,
                 )  # fmt: skip
             finally:
-                self.asked = 0
+                self.expected = 0
             if (observers := self._kit.observers) is not None and observers.claim_answered:
                 observers.tell(observers.claim_answered, ClaimAnswered(self._clock.now() - asked_at, len(done.runs)))
             if done.runs and worker == self._me.id:

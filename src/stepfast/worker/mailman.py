@@ -24,8 +24,8 @@ class Mailman:
         """When we were last told that there may be something new."""
         self._wanted: dict[str, tuple[MailReader, Answer]] = {}
         """What goes into the next question, by run."""
-        self._asked: list[tuple[MailReader, Answer]] = []
-        """What went into the last question."""
+        self._under_way: list[tuple[MailReader, Answer]] = []
+        """What went into the question under way, or into the last one."""
         self._round: asyncio.Task[None] | None = None
 
     def look(self, reader: MailReader) -> Answer:
@@ -61,7 +61,7 @@ class Mailman:
     async def _go_round(self) -> None:
         await asyncio.sleep(0)  # whoever asks in the same turn goes along
         while self._wanted:
-            self._asked = wanted = list(self._wanted.values())
+            self._under_way = wanted = list(self._wanted.values())
             self._wanted = {}
             looks, asked_at = [reader.what() for reader, _ in wanted], self._kit.clock.now()
             try:
@@ -94,5 +94,5 @@ class Mailman:
         if self._round is not None:
             self._round.cancel()
             await asyncio.gather(self._round, return_exceptions=True)
-        for _, answer in (*self._asked, *self._wanted.values()):
+        for _, answer in (*self._under_way, *self._wanted.values()):
             answer.cancel()

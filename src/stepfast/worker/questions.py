@@ -10,15 +10,15 @@ class Questions:
     """Numbers claims, whoever asks them."""
 
     def __init__(self) -> None:
-        self.asked = 0
-        """How many there were; the number of the last."""
+        self.last = 0
+        """The number of the last claim, which is how many there were."""
         self._open: set[int] = set()
 
     @contextlib.contextmanager
     def ask(self) -> Iterator[int]:
         """A claim that is unanswered until the block is left: it may have taken runs that we do not know of yet."""
-        self.asked += 1
-        number = self.asked
+        self.last += 1
+        number = self.last
         self._open.add(number)
         try:
             yield number

@@ -26,7 +26,7 @@ class Strays:
     ) -> list[Held]:
         """What the database says we hold, and is neither at hand nor on its way out (``is_known``), nor on its way in
         by a claim that is not answered yet."""
-        claims, unanswered = questions.asked, questions.unanswered
+        claims, unanswered = questions.last, questions.unanswered
         seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
         settled = math.inf if unanswered is None else unanswered
         again = [stray for stray, since in seen.items() if stray in self._seen and since < settled]

@@ -18,9 +18,9 @@ def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look
     """Two questions for all of them, the counters first: no snapshot holds them together. Large letters apart."""
     ids = _json([look.run_id for look in looks])
     boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch_wide(database, sql["counters"], (ids,))}
-    asked = _json([(look.run_id, look.names) for look in looks])
+    wanted = _json([(look.run_id, look.names) for look in looks])
     seen = _json([mail_id for look in looks for mail_id in look.seen])
-    letters = sorted(fetch_wide(database, sql["mail"], (asked, seen, most)), key=lambda row: (row[0], row[2]))
+    letters = sorted(fetch_wide(database, sql["mail"], (wanted, seen, most)), key=lambda row: (row[0], row[2]))
     for _, run_id, mail_id, kind, name, value, error, format_, trace, large in letters:
         if large:
             found = database.execute(sql["letter"], (run_id, mail_id)).fetchone()

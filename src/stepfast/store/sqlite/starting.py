@@ -32,10 +32,10 @@ def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewR
 
 def start_bounded(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], bound: Bound) -> list[str]:
     """Insert runs, all or none, and none if too many would be ready."""
-    asked = (bound.queue, bound.beyond(len(runs)))
-    (before,) = database.execute(sql["count_ready"], asked).fetchone()
+    arguments = (bound.queue, bound.beyond(len(runs)))
+    (before,) = database.execute(sql["count_ready"], arguments).fetchone()
     ids = start(database, sql, runs)
-    (after,) = database.execute(sql["count_ready"], asked).fetchone()
+    (after,) = database.execute(sql["count_ready"], arguments).fetchone()
     bound.check(before, after)
     return ids
 
