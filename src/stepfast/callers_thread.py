@@ -57,15 +57,15 @@ class CallersThread:
             try:
                 result = work()
             except Exception as error:
-                loop.call_soon_threadsafe(_settle, promise, None, error)
+                loop.call_soon_threadsafe(_resolve, promise, None, error)
             else:
-                loop.call_soon_threadsafe(_settle, promise, result, None)
+                loop.call_soon_threadsafe(_resolve, promise, result, None)
 
         self._jobs.put(job)
         return await promise
 
 
-def _settle(promise: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _resolve(promise: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if promise.done():
         return
     if error is None:

@@ -36,14 +36,14 @@ class Traces(NamedTuple):
 NO_TRACES = Traces()
 
 
-_UNSETTLED = frozenset({status.WAITING_RETRY, status.WAITING_CHECK, status.WAITING_MORE})
+_BETWEEN_TRIES = frozenset({status.WAITING_RETRY, status.WAITING_CHECK, status.WAITING_MORE})
 """What a run may wait for while one of its steps is between two tries. A check is named alone in any case."""
 
 
 def at_rest(run_status: str, waiting_for: str | None) -> bool:
     """Whether a run has come to the end of all that it had begun, and waits for others. A step that waits for its next
     try has not: an earlier one may have acted, when a worker died with it."""
-    return run_status == status.WAITING and _UNSETTLED.isdisjoint((waiting_for or "").split(", "))
+    return run_status == status.WAITING and _BETWEEN_TRIES.isdisjoint((waiting_for or "").split(", "))
 
 
 def goes_on_first(losses: int, run_status: str, waiting_for: str | None = None) -> bool:

@@ -69,5 +69,5 @@ def _may_go_on(run: Standing, now: int) -> bool:
     due = run.held_due is not None and run.held_due <= now
     if run.waiting_for is None:
         return due or run.held_due is None
-    settled = run.awaits is not None and run.ends >= run.awaits
-    return due or settled or run.waiting_for == status.WAITING_CHECK
+    enough_ended = run.awaits is not None and run.ends >= run.awaits
+    return due or enough_ended or run.waiting_for == status.WAITING_CHECK

@@ -24,13 +24,13 @@ class Tally:
 
     def __init__(self) -> None:
         self._open: set[tuple[str, int]] = set()
-        self._settled: set[tuple[str, int]] = set()
+        self._closed: set[tuple[str, int]] = set()
 
     def add(self, branch: str, position: int, status: str) -> None:
         """Count a record that is stored."""
-        (self._open if status == WAITING else self._settled).add((branch, position))
+        (self._open if status == WAITING else self._closed).add((branch, position))
 
     @property
     def number(self) -> int:
         """How much is stored: two for a record, one for an open one."""
-        return 2 * len(self._settled) + len(self._open - self._settled)
+        return 2 * len(self._closed) + len(self._open - self._closed)

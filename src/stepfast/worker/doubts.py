@@ -16,7 +16,7 @@ from ..model.tally import Believer
 
 
 class Doubts:
-    """Open doubts, settled run by run. While nothing breaks there are none."""
+    """Open doubts, resolved run by run. While nothing breaks there are none."""
 
     def __init__(self, clock: Clock, held: Callable[[], Mapping[str, Believer]]) -> None:
         self._clock = clock

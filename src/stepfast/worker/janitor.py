@@ -71,8 +71,8 @@ class Janitor:
         return removed + await self._walk(self._mark)
 
     async def _walk(self, after: str | None) -> int:
-        """Up to the first page that is too young in whole."""
-        removed, settled = 0, True
+        """Remove what may go, up to the first page that is too young in whole; how many went."""
+        removed, old_enough = 0, True
         while after is not None:
             found = await self._remover.look(after)
             gone = await self._remover.remove(found.free)
@@ -83,9 +83,9 @@ class Janitor:
                 self._pace.came_to(Progress(found.page.now_ms / 1000, due_of(found.free, self._keep)))
             if not found.page.runs and found.page.oldest_ms < self._kept * 1000:
                 break
-            settled = settled and found.page.newest_ms >= (self._kept + self._lag) * 1000
+            old_enough = old_enough and found.page.newest_ms >= (self._kept + self._lag) * 1000
             after = found.after
-            if settled and after is not None:
+            if old_enough and after is not None:
                 self._mark = after
         self._pace.caught_up()
         return removed

@@ -28,8 +28,8 @@ class Strays:
         by a claim that is not answered yet."""
         claims, unanswered = questions.last, questions.unanswered
         seen = {each: self._seen.get(each, claims) for each in held.items() if not is_known(*each)}
-        settled = math.inf if unanswered is None else unanswered
-        again = [stray for stray, since in seen.items() if stray in self._seen and since < settled]
+        answered_below = math.inf if unanswered is None else unanswered
+        again = [stray for stray, since in seen.items() if stray in self._seen and since < answered_below]
         self._seen = {stray: since for stray, since in seen.items() if stray not in again}
         return sorted(again)
 

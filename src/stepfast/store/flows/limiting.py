@@ -39,7 +39,7 @@ _KEYS = 200
 """Keys that one claim looks at; the next one goes on behind them."""
 _UNKEYED = 1000
 """Runs of a lane that one claim looks through for those without a key; the next one goes on behind them."""
-_SETTLING_MS = 5000
+_UNCOUNTED_MS = 5000
 """For so long after a queue became limited, claims that began before may still take runs uncounted."""
 _PRUNED_EVERY_MS = 10_000
 
@@ -93,7 +93,7 @@ def measure(queue: str, key: str | None) -> Flow[tuple[Gate, Usage]]:
 def _usage(gate: Gate) -> Flow[Usage]:
     """What counts against the limits of the whole queue. Runs that were claimed before it was limited count too."""
     since, counted = gate.limited_since or 0, gate.counted_at or 0
-    if counted < since + _SETTLING_MS:
+    if counted < since + _UNCOUNTED_MS:
         yield from put("count_in", [(gate.name,)])
         [(now,)] = yield from ask("now")
         yield from put("note_counted", [(gate.name, now)])
