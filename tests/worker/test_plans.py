@@ -589,7 +589,7 @@ async def test_plans_made_on_empty_tables_are_right_for_full_ones(
         for statement in (
             *BY_ID,
             *BY_DAG,
-            "start_nodes",
+            "start_dag_steps",
             "claim_lanes",
             "claim_suspects",
             "lock_lost",

@@ -17,7 +17,7 @@ CROSS JOIN (SELECT {now} AS now) AS t
 ORDER BY u.key
 ON CONFLICT DO NOTHING;
 
--- name: start_nodes
+-- name: start_dag_steps
 -- Steps of dag runs, of any shapes: each has a name of its own, and a graph may have a thousand. Where the dag run was
 -- not started, because another has its key, there are none. Those that wait for no others are ready.
 INSERT INTO {schema}.runs (id, workflow, version, queue, priority, status, waiting_for, place, visible_at, input,

@@ -174,7 +174,7 @@ class Starts:
     async def _insert_dag_steps(self, connection: Any, runs: Sequence[NewRun], first: int) -> None:
         """Steps of dag runs that were started in this transaction."""
         columns = zip(*(_dag_step_row(run, first + n) for n, run in enumerate(runs)), strict=True)
-        await connection.execute(self._sql["start_nodes"], *map(list, columns), first, new_seed())
+        await connection.execute(self._sql["start_dag_steps"], *map(list, columns), first, new_seed())
 
     async def _resolve_keys(self, connection: Any, runs: Sequence[NewRun]) -> list[str] | None:
         """Which runs have the keys. None: one that had a key when we wanted it was removed since, and the key is free:

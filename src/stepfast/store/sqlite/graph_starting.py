@@ -30,7 +30,7 @@ def start_graphs(database: sqlite3.Connection, sql: dict[str, str], runs: Sequen
     for run, _ in dags:
         if run.graph_text is not None:
             database.execute(sql["start_graph"], (run.graph_text, run.id))
-    return started + execute_wide(database, sql["start_node"], [_dag_step_row(run, row) for run, row in dag_steps])
+    return started + execute_wide(database, sql["start_dag_steps"], [_dag_step_row(run, row) for run, row in dag_steps])
 
 
 def _there(database: sqlite3.Connection, sql: dict[str, str], ids: list[str]) -> set[str]:

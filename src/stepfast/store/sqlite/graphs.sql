@@ -10,7 +10,7 @@ INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, statu
 VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
--- name: start_node
+-- name: start_dag_steps
 -- A step of a dag run.
 INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts,
                           timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
