@@ -37,14 +37,14 @@ def transact(
 ) -> Transacted:  # fmt: skip
     """Call it and record what it returns, unless that is recorded already."""
     where = (run_id, *address, claim)
-    found = database.execute(sql["step_at"], where).fetchone()
+    found = database.execute(sql["recorded_step"], where).fetchone()
     if found is None:
         _fence(database, sql, worker, run_id, claim)
         done = _result(database, call, record, timeout)
         _fence(database, sql, worker, run_id, claim)
         (now,) = database.execute(sql["now"]).fetchone()
         execute_wide(database, sql["record_step"], [step_row(done, now)])
-        found = database.execute(sql["step_at"], where).fetchone()
+        found = database.execute(sql["recorded_step"], where).fetchone()
     if found is None:
         raise Undone(_lost(run_id, claim))  # somebody else's record is there
     asked, *columns = found

@@ -55,7 +55,7 @@ WHERE id = ? AND status NOT IN ({ended})
   AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
--- name: status
+-- name: status_of
 -- Where a run stands, for whoever posts mail.
 SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL FROM {prefix}runs WHERE id = ?;
 

@@ -19,7 +19,7 @@ ON CONFLICT DO NOTHING;
 -- A tag of a run just started, for finding it again; none for a run that lost its key to an earlier one.
 INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE id = ? ON CONFLICT DO NOTHING;
 
--- name: by_key
+-- name: by_keys
 -- Which run stands behind a key, ours or that of an earlier start; of the latter also what it was started with, where
 -- that is small, so that a key which is used again for something else can be told.
 SELECT id, CASE WHEN id <> ? AND {size}(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;

@@ -53,7 +53,7 @@ def _start_linked(
 
 
 def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> str:
-    owner, earlier, format_ = database.execute(sql["by_key"], (run.id, run.shape.workflow, run.key)).fetchone()
+    owner, earlier, format_ = database.execute(sql["by_keys"], (run.id, run.shape.workflow, run.key)).fetchone()
     run.earlier = None if earlier is None else (earlier, format_)
     return str(owner)
 

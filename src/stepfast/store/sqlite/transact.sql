@@ -1,6 +1,6 @@
 -- What ctx.transaction needs around the user's own statements.
 
--- name: step_at
+-- name: recorded_step
 -- What operators ask of a run, and the outcome that a claim of it recorded at an address.
 SELECT (SELECT asked FROM {prefix}runs r WHERE r.id = s.run_id AND r.claim = s.claim),
        branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,

@@ -76,7 +76,7 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
 
     def send(database: Any) -> Answer:
         posted = post(database, sql, mail)
-        row = database.execute(sql["status"], (mail.run_id,)).fetchone()
+        row = database.execute(sql["status_of"], (mail.run_id,)).fetchone()
         if row is None:
             return Answer(None)
         state, reason, is_dag = row
