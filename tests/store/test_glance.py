@@ -238,12 +238,12 @@ async def test_a_question_does_not_wait_in_line_without_end(scene: Scene) -> Non
             await glance._room.acquire()
         async with asyncio.timeout(30):
             with pytest.raises(TookTooLong):
-                await glance._fetch("look_sizes", "")
+                await glance._fetch("glance_sizes", "")
         glance._room.release()
     else:
         go_on = threading.Event()
         slow = asyncio.ensure_future(glance._onlooker().do(lambda _: go_on.wait(30)))
-        asked = asyncio.ensure_future(glance._fetch("look_sizes", ""))
+        asked = asyncio.ensure_future(glance._fetch("glance_sizes", ""))
         await asyncio.sleep(0.2)
         go_on.set()
         assert await slow
@@ -254,7 +254,7 @@ async def test_a_question_does_not_wait_in_line_without_end(scene: Scene) -> Non
     await scene.start()
 
 
-WALKS = ("look_runs", "look_of_workflow", "look_at_rest", "look_tagged", "audit_page", "audit_of")
+WALKS = ("glance_runs", "glance_of_workflow", "glance_at_rest", "glance_tagged", "audit_page", "audit_of")
 SMALL = re.compile(r"SCAN stepfast_(definitions|audit)$")
 """A row per workflow; and a table that is its own index."""
 
@@ -265,7 +265,7 @@ async def test_on_sqlite_whoever_watches_goes_along_an_index(scene: Scene) -> No
     """SQLite plans without knowing how many rows there are, so that an empty table tells how a full one is read. What
     walks from the newest run back does not sort: it stops when it has enough."""
     store: Any = scene.store
-    looks = [name for name in store._sql if name.startswith(("look_", "audit_")) and name != "look_sizes"]
+    looks = [name for name in store._sql if name.startswith(("glance_", "audit_")) and name != "glance_sizes"]
     assert len(looks) > 20
     for name in looks:
         sql = store._sql[name]

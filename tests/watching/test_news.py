@@ -46,7 +46,7 @@ async def counted(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ask = glance._ask
 
     async def noted(name: str, *arguments: Any) -> Any:
-        if name == "look_news":
+        if name == "glance_news":
             looks.append(arguments)
         return await ask(name, *arguments)
 

@@ -128,13 +128,13 @@ FILL = [
 
 SMALL = {"workers", "definitions", "meta", "queues", "schedules"}
 """Tables with a row per process, per workflow, per queue or per schedule: these may be read from end to end."""
-LIFELONG = {"definitions", "workers", "schedules", "queues", "look_sizes"}
+LIFELONG = {"definitions", "workers", "schedules", "queues", "glance_sizes"}
 """Of these, what people ask again and again as well: the tables have a row per workflow, process or queue."""
 NOT_HOT = {
     "definitions", "put_definition", "register", "unregister", "worker_state", "workers", "runs", "runs_tagged",
     "meta", "meta_exists", "put_meta", "lock", "schema_exists", "create_schema", "drop_schema", "script_head",
     "script_tail", "server_facts", "notify", "identity", "oldest_runs", "oldest_runs_tagged", "schedules",
-    "queues", "queue_depths", "look_sizes",
+    "queues", "queue_depths", "glance_sizes",
 }  # fmt: skip
 """What is asked once per process, or by people. A page of runs is a walk along the primary key as long as its filters
 let most rows through; where they do not, how much of the table it reads is a matter of its arguments, which a generic
@@ -490,18 +490,18 @@ def filtered(**given: Any) -> tuple[Any, ...]:
 
 
 LOOKS: dict[str, tuple[Any, ...]] = {
-    "look_runs": filtered(workflow="nobody has it", reason="timeout", since=1000),
-    "look_at_rest": filtered(status="failed", workflow="nobody has it"),
-    "look_tagged": filtered(tag="tag", status="nothing stands so"),
-    "look_keyed": filtered(key="k100"),
-    "look_queued": filtered(status="queued", workflow="nobody has it"),
-    "look_running": filtered(status="running", workflow="nobody has it"),
-    "look_end_runs": (None, FAR),
-    "look_end_at_rest": (None, FAR, "failed"),
-    "look_end_tagged": (None, FAR, "tag"),
-    "look_dags_as": ("waiting", None, 10, 20),
-    "look_id_ends": ("ffff", FAR, 10),
-    "look_depths": (FAR,),
+    "glance_runs": filtered(workflow="nobody has it", reason="timeout", since=1000),
+    "glance_at_rest": filtered(status="failed", workflow="nobody has it"),
+    "glance_tagged": filtered(tag="tag", status="nothing stands so"),
+    "glance_keyed": filtered(key="k100"),
+    "glance_queued": filtered(status="queued", workflow="nobody has it"),
+    "glance_running": filtered(status="running", workflow="nobody has it"),
+    "glance_end_runs": (None, FAR),
+    "glance_end_at_rest": (None, FAR, "failed"),
+    "glance_end_tagged": (None, FAR, "tag"),
+    "glance_dags_as": ("waiting", None, 10, 20),
+    "glance_id_ends": ("ffff", FAR, 10),
+    "glance_depths": (FAR,),
     "stats_failures": (FAR, 10**15),
     "audit_page": (None, 50),
     "audit_of": ("a run", None, 50),
@@ -550,7 +550,7 @@ async def test_whoever_watches_looks_at_no_more_than_they_are_told(
     for name, arguments in (LOOKS | turned).items():
         plan, rows, pages = await explained(two_million, statements[name], *arguments)
         assert not sorted(set(problems(plan))), name
-        assert rows <= BESIDE * FAR + 3 * (RUNNING + DAGS) * name.endswith("look_running"), (name, rows)
+        assert rows <= BESIDE * FAR + 3 * (RUNNING + DAGS) * name.endswith("glance_running"), (name, rows)
         assert pages <= 6000, (name, pages)
 
 
@@ -558,13 +558,13 @@ async def test_what_is_shown_of_one_run_is_found_by_its_id(two_million: Any, sta
     """Its children and parents, its mail, its records, whatever lies beside them."""
     [parent, child] = [await two_million.fetchval(f"SELECT md5('s{n}')::uuid") for n in (1, 2)]
     for name, arguments in {
-        "look_children": ([parent, child], 10),
-        "look_parents": (child, 10),
-        "look_mailbox": (child, 10, 1000),
-        "look_steps": (child, "", -1, 100, 1000),
-        "look_tries": (child, "", -2, 100, 1000),
-        "look_step": (child, "", 0),
-        "look_inputs": ([parent, child], "a", "b", 1000),
+        "glance_children": ([parent, child], 10),
+        "glance_parents": (child, 10),
+        "glance_mailbox": (child, 10, 1000),
+        "glance_steps": (child, "", -1, 100, 1000),
+        "glance_tries": (child, "", -2, 100, 1000),
+        "glance_step": (child, "", 0),
+        "glance_inputs": ([parent, child], "a", "b", 1000),
         "runs_named": ([parent, child],),
         "values": (parent,),
     }.items():

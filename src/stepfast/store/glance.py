@@ -146,11 +146,11 @@ class BaseGlance(BaseStore):
         if found is not None:
             return found, None
         way, value = self._way(filters)
-        rows = await self._fetch(f"{turn}look_{way}", *filters[:-1], far, filters.tag)
+        rows = await self._fetch(f"{turn}glance_{way}", *filters[:-1], far, filters.tag)
         reached = None
         if len(rows) < filters.limit:
             end = [filters.before, far] + ([] if value is None else [value])
-            ends = await self._fetch(f"{turn}look_end_{way}", *end)
+            ends = await self._fetch(f"{turn}glance_end_{way}", *end)
             reached = next((last for last, seen in ends if seen == far), None)
         return {row[0]: bool(row[1]) for row in rows}, reached
 
@@ -159,13 +159,13 @@ class BaseGlance(BaseStore):
         if filters.tag is not None:
             return None
         if filters.key is not None:
-            rows = await self._fetch(f"{turn}look_keyed", *looked)
-            rows = [*rows, *await self._fetch(f"{turn}look_runs", *looked[:9], _DEBOUNCED, None)]
+            rows = await self._fetch(f"{turn}glance_keyed", *looked)
+            rows = [*rows, *await self._fetch(f"{turn}glance_runs", *looked[:9], _DEBOUNCED, None)]
             return {row[0]: bool(row[1]) for row in rows}
         if filters.status == RUNNING:
-            return {row[0]: bool(row[1]) for row in await self._fetch(f"{turn}look_running", *looked)}
+            return {row[0]: bool(row[1]) for row in await self._fetch(f"{turn}glance_running", *looked)}
         if filters.status == QUEUED:
-            rows = await self._fetch(f"{turn}look_queued", *looked[:9], MOST_ROWS, None)
+            rows = await self._fetch(f"{turn}glance_queued", *looked[:9], MOST_ROWS, None)
             if not rows or rows[0][2]:
                 return {row[0]: False for row in rows}
         return None
@@ -181,7 +181,7 @@ class BaseGlance(BaseStore):
         ids = [run_id for run_id in found if run_id not in otherwise]
         if filters.status in (QUEUED, WAITING):
             limit = min(filters.limit, _DAGS)
-            name = f"{OLDEST * oldest_first}look_dags_as"
+            name = f"{OLDEST * oldest_first}glance_dags_as"
             shown = await self._fetch(name, filters.status, filters.before, limit, _DAGS)
             rows = await lists.named([row[0] for row in shown]) if shown else []
             ids += [row.id for row in rows if row.status == RUNNING and fits(filters, row)]
@@ -198,33 +198,33 @@ class BaseGlance(BaseStore):
 
     async def ids_ending_with(self, digits: str, far: int, limit: int) -> list[str]:
         """Runs whose ids end like this, among the newest ``far``."""
-        return [row[0] for row in await self._fetch("look_id_ends", digits, far, limit)]
+        return [row[0] for row in await self._fetch("glance_id_ends", digits, far, limit)]
 
     async def with_inputs(self, ids: Sequence[str], texts: tuple[str, str], largest: int) -> dict[str, int]:
         """The runs, of those named, that have one of the texts in their inputs (0), and those that cannot be looked
         into: because the input is larger than that (1), or passed through a codec (2)."""
-        return {row[0]: row[1] for row in await self._fetch("look_inputs", list(ids), *texts, largest)}
+        return {row[0]: row[1] for row in await self._fetch("glance_inputs", list(ids), *texts, largest)}
 
     # -- about one run -----------------------------------------------------------------------------------------------
 
     async def children(self, ids: Sequence[str], each: int) -> list[tuple[str, str]]:
         """(parent, child): so many children of each of these runs at most."""
-        return [(row[0], row[1]) for row in await self._fetch("look_children", list(ids), each)] if ids else []
+        return [(row[0], row[1]) for row in await self._fetch("glance_children", list(ids), each)] if ids else []
 
     async def ancestors(self, run_id: str, most: int) -> list[str]:
         """The runs above one, the nearest first."""
-        return [row[0] for row in await self._fetch("look_parents", run_id, most)]
+        return [row[0] for row in await self._fetch("glance_parents", run_id, most)]
 
     async def letters(self, run_id: str, limit: int, largest: int) -> list[Letter]:
         """Signals that a run has not taken, the oldest first."""
-        rows = await self._fetch("look_mailbox", run_id, limit, largest)
+        rows = await self._fetch("glance_mailbox", run_id, limit, largest)
         return [Letter(*row)._replace(delivered=bool(row[3])) for row in rows]
 
     async def lean_steps(
         self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000, largest: int = 1024
     ) -> list[LeanStep]:
         """A page of records, without the payloads that have more bytes than ``largest``."""
-        rows = await self._fetch("look_steps", run_id, *after, limit, largest)
+        rows = await self._fetch("glance_steps", run_id, *after, limit, largest)
         return [LeanStep(StepRecord(*tuple(row)[:-2]), row[-2], row[-1]) for row in rows]
 
     async def failed_tries(
@@ -232,7 +232,7 @@ class BaseGlance(BaseStore):
     ) -> list[ActivityRow]:
         """Failed tries of the steps behind an address, and from the beginning also those of the run itself; without the
         errors that have more bytes than ``largest``, and without arguments."""
-        rows = await self._fetch("look_tries", run_id, *after, limit, largest)
+        rows = await self._fetch("glance_tries", run_id, *after, limit, largest)
         return [
             ActivityRow(branch, position, name, attempt, number, FAILED, None, None, error, started, ended, format_)
             for branch, position, name, attempt, number, error, started, ended, format_ in rows
@@ -242,7 +242,7 @@ class BaseGlance(BaseStore):
         self, run_id: str, branch: str, position: int
     ) -> tuple[str | None, str | None, str | None, int] | None:
         """Output, arguments and error of one record, and their format; None if there is no such record."""
-        rows = await self._fetch("look_step", run_id, branch, position)
+        rows = await self._fetch("glance_step", run_id, branch, position)
         return tuple(rows[0]) if rows else None
 
     async def news(self, runs: Sequence[str], newest: int) -> dict[str, list[str]]:
@@ -250,7 +250,7 @@ class BaseGlance(BaseStore):
         something has happened. This is asked anew each time: whoever asks wants to know of a change."""
         self.remembered.asked += 1
         found: dict[str, list[str]] = {}
-        for run, stands in await self._ask("look_news", list(runs), newest):
+        for run, stands in await self._ask("glance_news", list(runs), newest):
             found.setdefault(run, []).append(stands)
         return found
 
@@ -259,7 +259,7 @@ class BaseGlance(BaseStore):
     async def depths(self, most: int) -> list[tuple[str, str, int]]:
         """(queue, how they stand, how many): runs that are ``running``, ``waiting``, ``delayed`` or ``due``. Of each
         kind ``most`` are counted over all queues."""
-        return [tuple(row) for row in await self._fetch("look_depths", most)]
+        return [tuple(row) for row in await self._fetch("glance_depths", most)]
 
     async def ended_lately(self, runs: int, since_ms: int) -> list[Tally]:
         """What ended within a span of time, among the newest ``runs``."""
@@ -267,7 +267,7 @@ class BaseGlance(BaseStore):
 
     async def failed_alike(self, alike: Alike, since_ms: int, counts: int) -> list[str]:
         """The runs that failed like this and can be retried, of those that ``failures`` tells of."""
-        rows = await self._fetch("look_failed_alike", counts, since_ms)
+        rows = await self._fetch("glance_failed_alike", counts, since_ms)
         ids = next((row[-1] for row in rows if tuple(row[:4]) == alike), None)
         return sorted((ids or "").split())
 

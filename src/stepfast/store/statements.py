@@ -19,13 +19,13 @@ from ..model.status import TERMINAL
 FILES = (
     "runs.sql", "graphs.sql", "claiming.sql", "recording.sql", "standings.sql", "mail.sql", "workers.sql",
     "transact.sql", "schema.sql", "queues.sql", "limits.sql", "keeping.sql", "schedules.sql", "debouncing.sql",
-    "remote_steps.sql", "census.sql", "stats.sql", "audit.sql", "looks.sql",
+    "remote_steps.sql", "census.sql", "stats.sql", "audit.sql", "glances.sql",
 )  # fmt: skip
 """Every database has its statements in files of these names."""
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
 _LISTS = ("runs", "runs_running", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown_as")
-_LOOKS = "looks.sql"
+_GLANCES = "glances.sql"
 _NEWEST_FIRST = {
     "beyond": "<", "direction": "DESC", "edge": "g", "brink": "ffffffff-ffff-ffff-ffff-ffffffffffff", "back": "ASC",
     "last": "min",
@@ -55,7 +55,7 @@ def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
 
 
 def load_all(package: str, words: dict[str, str]) -> dict[str, str]:
-    """The statements of a store. Those that list runs, which the first file and the looks hold, are there twice: from
+    """The statements of a store. Those that list runs, which the first file and the glances hold, are there twice: from
     the newest run back, and under a name of their own from the oldest on. A second store with the same words need not
     read them."""
     return dict(_load_all(package, tuple(words.items())))
@@ -69,8 +69,8 @@ def _load_all(package: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str
     }
     turned = load_statements(package, FILES[0], words | _OLDEST_FIRST)
     statements |= {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
-    looks = load_statements(package, _LOOKS, words | _OLDEST_FIRST)
-    return statements | {OLDEST + name: text for name, text in looks.items() if text != statements[name]}
+    glances = load_statements(package, _GLANCES, words | _OLDEST_FIRST)
+    return statements | {OLDEST + name: text for name, text in glances.items() if text != statements[name]}
 
 
 def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:

@@ -58,7 +58,7 @@ class PostgresGlance(BaseGlance):
 
     async def sizes(self) -> list[TableSize]:
         """How large the tables are, with their indexes and what is stored beside them."""
-        return [TableSize(*row) for row in await self._fetch("look_sizes", self._schema)]
+        return [TableSize(*row) for row in await self._fetch("glance_sizes", self._schema)]
 
 
 @functools.lru_cache(maxsize=256)

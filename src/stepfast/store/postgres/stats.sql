@@ -50,7 +50,7 @@ SELECT workflow, queue, status, count(*) AS number, {now} - min(created_at) AS a
 -- of them are still failed, and can be retried.
 SELECT f.workflow, f.reason, f.step, f.error_type, count(*) AS number, {now} - max(f.completed_at) AS age,
        {now} - min(f.completed_at) AS first, max(f.id COLLATE "C") AS newest
--- only in look_failed_alike
+-- only in glance_failed_alike
        , string_agg(f.id, ' ') FILTER (WHERE f.status = 'failed') AS ids
 -- end
 FROM (

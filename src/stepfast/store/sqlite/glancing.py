@@ -59,7 +59,7 @@ class SqliteGlance(BaseGlance):
 
     async def sizes(self) -> list[TableSize]:
         """The tables by name: how large each is SQLite does not know without looking through the file."""
-        return [TableSize(*row) for row in await self._fetch("look_sizes", self._prefix)]
+        return [TableSize(*row) for row in await self._fetch("glance_sizes", self._prefix)]
 
     async def whole_size(self) -> int | None:
         """How many bytes the file has, without the write-ahead log."""

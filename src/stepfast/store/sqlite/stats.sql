@@ -75,7 +75,7 @@ WITH ended AS MATERIALIZED (
 )
 SELECT workflow, reason, json_extract(last, '$[0]') AS step, COALESCE(json_extract(last, '$[1]'), error_type) AS error_type,
        count(*) AS number, {now} - max(completed_at) AS age, {now} - min(completed_at) AS first, max(id) AS newest
--- only in look_failed_alike
+-- only in glance_failed_alike
        , group_concat(CASE WHEN status = 'failed' THEN id END, ' ') AS ids
 -- end
 FROM traced GROUP BY 1, 2, 3, 4;

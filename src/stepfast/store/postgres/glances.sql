@@ -1,4 +1,4 @@
--- Looks: what people who watch ask for, again and again, beside those who work. Each looks at no more rows than it is told
+-- Glances: what people who watch ask for, again and again, beside those who work. Each looks at no more rows than it is told
 -- to, however many there are; none reads a payload that it was not asked for.
 --
 -- Those that find runs are given all filters ($1 workflow, $2 status, $3 queue, $4 the run they go on from, $5 reason,
@@ -6,7 +6,7 @@
 -- the words in braces the other way round, from the oldest on), and stop when they have $7. They bring ids, and whether the run is a dag run under way, which may be shown otherwise than its row
 -- says. The casts of filters that a statement does not use let the server know what they are.
 
--- name: look_runs
+-- name: glance_runs
 -- Along the ids of all runs.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {schema}.runs
@@ -22,7 +22,7 @@ WHERE r.dag_id IS NULL
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: look_at_rest
+-- name: glance_at_rest
 -- Along the index of a status in which runs stay.
 SELECT r.id::text, false AS dag
 FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {schema}.runs
@@ -38,7 +38,7 @@ WHERE ($1::text IS NULL OR r.workflow = $1)
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: look_running
+-- name: glance_running
 -- Those that workers hold, and dag runs under way: few beside all others.
 SELECT r.id::text, r.graph IS NOT NULL AS dag
 FROM (SELECT id FROM (SELECT id FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT $10) AS w
@@ -57,7 +57,7 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: look_tagged
+-- name: glance_tagged
 -- Along the runs that have a tag.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT run_id FROM {schema}.run_tags
@@ -74,7 +74,7 @@ WHERE r.dag_id IS NULL
   AND ($9::bigint IS NULL OR r.created_at < (SELECT {now}) - $9)
 ORDER BY t.run_id {direction} LIMIT $7;
 
--- name: look_keyed
+-- name: glance_keyed
 -- By a key, of every workflow that is known: the key of a run, or one that starts are debounced by. Of the latter those
 -- that have begun are in no index.
 SELECT r.id::text, r.status = 'running' AND r.graph IS NOT NULL AS dag
@@ -95,7 +95,7 @@ WHERE r.dag_id IS NULL AND r.id {beyond} COALESCE($4::uuid, '{brink}'::uuid)
   AND $10::bigint IS NOT NULL AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: look_queued
+-- name: glance_queued
 -- Those that are ready or put off, found by the indexes of both: $10 of each at most. The last column says whether these were
 -- all; if not, others of the same status are found only along the ids.
 WITH ready AS MATERIALIZED (
@@ -122,12 +122,12 @@ WHERE r.dag_id IS NULL AND r.status = $2::text
   AND $11::text IS NULL
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: look_end_runs
+-- name: glance_end_runs
 -- The last of $2 runs from one ($1) back, and how many there are, up to so many.
 SELECT w.id::text, count(*) OVER () AS seen
 FROM (SELECT id FROM {schema}.runs WHERE id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
--- name: look_end_at_rest
+-- name: glance_end_at_rest
 -- The same of those that stand in a status ($3).
 SELECT w.id::text, count(*) OVER () AS seen
 FROM (SELECT id FROM {schema}.runs
@@ -135,13 +135,13 @@ FROM (SELECT id FROM {schema}.runs
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
         AND id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY id {direction} LIMIT $2) AS w ORDER BY w.id {back} LIMIT 1;
 
--- name: look_end_tagged
+-- name: glance_end_tagged
 -- The same of those that have a tag ($3).
 SELECT w.run_id::text, count(*) OVER () AS seen
 FROM (SELECT run_id FROM {schema}.run_tags
       WHERE tag = $3::text AND run_id {beyond} COALESCE($1::uuid, '{brink}'::uuid) ORDER BY run_id {direction} LIMIT $2) AS w ORDER BY w.run_id {back} LIMIT 1;
 
--- name: look_dags_as
+-- name: glance_dags_as
 -- Dag runs that are shown with a status ($1) which their rows do not have, among the newest $4 under way.
 SELECT d.id::text, d.status, d.waiting_for, d.due_at
 FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NULL AND dag_id IS NULL
@@ -149,14 +149,14 @@ FROM (SELECT id FROM {schema}.runs WHERE status = 'running' AND graph IS NOT NUL
 CROSS JOIN LATERAL (SELECT * FROM {schema}.dags_shown s WHERE s.id = r.id OFFSET 0) AS d
 WHERE d.status = $1 ORDER BY r.id {direction} LIMIT $3;
 
--- name: look_id_ends
+-- name: glance_id_ends
 -- Runs whose ids end like this ($1), among the newest $2. No index knows how ids end.
 SELECT r.id::text FROM (
     SELECT id FROM {schema}.runs ORDER BY id DESC LIMIT $2
 ) AS n JOIN {schema}.runs r ON r.id = n.id
 WHERE right(replace(n.id::text, '-', ''), length($1::text)) = $1::text AND r.dag_id IS NULL ORDER BY n.id DESC LIMIT $3;
 
--- name: look_inputs
+-- name: glance_inputs
 -- Which of these runs ($1) have one of two texts ($2, $3) in their inputs, and which of them cannot be looked into, because
 -- they passed through a codec (2) or are larger than $4 bytes (1); 0: it was found.
 SELECT id::text, CASE WHEN format <> 1 THEN 2 WHEN octet_length(input) > $4::bigint THEN 1 ELSE 0 END AS closed
@@ -165,12 +165,12 @@ WHERE id = ANY($1::uuid[])
   AND CASE WHEN format <> 1 OR octet_length(input) > $4::bigint THEN true
            ELSE strpos(input, $2::text) > 0 OR strpos(input, $3::text) > 0 END;
 
--- name: look_children
+-- name: glance_children
 -- Up to $2 children of each of these runs ($1), in no order.
 SELECT u.id::text AS parent, c.id::text AS child FROM unnest($1::uuid[]) AS u(id)
 CROSS JOIN LATERAL (SELECT k.id FROM {schema}.runs k WHERE k.parent_id = u.id LIMIT $2) AS c;
 
--- name: look_parents
+-- name: glance_parents
 -- The runs above one ($1), the nearest first, up to $2.
 WITH RECURSIVE line AS (
     SELECT parent_id, 1 AS n FROM {schema}.runs WHERE id = $1::uuid
@@ -179,13 +179,13 @@ WITH RECURSIVE line AS (
 )
 SELECT parent_id::text FROM line WHERE parent_id IS NOT NULL ORDER BY n;
 
--- name: look_mailbox
+-- name: glance_mailbox
 -- Signals that a run ($1) has not taken, the oldest first, up to $2; large values ($3 bytes) are left out.
 SELECT m.id::text, name, sent_at, delivered, octet_length(value) AS size,
        CASE WHEN octet_length(value) <= $3::bigint THEN value END AS value, format
 FROM {schema}.mailbox m WHERE run_id = $1 AND kind = 'signal' ORDER BY m.id LIMIT $2;
 
--- name: look_steps
+-- name: glance_steps
 -- A page of the records of a run ($1), from one ($2, $3) on, up to $4; outputs and arguments of more than $5 bytes are left
 -- out, and how large they are is told.
 SELECT branch, position, seq, name, kind, status, CASE WHEN octet_length(output) <= $5::bigint THEN output END AS output, error,
@@ -193,7 +193,7 @@ SELECT branch, position, seq, name, kind, status, CASE WHEN octet_length(output)
        line, format, undo, octet_length(output) AS output_size, octet_length(arguments) AS arguments_size
 FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
 
--- name: look_tries
+-- name: glance_tries
 -- Failed tries of the steps of a run ($1), and of the run itself, from a step ($2, $3) on, up to $4; errors of more than $5
 -- bytes are left out.
 SELECT branch, position, name, attempt, number, CASE WHEN octet_length(error) <= $5::bigint THEN error END AS error,
@@ -201,11 +201,11 @@ SELECT branch, position, name, attempt, number, CASE WHEN octet_length(error) <=
 FROM {schema}.tries WHERE run_id = $1 AND (branch, position) > ($2, $3)
 ORDER BY branch, position, attempt, number LIMIT $4;
 
--- name: look_step
+-- name: glance_step
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {schema}.steps WHERE run_id = $1 AND branch = $2 AND position = $3 LIMIT 1;
 
--- name: look_news
+-- name: glance_news
 -- Whether something has happened to runs ($1), or to the newest $2 of all: texts that differ when it has. Of what a run
 -- holds no more is looked at than its page shows.
 SELECT r.id::text AS run, json_build_array(
@@ -231,7 +231,7 @@ UNION ALL
 SELECT '', json_build_array(n.id, n.status, n.reason, n.waiting_for, n.claim, n.attempt)::text
 FROM (SELECT * FROM {schema}.runs ORDER BY id DESC LIMIT $2::integer) AS n;
 
--- name: look_depths
+-- name: glance_depths
 -- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to $1 of each over all queues.
 SELECT queue, 'running' AS stands, count(*) AS number
 FROM (SELECT queue FROM {schema}.runs WHERE worker IS NOT NULL ORDER BY worker LIMIT $1) AS s GROUP BY queue
@@ -243,7 +243,7 @@ SELECT queue, CASE WHEN visible_at > (SELECT {now}) THEN 'delayed' ELSE 'due' EN
 FROM (SELECT queue, visible_at, place, status FROM {schema}.runs WHERE visible_at IS NOT NULL ORDER BY visible_at LIMIT $1) AS s
 WHERE place IS NULL AND status = 'queued' GROUP BY 1, 2;
 
--- name: look_sizes
+-- name: glance_sizes
 -- The tables of the namespace ($1): rows as the server estimates them, bytes with all indexes, bytes of the indexes alone,
 -- and rows that a vacuum will take away.
 SELECT c.relname::text, GREATEST(c.reltuples, 0::real)::bigint AS number, pg_total_relation_size(c.oid) AS bytes,

@@ -1,4 +1,4 @@
--- Looks: what people who watch ask for, again and again, beside those who work. Each looks at no more rows than it is told
+-- Glances: what people who watch ask for, again and again, beside those who work. Each looks at no more rows than it is told
 -- to, however many there are; none reads a payload that it was not asked for.
 --
 -- Those that find runs are given all filters (?1 workflow, ?2 status, ?3 queue, ?4 the run they go on from, ?5 reason,
@@ -7,7 +7,7 @@
 -- says. The walk is a query of its own with an order; the one around it has none, for SQLite would then walk to the end
 -- and sort. It passes rows on as they come.
 
--- name: look_runs
+-- name: glance_runs
 -- Along the ids of all runs.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, workflow, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
@@ -23,7 +23,7 @@ WHERE r.dag_id IS NULL
   AND ?11 IS NULL
 LIMIT ?7;
 
--- name: look_of_workflow
+-- name: glance_of_workflow
 -- Along the ids of one workflow, for which there is an index here.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT id, status, queue, reason, key, debounced, created_at, graph, dag_id FROM {prefix}runs
@@ -38,7 +38,7 @@ WHERE r.dag_id IS NULL
   AND ?11 IS NULL
 LIMIT ?7;
 
--- name: look_at_rest
+-- name: glance_at_rest
 -- Along the index of a status in which runs stay.
 SELECT r.id, 0 AS dag
 FROM (SELECT id, workflow, queue, reason, key, debounced, created_at FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
@@ -54,7 +54,7 @@ WHERE (?1 IS NULL OR r.workflow = ?1)
   AND ?11 IS NULL
 LIMIT ?7;
 
--- name: look_running
+-- name: glance_running
 -- Those that workers hold, and dag runs under way: few beside all others.
 SELECT r.id, r.graph IS NOT NULL AS dag
 FROM (SELECT id FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL LIMIT ?10)
@@ -73,7 +73,7 @@ WHERE r.dag_id IS NULL AND r.status = ?2
   AND ?11 IS NULL
 ORDER BY r.id {direction} LIMIT ?7;
 
--- name: look_tagged
+-- name: glance_tagged
 -- Along the runs that have a tag.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
 FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?11 AND run_id {beyond} COALESCE(?4, '{edge}')
@@ -89,7 +89,7 @@ WHERE r.dag_id IS NULL
   AND (?9 IS NULL OR r.created_at < {now} - ?9)
 LIMIT ?7;
 
--- name: look_keyed
+-- name: glance_keyed
 -- By a key, of every workflow that is known: the key of a run, or one that starts are debounced by. Of the latter those
 -- that have begun are in no index.
 SELECT r.id, r.status = 'running' AND r.graph IS NOT NULL AS dag
@@ -110,7 +110,7 @@ WHERE r.dag_id IS NULL AND r.id {beyond} COALESCE(?4, '{edge}')
   AND ?10 IS NOT NULL AND ?11 IS NULL
 ORDER BY r.id {direction} LIMIT ?7;
 
--- name: look_queued
+-- name: glance_queued
 -- Those that are ready or put off, found by the indexes of both: ?10 of each at most. The last column says whether these were
 -- all; if not, others of the same status are found only along the ids.
 WITH ready AS MATERIALIZED (
@@ -134,17 +134,17 @@ WHERE r.dag_id IS NULL AND r.status = ?2
   AND ?11 IS NULL
 ORDER BY r.id {direction} LIMIT ?7;
 
--- name: look_end_runs
+-- name: glance_end_runs
 -- The last of ?2 runs from one (?1) back, and how many there are, up to so many.
 SELECT {last}(id), count(*) AS seen
 FROM (SELECT id FROM {prefix}runs WHERE id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
--- name: look_end_of_workflow
+-- name: glance_end_of_workflow
 -- The same of one workflow (?3).
 SELECT {last}(id), count(*) AS seen
 FROM (SELECT id FROM {prefix}runs WHERE workflow = ?3 AND id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
--- name: look_end_at_rest
+-- name: glance_end_at_rest
 -- The same of those that stand in a status (?3).
 SELECT {last}(id), count(*) AS seen
 FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
@@ -152,12 +152,12 @@ FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_at_rest
         AND status IN ('waiting', 'paused', 'failed', 'cancelled', 'compensating', 'compensated')
         AND id {beyond} COALESCE(?1, '{edge}') ORDER BY id {direction} LIMIT ?2);
 
--- name: look_end_tagged
+-- name: glance_end_tagged
 -- The same of those that have a tag (?3).
 SELECT {last}(run_id), count(*) AS seen
 FROM (SELECT run_id FROM {prefix}run_tags WHERE tag = ?3 AND run_id {beyond} COALESCE(?1, '{edge}') ORDER BY run_id {direction} LIMIT ?2);
 
--- name: look_dags_as
+-- name: glance_dags_as
 -- Dag runs that are shown with a status (?1) which their rows do not have, among the newest ?4 under way.
 SELECT d.id, d.status, d.waiting_for, d.due_at
 FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
@@ -166,19 +166,19 @@ FROM (SELECT id FROM {prefix}runs INDEXED BY {prefix}runs_dags
 CROSS JOIN {prefix}dags_shown AS d ON d.id = r.id
 WHERE d.status = ?1 ORDER BY d.id {direction} LIMIT ?3;
 
--- name: look_id_ends
+-- name: glance_id_ends
 -- Runs whose ids end like this (?1), among the newest ?2. No index knows how ids end.
 SELECT r.id FROM (SELECT id FROM {prefix}runs ORDER BY id DESC LIMIT ?2) AS n CROSS JOIN {prefix}runs AS r ON r.id = n.id
 WHERE substr(replace(n.id, '-', ''), -length(?1)) = ?1 AND r.dag_id IS NULL LIMIT ?3;
 
--- name: look_inputs
+-- name: glance_inputs
 -- Which of these runs (?1) have one of two texts (?2, ?3) in their inputs, and which of them cannot be looked into, because
 -- they passed through a codec (2) or are larger than ?4 bytes (1); 0: it was found.
 SELECT r.id, CASE WHEN r.format <> 1 THEN 2 WHEN {size}(r.input) > ?4 THEN 1 ELSE 0 END AS closed
 FROM json_each(?1) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
 WHERE CASE WHEN r.format <> 1 OR {size}(r.input) > ?4 THEN 1 ELSE instr(r.input, ?2) > 0 OR instr(r.input, ?3) > 0 END;
 
--- name: look_children
+-- name: glance_children
 -- Up to ?2 children of each of these runs (?1), in no order.
 WITH RECURSIVE walk(parent, number, n) AS (
     SELECT u.value, (SELECT min(k.rowid) FROM {prefix}runs AS k WHERE k.parent_id = u.value AND k.parent_id IS NOT NULL), 1
@@ -190,7 +190,7 @@ WITH RECURSIVE walk(parent, number, n) AS (
 )
 SELECT w.parent, c.id AS child FROM walk AS w CROSS JOIN {prefix}runs AS c ON c.rowid = w.number WHERE w.number IS NOT NULL;
 
--- name: look_parents
+-- name: glance_parents
 -- The runs above one (?1), the nearest first, up to ?2.
 WITH RECURSIVE line(parent_id, n) AS (
     SELECT parent_id, 1 FROM {prefix}runs WHERE id = ?1
@@ -199,12 +199,12 @@ WITH RECURSIVE line(parent_id, n) AS (
 )
 SELECT parent_id FROM line WHERE parent_id IS NOT NULL ORDER BY n;
 
--- name: look_mailbox
+-- name: glance_mailbox
 -- Signals that a run (?1) has not taken, the oldest first, up to ?2; large values (?3 bytes) are left out.
 SELECT id, name, sent_at, delivered, {size}(value) AS size, CASE WHEN {size}(value) <= ?3 THEN value END AS value, format
 FROM {prefix}mailbox WHERE run_id = ?1 AND kind = 'signal' ORDER BY id LIMIT ?2;
 
--- name: look_steps
+-- name: glance_steps
 -- A page of the records of a run (?1), from one (?2, ?3) on, up to ?4; outputs and arguments of more than ?5 bytes are left
 -- out, and how large they are is told.
 SELECT branch, position, seq, name, kind, status, CASE WHEN {size}(output) <= ?5 THEN output END AS output, error,
@@ -212,7 +212,7 @@ SELECT branch, position, seq, name, kind, status, CASE WHEN {size}(output) <= ?5
        line, format, undo, {size}(output) AS output_size, {size}(arguments) AS arguments_size
 FROM {prefix}steps WHERE run_id = ?1 AND (branch, position) > (?2, ?3) ORDER BY branch, position LIMIT ?4;
 
--- name: look_tries
+-- name: glance_tries
 -- Failed tries of the steps of a run (?1), and of the run itself, from a step (?2, ?3) on, up to ?4; errors of more than ?5
 -- bytes are left out.
 SELECT branch, position, name, attempt, number, CASE WHEN {size}(error) <= ?5 THEN error END AS error,
@@ -220,11 +220,11 @@ SELECT branch, position, name, attempt, number, CASE WHEN {size}(error) <= ?5 TH
 FROM {prefix}tries WHERE run_id = ?1 AND (branch, position) > (?2, ?3)
 ORDER BY branch, position, attempt, number LIMIT ?4;
 
--- name: look_step
+-- name: glance_step
 -- One record of a run, with all that it holds.
 SELECT output, arguments, error, format FROM {prefix}steps WHERE run_id = ?1 AND branch = ?2 AND position = ?3 LIMIT 1;
 
--- name: look_news
+-- name: glance_news
 -- Whether something has happened to runs (?1), or to the newest ?2 of all: texts that differ when it has. Of what a run
 -- holds no more is looked at than its page shows.
 SELECT r.id AS run, json_array(
@@ -248,7 +248,7 @@ UNION ALL
 SELECT '', json_array(n.id, n.status, n.reason, n.waiting_for, n.claim, n.attempt)
 FROM (SELECT * FROM {prefix}runs ORDER BY id DESC LIMIT ?2) AS n;
 
--- name: look_depths
+-- name: glance_depths
 -- Of each queue: how many runs workers hold, how many wait, how many were put off; counted up to ?1 of each over all queues.
 SELECT queue, 'running' AS stands, count(*) AS number
 FROM (SELECT queue FROM {prefix}runs INDEXED BY {prefix}runs_worker WHERE worker IS NOT NULL LIMIT ?1) GROUP BY queue
@@ -263,7 +263,7 @@ FROM (SELECT queue, visible_at, place, status FROM {prefix}runs INDEXED BY {pref
       WHERE visible_at IS NOT NULL ORDER BY visible_at LIMIT ?1)
 WHERE place IS NULL AND status = 'queued' GROUP BY queue, stands;
 
--- name: look_sizes
+-- name: glance_sizes
 -- The tables of the namespace (?1 is what their names begin with), without those of another one that begins like it.
 -- How many rows there are is known of none, and for `runs` guessed from the numbers that SQLite gives its rows.
 SELECT substr(name, length(?1) + 1),
