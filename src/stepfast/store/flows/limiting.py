@@ -181,7 +181,7 @@ def _unkeyed(wish: Wish, room: int) -> Flow[tuple[list[Candidate], dict[Lane, in
     lanes = Rows((lane.workflow, lane.priority, wish.seen.get(lane, 0)) for lane, _ in wish.lanes)
     found = yield from _candidates("ready_unkeyed", wish.queue, lanes, room, _UNKEYED)
     have = {(run.workflow, run.priority) for run in found}
-    rows = yield from ask("ends_of_looks", wish.queue, lanes, _UNKEYED)
+    rows = yield from ask("ends_of_unkeyed", wish.queue, lanes, _UNKEYED)
     return found, {
         Lane(wish.queue, workflow, priority): place + 1
         for workflow, priority, place in rows

@@ -119,8 +119,8 @@ CROSS JOIN LATERAL (
     ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT $5
 ) AS c;
 
--- name: ends_of_looks
--- The last places of such looks that did not come to the end of their lanes.
+-- name: ends_of_unkeyed
+-- The place in each lane that the search for runs without a key went up to; none for a lane that it went through to the end.
 SELECT l.workflow, l.priority, c.place
 FROM unnest($2::text[], $3::integer[], $4::bigint[]) AS l(workflow, priority, mark)
 CROSS JOIN LATERAL (

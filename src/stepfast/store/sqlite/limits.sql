@@ -99,8 +99,8 @@ FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
         ORDER BY x.place LIMIT ?4
     ) AS f WHERE f.key IS NULL ORDER BY f.place LIMIT ?3);
 
--- name: ends_of_looks
--- The last places of such looks; null where they came to the end of their lanes.
+-- name: ends_of_unkeyed
+-- The place in each lane that the search for runs without a key went up to; null for a lane that it went through to the end.
 SELECT json_extract(l.value, '$[0]'), json_extract(l.value, '$[1]'), (
     SELECT x.place FROM {prefix}runs x
     WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
