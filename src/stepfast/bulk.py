@@ -36,7 +36,7 @@ _SLACK = 1.0
 
 
 class Tally(Struct):
-    """How far it is."""
+    """What a wish for many runs has come to so far."""
 
     done: int = 0
     refused: dict[str, str] = field(default_factory=dict)

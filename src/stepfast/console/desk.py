@@ -25,7 +25,7 @@ _PATIENCE = 2.0
 
 
 class Desk:
-    """Made once per console."""
+    """What all visits of one console share; there is one desk for each console."""
 
     def __init__(self, app: Stepfast, rule: Rule | None, read_only: bool) -> None:
         self.app = app

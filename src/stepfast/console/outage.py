@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 class Outage:
-    """The one that lasts, if there is one."""
+    """The outage of the database that lasts, if there is one."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Outlook(NamedTuple):
-    """What a tab needs for it."""
+    """What a tab needs to learn that its page has changed."""
 
     ask: str
     """Where it asks whether there is anything new."""

@@ -52,7 +52,7 @@ Handler = Callable[[Visit], Awaitable[Answer]]
 
 
 class Route(NamedTuple):
-    """One line of the table."""
+    """One row of the table: what can be asked for, and who answers."""
 
     method: str
     """GET, which changes nothing, or POST."""

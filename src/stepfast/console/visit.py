@@ -19,7 +19,7 @@ from .redacting import Veil
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Who asks for what."""
+    """One request that was let in: who asks, and for what."""
 
     request: Request
     desk: Desk

@@ -47,7 +47,7 @@ class NodeCode(NamedTuple):
 
 
 class DagStepWorkflow(Workflow[Any, Any]):
-    """The code of one step, as workers know it."""
+    """The code of one step of a dag, as workers know it."""
 
     def __init__(
         self,

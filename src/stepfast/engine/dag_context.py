@@ -66,7 +66,7 @@ class Outputs(Mapping[str, Any]):
 
 
 class DagView:
-    """What a step sees of its run."""
+    """What a step of a dag sees of its run."""
 
     def __init__(self, graph: Graph, input: Any, known: Known) -> None:
         self.graph = graph
@@ -102,7 +102,7 @@ class _DagFacts:
 
 
 class DagContext(_DagFacts, Context):
-    """The context of an ``async def`` step."""
+    """The context of an ``async def`` step of a dag."""
 
     def __init__(self, execution: Execution, view: DagView, dag_step: str | None) -> None:
         Context.__init__(self, execution)

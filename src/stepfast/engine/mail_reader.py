@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Letter(NamedTuple):
-    """The answer to one look."""
+    """The answer to one look into a mailbox."""
 
     look: Look
     """What was asked for."""
@@ -27,7 +27,7 @@ class Letter(NamedTuple):
 
 
 class MailReader:
-    """Made when a run first waits for something."""
+    """Reads the mailbox of one run. Made when the run first waits for something."""
 
     def __init__(self, execution: Execution, waits: Callable[[], bool]) -> None:
         self._execution = execution

@@ -87,7 +87,7 @@ class Recorder:
     observers: Observers | None = None
     """Who is told what happens to runs, if anybody is."""
     step_observers: Observers | None = None
-    """The same, if anybody wants to hear of each call of a step."""
+    """The observers, if any of them wants to hear of each call of a step."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, clock: Clock) -> None:
         self.settings = settings

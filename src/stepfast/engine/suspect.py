@@ -28,7 +28,7 @@ class Suspect(Execution):
 
 
 class _TellingLedger(Ledger):
-    """Tells of the first record."""
+    """The ledger of a suspect, which tells of its first record."""
 
     __slots__ = ("_cleared",)
 

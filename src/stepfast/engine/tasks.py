@@ -10,7 +10,7 @@ Task = asyncio.Task[Any]
 
 
 class Tasks:
-    """Made when first needed: most runs have none."""
+    """The tasks of one run beside that of its handler. Made when first needed: most runs have none."""
 
     __slots__ = ("_branches", "_late", "performing")
 
@@ -26,7 +26,7 @@ class Tasks:
         task.add_done_callback(self._branches.discard)
 
     def knows(self, task: Task | None) -> bool:
-        """Whether it is one of them."""
+        """Whether a task is one of those of the run."""
         return task in self._branches or (task is not None and task is self.performing)
 
     def cancel(self) -> None:

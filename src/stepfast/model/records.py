@@ -488,7 +488,7 @@ class Tick(Struct):
     gated: frozenset[str] = frozenset()
     """The queues that are paused or limited: the usual claim gives nothing of them."""
     paused: frozenset[str] = frozenset()
-    """Those of them that are paused: nobody claims anything of them."""
+    """The gated queues that are paused: nobody claims anything of them."""
     limited_suspects: list[str] = field(default_factory=list)
     """Limited queues with runs that workers have died with."""
     schedule_ms: int | None = None

@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 
 
 class Reader(Protocol):
-    """What a store reads for that."""
+    """What a store reads to tell how dag runs are shown."""
 
     async def rows(self, filters: Filters, oldest_first: bool) -> list[RunRow]:
         """A page of runs by what their rows say."""

@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """What the health port sends back."""
 
     code: int
     text: str

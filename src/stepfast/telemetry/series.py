@@ -18,7 +18,7 @@ Values = tuple[str, ...]
 
 
 class Caps:
-    """How much is admitted."""
+    """How many values of a label, and how many series, are admitted."""
 
     def __init__(self, values: int, series: int) -> None:
         self.values = values

@@ -9,14 +9,14 @@ from ..worker.worker import Worker
 
 
 class Hanging:
-    """How many of them there are."""
+    """Counts the steps of one lab that never come back."""
 
     def __init__(self) -> None:
         self.calls = 0
         self._some = asyncio.Event()
 
     async def hang(self) -> Any:
-        """Until it is cancelled."""
+        """Wait until the step is cancelled."""
         self.calls += 1
         self._some.set()
         try:

@@ -29,10 +29,10 @@ class Member:
 
 @dataclass(slots=True)
 class Family:
-    """What is known of one."""
+    """The family of one run."""
 
     above: list[RunInfo]
-    """Those that started it, the nearest first."""
+    """The runs that started it, the nearest first."""
     below: list[Member]
     more: bool
     """Whether it has started more than are told."""

@@ -36,7 +36,7 @@ from .leaving import OVER, Leaving
 
 
 class Attempts:
-    """All attempts of one worker go this way."""
+    """Makes the attempts of the runs of one worker."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from ..model.records import StepRecord
 
 
 class HistoryCache:
-    """Least recently released goes first."""
+    """Records of runs that were released; of too many, those of the run that was released first go first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

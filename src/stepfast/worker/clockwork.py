@@ -23,7 +23,7 @@ class Pool(Protocol):
 
 
 class Clockwork(Clock):
-    """As it is in life."""
+    """Time, timers, threads and chance as they are in life."""
 
     def pool(self, name: str) -> Pool:
         """Threads for blocking calls, as many as are needed."""

@@ -12,7 +12,7 @@ import threading
 
 
 class Collector:
-    """The one of this process."""
+    """The garbage collector of this process, as its workers want it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -34,7 +34,7 @@ _LATE_LOOKS = 3
 
 
 class CourierPort(Protocol):
-    """Whoever is told what was brought."""
+    """Whoever is told what came back of remote steps."""
 
     def outcomes_left(self) -> None:
         """Outcomes of remote steps lie in mailboxes, to be delivered."""

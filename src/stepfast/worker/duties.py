@@ -37,7 +37,7 @@ from .wakeups import Switchboard, started_lanes
 
 
 class Duties:
-    """Made with the worker; begun and ended by it."""
+    """The duties of one worker: made with it, and begun and ended by it."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class HandlerThreads:
         self._at_work: set[Execution] = set()
         """Runs whose handler is in its thread, at hand or not. Changed by the threads themselves."""
         self._stuck: set[Execution] = set()
-        """Those of them that have left this worker."""
+        """The runs with a thread that have left this worker."""
         self.submit = self._threads.submit
 
     @property

@@ -1,4 +1,4 @@
-"""The table of steps: a line for each, with its failed tries and its undo beside it, and links to what it holds."""
+"""The table of steps: a row for each, with its failed tries and its undo beside it, and links to what it holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..visit import Visit
 
 
 class StepRow(NamedTuple):
-    """One line of the table."""
+    """One row of the table of steps."""
 
     step: StepInfo
     state: str

@@ -49,7 +49,7 @@ class Carry(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Delete results from the transport, in the same way."""
+    """Delete results from the transport, which is in the same database, in the same transaction."""
 
     results: Sequence[Result]
 

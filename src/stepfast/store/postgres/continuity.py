@@ -11,7 +11,7 @@ from ..breaks import Breaks
 
 
 class Continuity:
-    """One for all connections of a store."""
+    """Knows whether the server is still the same; one for all connections of a store."""
 
     def __init__(self) -> None:
         self.breaks = Breaks()
