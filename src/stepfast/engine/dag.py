@@ -38,8 +38,8 @@ class Skip:
 SKIP = Skip()
 
 
-class NodeCode(NamedTuple):
-    """The functions of one step."""
+class DagStepCode(NamedTuple):
+    """The functions of one step of a dag."""
 
     function: Callable[..., Any]
     when: Callable[[Any], Any] | None = None
@@ -53,7 +53,7 @@ class DagStepWorkflow(Workflow[Any, Any]):
         self,
         dag: str,
         dag_step: DagStep,
-        code: NodeCode,
+        code: DagStepCode,
         options: WorkflowOptions,
         scope: dict[str, Any] | None = None,
     ) -> None:
@@ -156,7 +156,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
         needed = 1 if join == "any" else at_least
         dag_step = DagStep(name, before, needed, STEP, when is not None, undo, caught, retries, said.timeout)
         options = WorkflowOptions(self.queue, 1 + retries, said.timeout, None, said.backoff)
-        return DagStepWorkflow(self.name, dag_step, NodeCode(function, when, said.compensate), options, scope)
+        return DagStepWorkflow(self.name, dag_step, DagStepCode(function, when, said.compensate), options, scope)
 
     def approval(
         self,
@@ -302,7 +302,7 @@ def check_takes_context(function: object, option: str) -> None:
 
 def gate(dag: str, dag_step: DagStep, queue: str | None) -> DagStepWorkflow:
     """A human gate, as workers know it."""
-    return DagStepWorkflow(dag, dag_step, NodeCode(approval_handler(dag_step)), WorkflowOptions(queue, 1))
+    return DagStepWorkflow(dag, dag_step, DagStepCode(approval_handler(dag_step)), WorkflowOptions(queue, 1))
 
 
 def approval_handler(dag_step: DagStep) -> Callable[[Any], Awaitable[Any]]:
