@@ -159,7 +159,7 @@ class Inbox:
         return waiter
 
     def wait_no_more(self, kind: str, key: str, waiter: Waiter) -> None:
-        """It came, or is not waited for any longer."""
+        """Forget a waiter whose mail came, or who waits no longer."""
         waiting = self._waiters.get((kind, key), {})
         waiting.pop(waiter, None)
         if not waiting:
