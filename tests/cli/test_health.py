@@ -138,7 +138,7 @@ def test_a_step_that_no_code_has_any_more_is_in_line_in_vain(stepfast: Verbs, sh
 
 
 def test_suspects_are_counted_and_are_no_less_served(stepfast: Verbs, shop: Shop) -> None:
-    """Runs that workers died with stand in no usual line; whoever looks for what waits finds them all the same."""
+    """The usual claims leave out runs that workers died with; who looks for what waits finds them all the same."""
     run_id = shop.start("double", {"id": "o-1", "cents": 1}, queue="vip")
 
     shop.play(lambda scene: scene.rows.set(run_id, "losses", 3))

@@ -169,7 +169,7 @@ class LateBell(queue.SimpleQueue[bool]):
 
 
 async def test_a_thread_that_is_woken_when_its_patience_ends_is_woken_once(threads: Threads) -> None:
-    """What was left of the ring woke it again, and from then on all calls stood in the line for ever."""
+    """What was left of the ring woke it again, and from then on all calls stayed in the backlog for ever."""
     threads._bell = LateBell()
     for n in range(20):
         async with asyncio.timeout(20):

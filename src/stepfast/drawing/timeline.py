@@ -54,7 +54,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A step, or many equal ones, on a line of its own."""
+    """A step, or many equal ones, drawn in a row of its own."""
 
     y: float
     name: str
