@@ -1,4 +1,5 @@
-"""The decisions that are also written in SQL, because they are hot, agree with the functions of model/ (rule 55).
+"""The decisions that are also written in SQL, because they are hot or for callers from SQL, agree with the functions of
+model/ (rule 55).
 
 Runs are put into their rows as they stand after random lives; then a claim, the usual flush, or a signal, moves each of
 them by its one statement, and each row is what the function makes of it. A third of the rows are dag runs, a third are
@@ -11,14 +12,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import asyncpg
 import pytest
 from msgspec.structs import asdict, replace
 
 from stepfast.model.admission import Wish
+from stepfast.model.cancelling import way_to_cancel
 from stepfast.model.claiming import claim
 from stepfast.model.falling_due import due
 from stepfast.model.gate import choose
 from stepfast.model.leaving import leave
+from stepfast.model.pausing import resume
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.model.standing import READ_COLUMNS, Standing, place_at
 from stepfast.model.waking import wake
@@ -199,6 +203,43 @@ async def test_the_ends_of_children_are_one_statement(scene: Scene) -> None:
     ends = [Transition(run.id, run.claim, "completed", output="1", child=True) for run in children]
     assert (await scene.flush(*ends)).undelivered
     assert len(others) == 0
+
+
+# -- what SQL callers are refused, by functions of the database ------------------------------------------------------
+
+
+async def refused(scene: Scene, call: str, run_id: str) -> bool:
+    """Whether a function of the database refuses this run; if not, it leaves mail, and delivery decides."""
+    try:
+        await scene.rows.fetch(f"SELECT stepfast.{call}(?::uuid)", run_id)
+    except asyncpg.ObjectNotInPrerequisiteStateError:
+        return True
+    return False
+
+
+def stand_alone(run: Standing, now: int) -> bool:
+    return run.dag_id is None
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)  # which alone has such functions
+async def test_a_cancel_by_sql_is_refused_where_the_function_refuses_it(scene: Scene) -> None:
+    """One that was cancelled already stays so, and nobody is told otherwise."""
+    refusals = list[bool]()
+    for run_id, run in (await put_rows(scene, stood(stand_alone, 150), dags=False)).items():
+        over = way_to_cancel(run) == "refused" and "cancelled" not in (run.status, run.reason)
+        assert await refused(scene, "cancel", run_id) == over, run
+        refusals.append(over)
+    assert {True, False} == set(refusals)
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_resume_by_sql_is_refused_where_the_function_changes_nothing(scene: Scene) -> None:
+    refusals = list[bool]()
+    for run_id, run in (await put_rows(scene, stood(stand_alone, 150), dags=False)).items():
+        idle = resume(run, (await scene.info(run_id)).now_ms) is None
+        assert await refused(scene, "resume", run_id) == idle, run
+        refusals.append(idle)
+    assert {True, False} == set(refusals)
 
 
 async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene) -> None:

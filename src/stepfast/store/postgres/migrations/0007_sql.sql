@@ -407,8 +407,9 @@ DECLARE
     dag uuid;
 BEGIN
     SELECT r.status, r.reason, r.dag_id,
-           (r.undoing OR r.status IN ('completed', 'failed', 'cancelled', 'compensated', 'skipped'))
-           AND (r.reason IS NULL OR r.reason NOT IN ('continued', 'non_determinism', 'workers_lost'))
+           (r.undoing OR r.status IN ('completed', 'cancelled', 'compensated', 'skipped')
+            OR (r.status = 'failed' AND (r.reason IS NULL OR r.reason NOT IN ('non_determinism', 'workers_lost'))))
+           AND r.reason IS DISTINCT FROM 'continued'
     INTO state, why, dag, is_over FROM {schema}.runs r WHERE r.id = cancel.run;
     PERFORM {schema}.sql_refuse_missing(cancel.run, state, dag, 'cancelled');
     IF is_over AND state <> 'cancelled' AND why IS DISTINCT FROM 'cancelled' THEN
