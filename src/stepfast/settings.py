@@ -247,7 +247,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_OTHER_VARIABLES = ("STEPFAST_URL", "STEPFAST_NAMESPACE", "STEPFAST_CHILD_URL", "STEPFAST_REPORT_FD")
+_OTHER_VARIABLES = (
+    "STEPFAST_URL", "STEPFAST_NAMESPACE", "STEPFAST_CONSOLE_TOKEN", "STEPFAST_CHILD_URL", "STEPFAST_REPORT_FD",
+)  # fmt: skip
 _told: set[str] = set()
 """Variables that were warned of already."""
 

@@ -73,10 +73,12 @@ def test_the_heartbeat_is_a_third_of_the_lease_unless_told() -> None:
 
 
 def test_a_misspelt_variable_is_told_once_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
-    environ = {"STEPFAST_LEESE": "3", "STEPFAST_URLS": "x", "STEPFAST_IMAGE": "y", "OTHER_LEESE": "3"}
+    misspelt = {"STEPFAST_LEESE": "3", "STEPFAST_URLS": "x", "STEPFAST_CONSOLE_TOKENS": "t"}
+    environ = {**misspelt, "STEPFAST_IMAGE": "y", "OTHER_LEESE": "3", "STEPFAST_CONSOLE_TOKEN": "t"}
     for _ in range(2):
         assert Settings.from_environment(environ) == Settings()
     assert sorted(record.getMessage() for record in caplog.records) == [
+        "the environment variable STEPFAST_CONSOLE_TOKENS sets nothing; did you mean STEPFAST_CONSOLE_TOKEN?",
         "the environment variable STEPFAST_LEESE sets nothing; did you mean STEPFAST_LEASE?",
         "the environment variable STEPFAST_URLS sets nothing; did you mean STEPFAST_URL?",
     ]
