@@ -229,6 +229,28 @@ async def test_a_beat_that_was_asked_before_the_new_id_is_registered_renews_noth
     await app.close()
 
 
+async def test_of_two_new_ids_only_the_last_begins_to_claim(make_app: MakeApp, tables: Tables) -> None:
+    """Declared dead once more while the first new id is being registered: what is claimed before the second one is
+    registered would be taken by anybody."""
+    app = make_app(Settings(lease=60.0))
+    async with app.worker() as worker:
+        store, duties = await app.store(), worker.duties
+        first = HeldReply(store, "register")
+        duties.beat_answered(BeatAnswer(False), {})
+        await first.done()
+        second = HeldReply(store, "register")
+        duties.beat_answered(BeatAnswer(False), {})
+        await second.done()
+        first.release()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (duties.claimer.paused, worker._kit.me.registered) == (True, False)
+        second.release()
+        await eventually(lambda: not duties.claimer.paused)
+        assert worker._kit.me.registered and worker.id in map(str, await tables.workers())
+    await app.close()
+
+
 async def _has_new_id(tables: Tables, pid: int, before: dict[str, int]) -> bool:
     now = await tables.workers()
     return any(worker not in before and found == pid for worker, found in now.items())

@@ -356,10 +356,14 @@ class Duties:
         self.chore(self._register_again())
 
     async def _register_again(self) -> None:
-        store, settings = self._kit.store, self._kit.settings
+        store, settings, me = self._kit.store, self._kit.settings, self._me.id
         await self._kit.ask(lambda: store.register(self._me.info(settings)), "register")
+        if self._me.id != me:
+            return  # declared dead once more: the next id is registered by itself
         self._me.registered = True
         # Nobody may have been there for its schedules meanwhile.
         await self._kit.ask(lambda: self._planning.declare(self._me.id), "register", lambda: self.stopping)
+        if self._me.id != me:
+            return
         self.claimer.paused = False
         self.sweeper.tick_now()

@@ -136,8 +136,8 @@ class Heartbeat:
         return self._interval if late < self._interval * 1.5 else min(self._interval, 0.25)
 
     def _beat_once(self, pulse: Pulse) -> None:
-        known = self._me.registered
-        worker, before = self._me.id, dict(self._holder.holding())
+        worker, known = self._me.id, self._me.registered
+        before = dict(self._holder.holding())
         sent = self._clock.now()
         try:
             answer = pulse.beat(worker, len(before))

@@ -43,7 +43,8 @@ class Identity:
 
     def renew(self) -> str:
         """Go on under a new id; the old one."""
-        old, self.id, self.registered = self.id, self._clock.new_id(), False
+        self.registered = False  # first: the heartbeat's thread reads the id, and then this
+        old, self.id = self.id, self._clock.new_id()
         return old
 
     def serves(self, lane: Lane) -> bool:
