@@ -233,6 +233,20 @@ async def test_a_cancel_by_sql_is_refused_where_the_function_refuses_it(scene: S
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_cancel_by_sql_of_a_dag_run_that_fails_is_refused_as_an_operator_s(scene: Scene) -> None:
+    """It goes on to fail. One that a worker holds is marked; one that is being cancelled stays so."""
+    refusals = list[bool]()
+    found = stood(lambda run, now: stand_alone(run, now) and not (run.ended or run.undoing), 60)
+    dags = [(replace(run, graph=GRAPH, pending=1, failing=True), now) for run, now in found]
+    for run_id, run in (await put_rows(scene, dags, dags=False)).items():
+        over = not run.held and run.reason != "cancelled"
+        assert await refused(scene, "cancel", run_id) == over, run
+        assert (await scene.store.cancel(run_id)).done != over, run
+        refusals.append(over)
+    assert {True, False} == set(refusals)
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
 async def test_a_resume_by_sql_is_refused_where_the_function_changes_nothing(scene: Scene) -> None:
     refusals = list[bool]()
     for run_id, run in (await put_rows(scene, stood(stand_alone, 150), dags=False)).items():

@@ -408,7 +408,8 @@ DECLARE
 BEGIN
     SELECT r.status, r.reason, r.dag_id,
            (r.undoing OR r.status IN ('completed', 'cancelled', 'compensated', 'skipped')
-            OR (r.status = 'failed' AND (r.reason IS NULL OR r.reason NOT IN ('non_determinism', 'workers_lost'))))
+            OR (r.status = 'failed' AND (r.reason IS NULL OR r.reason NOT IN ('non_determinism', 'workers_lost')))
+            OR (r.failing AND r.worker IS NULL AND r.status <> 'failed'))
            AND r.reason IS DISTINCT FROM 'continued'
     INTO state, why, dag, is_over FROM {schema}.runs r WHERE r.id = cancel.run;
     PERFORM {schema}.sql_refuse_missing(cancel.run, state, dag, 'cancelled');
