@@ -423,3 +423,34 @@ async def test_a_traceback_says_as_what_a_failed_step_is_caught(app: Stepfast) -
     error = (await run.info()).error
     assert error is not None and error.traceback is not None
     assert "except StepFailed as error" in error.traceback and "'ValueError'" in error.traceback
+
+
+async def test_a_nul_in_an_error_keeps_nobody_from_reading_of_it(app: Stepfast) -> None:
+    """Some databases read no JSON with it, not even another part of it."""
+
+    @app.task(max_attempts=1)
+    async def mail() -> None:
+        raise ValueError("bad\0line")
+
+    run = await app.start(mail)
+    await app.drain()
+    error = (await run.info()).error
+    assert error is not None and error.message == "bad\\0line"
+    assert [(group.workflow, group.error_type) for group in (await app.stats()).failures] == [("mail", "ValueError")]
+
+
+async def test_the_step_that_failed_is_blamed_and_not_an_undo_that_failed_once(app: Stepfast, calls: Calls) -> None:
+    def undo(_output: object) -> None:
+        if calls.hit("undo") == 1:
+            raise KeyError("not yet")
+
+    @app.workflow(max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.options(compensate=undo).step("reserve", lambda: 1)
+        await ctx.step("charge", lambda: fail_with(ValueError("declined")))
+
+    run = await app.start(order)
+    await app.drain()
+    assert (await run.status(), calls["undo"]) == ("compensated", 2)
+    [group] = (await app.stats()).failures
+    assert (group.step, group.error_type) == ("charge", "ValueError")

@@ -67,7 +67,8 @@ FROM (
              WHERE status = 'compensated' AND dag_id IS NULL ORDER BY id DESC LIMIT $1)
         ) AS ended WHERE completed_at >= (SELECT {now}) - $2
     ) AS r LEFT JOIN LATERAL (
-        SELECT name, error FROM {schema}.tries WHERE run_id = r.id AND position >= 0 AND r.error_type = 'StepFailed'
+        SELECT name, error FROM {schema}.tries
+        WHERE run_id = r.id AND position >= 0 AND branch <> '~undo' AND r.error_type = 'StepFailed'
         ORDER BY run_id DESC, branch DESC, position DESC, attempt DESC, number DESC LIMIT 1
     ) AS t ON true
 ) AS f GROUP BY f.workflow, f.reason, f.step, f.error_type;

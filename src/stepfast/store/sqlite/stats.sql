@@ -69,7 +69,8 @@ WITH ended AS MATERIALIZED (
 ), traced AS MATERIALIZED (
     SELECT r.id, r.status, r.workflow, r.reason, r.completed_at, r.error_type,
            (SELECT json_array(t.name, CASE WHEN json_valid(t.error) THEN json_extract(t.error, '$.type') END)
-            FROM {prefix}tries AS t WHERE t.run_id = r.id AND t.position >= 0 AND r.error_type = 'StepFailed'
+            FROM {prefix}tries AS t
+            WHERE t.run_id = r.id AND t.position >= 0 AND t.branch <> '~undo' AND r.error_type = 'StepFailed'
             ORDER BY t.branch DESC, t.position DESC, t.attempt DESC, t.number DESC LIMIT 1) AS last
     FROM typed AS r
 )
