@@ -56,6 +56,16 @@ async def test_a_run_goes_on_as_another_whatever_its_tags_are(scene: Scene, stor
     assert [row.id for row in await store.runs(tag="b")] == [heirs['["b"]'].id]
 
 
+async def test_errors_that_passed_through_a_codec_are_shown_as_null(scene: Scene) -> None:
+    """They are no JSON; who asks for a part of one would meet an error."""
+    run = await scene.running()
+    await scene.flush(step(run, 0), failed_try(run, 1), completed(run))
+    for table in ("runs", "steps", "tries"):
+        await scene.rows.fetch(f"UPDATE [{table}] SET error = ?", "bm8gSlNPTg==")
+    for view in ("runs_readable", "steps_readable", "activity_readable"):
+        assert {row[0] for row in await scene.rows.fetch(f"SELECT error FROM [{view}]")} == {None}, view
+
+
 async def test_what_is_json_is_shown_as_before(scene: Scene) -> None:
     run = await scene.running(input='{"id": 1}')
     await scene.flush(step(run, 0, '{"a": [1]}'), opened(run, 1, '{"until":1000}'), completed(run))

@@ -189,7 +189,7 @@ CREATE VIEW {prefix}runs_readable AS
 SELECT id, workflow, version, queue, status, reason, waiting_for, priority, attempt, losses, worker, key, parent_id,
        CASE WHEN format = 1 THEN input END AS input,
        CASE WHEN output_format = 1 THEN output END AS output,
-       error, tags,
+       CASE WHEN error LIKE '{%' THEN error END AS error, tags,
        strftime('%Y-%m-%d %H:%M:%f', created_at / 1000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%d %H:%M:%f', completed_at / 1000.0, 'unixepoch') AS completed_at,
@@ -201,7 +201,7 @@ FROM {prefix}runs WHERE dag_id IS NULL;
 CREATE VIEW {prefix}steps_readable AS
 SELECT run_id, branch, position, seq, name, kind, status, attempts, line,
        CASE WHEN format = 1 THEN output END AS output,
-       error,
+       CASE WHEN error LIKE '{%' THEN error END AS error,
        CASE WHEN format = 1 THEN arguments END AS arguments,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
        strftime('%Y-%m-%d %H:%M:%f', completed_at / 1000.0, 'unixepoch') AS completed_at
@@ -219,7 +219,7 @@ CREATE VIEW {prefix}activity_readable AS
 SELECT run_id, branch, position, name, attempt, number, status,
        CASE WHEN format = 1 THEN arguments END AS arguments,
        CASE WHEN format = 1 THEN output END AS output,
-       error,
+       CASE WHEN error LIKE '{%' THEN error END AS error,
        strftime('%Y-%m-%d %H:%M:%f', started_at / 1000.0, 'unixepoch') AS started_at,
        (completed_at - started_at) / 1000.0 AS seconds
 FROM {prefix}activity;

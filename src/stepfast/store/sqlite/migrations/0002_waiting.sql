@@ -61,7 +61,7 @@ CREATE VIEW {prefix}steps_readable AS
 SELECT s.run_id, s.branch, s.position, s.seq, s.name, s.kind,
        CASE WHEN e.ended_at IS NULL THEN s.status ELSE 'completed' END AS status, s.attempts, s.line,
        CASE WHEN s.format = 1 THEN s.output END AS output,
-       s.error,
+       CASE WHEN s.error LIKE '{%' THEN s.error END AS error,
        CASE WHEN s.format = 1 THEN s.arguments END AS arguments,
        s.undo,
        strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000.0, 'unixepoch') AS started_at,
