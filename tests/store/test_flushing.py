@@ -121,6 +121,18 @@ async def test_within_one_flush_the_last_word_wins(scene: Scene) -> None:
     assert [row.detail for row in await scene.store.progress(run.id)] == ["3", "other"]
 
 
+async def test_within_one_flush_a_later_word_keeps_what_it_does_not_repeat(scene: Scene) -> None:
+    """Two words may share a flush or not: what is shown does not depend on that."""
+    run = await scene.running()
+    await scene.flush(
+        under_way(run, 0, "1 of 2", data="1", since_ms=5000), under_way(run, 0, "2 of 2"), under_way(run, 0, since_ms=1)
+    )
+    [row] = await scene.store.progress(run.id)
+    assert (row.detail, row.data) == ("2 of 2", "1")
+    [(lasted,)] = await scene.rows.fetch("SELECT updated_at - started_at FROM [progress]")
+    assert lasted == 5000
+
+
 async def test_progress_keeps_its_start_and_its_details(scene: Scene) -> None:
     run = await scene.running()
     await scene.flush(under_way(run, 0, "10 of 100", data="10", since_ms=5000))

@@ -5,8 +5,10 @@ The steps themselves, and the usual end of a run, are written by each database i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from ...model import status
 from ...model.records import Batch, FlushAnswer, StepRunning, StepWith, TryFailed
@@ -38,7 +40,7 @@ def record_beside(batch: Batch, now: int) -> Flow[None]:
     yield from _join(batch.joint)
     yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
-    yield from put("record_progress", [_running_row(entry, now) for entry in batch.running])
+    yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
     yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
 
 
@@ -48,6 +50,19 @@ def _join(entries: Sequence[StepWith]) -> Flow[None]:
     children = [run for entry in entries for run in entry.starts]
     if children:
         yield Start(children)
+
+
+def _latest(entries: Iterable[StepRunning]) -> Iterable[StepRunning]:
+    """One word of each step: the latest, with what an earlier one has said that it does not repeat."""
+    latest: dict[tuple[str, str, int], StepRunning] = {}
+    for entry in entries:
+        address = (entry.run_id, entry.branch, entry.position)
+        if (before := latest.get(address)) is not None:
+            detail = before.detail if entry.detail is None else entry.detail
+            data, format_ = (before.data, before.format) if entry.data is None else (entry.data, entry.format)
+            entry = replace(entry, detail=detail, data=data, format=format_, since_ms=before.since_ms)
+        latest[address] = entry
+    return latest.values()
 
 
 def _try_row(e: TryFailed, now: int) -> tuple[Any, ...]:
