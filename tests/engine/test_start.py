@@ -164,6 +164,17 @@ async def test_start_many_with_keys_finds_those_that_exist(app: Stepfast) -> Non
     assert len(await app.runs()) == 3
 
 
+@pytest.mark.enough_on("postgres", "sqlite")
+async def test_of_one_key_that_is_given_twice_the_first_input_is_taken(app: Stepfast) -> None:
+    """Rule 35: also among so many that a database sorts them in its own way."""
+    declare(app)
+    keys = [f"key {number % 25}" for number in range(100, 0, -1)]
+    runs = await app.start_many("checkout", [Order(str(number), 1) for number in range(100)], keys=keys)
+    await app.drain()
+    first = {key: str(number) for number, key in reversed(list(enumerate(keys)))}
+    assert [await run.result() for run in runs] == [first[key] for key in keys]
+
+
 # -- by name, with and without the code ----------------------------------------------------------------------------
 
 

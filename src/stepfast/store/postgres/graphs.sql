@@ -11,10 +11,10 @@ SELECT u.id, $4, $5, $6, 'running', $7::integer, t.now + $8::bigint, u.input, u.
        $10::bigint, $8::bigint, t.now + $8::bigint, $11, $12, $13::smallint, t.now, t.now,
        t.now, u.parent_id, u.parent_branch, u.parent_position, u.reply_to, u.origin_id, u.trace, u.graph, u.steps, $22
 FROM unnest($1::uuid[], $2::text[], $3::text[], $14::uuid[], $15::text[], $16::integer[], $17::uuid[], $18::uuid[],
-            $19::text[], $20::text[], $21::integer[])
-     AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph, steps)
+            $19::text[], $20::text[], $21::integer[]) WITH ORDINALITY
+     AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, graph, steps, n)
 CROSS JOIN (SELECT {now} AS now) AS t
-ORDER BY u.key
+ORDER BY u.key, u.n
 ON CONFLICT DO NOTHING;
 
 -- name: start_dag_steps

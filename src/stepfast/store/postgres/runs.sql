@@ -14,7 +14,7 @@ SELECT u.id, $4, $5, $6, 'queued', $7::integer,
 FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS u(id, input, key, n)
 CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
             FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
-ORDER BY u.key
+ORDER BY u.key, u.n
 ON CONFLICT DO NOTHING;
 
 -- name: start_linked
@@ -32,7 +32,7 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $18::uuid[], $19::text[], $20::i
      WITH ORDINALITY AS u(id, input, key, parent_id, parent_branch, parent_position, reply_to, origin_id, trace, n)
 CROSS JOIN (SELECT now, place, GREATEST(now + $8::bigint, COALESCE($9::bigint, now)) AS due
             FROM (SELECT {now} AS now, {place} AS place) AS clock) AS t
-ORDER BY u.key
+ORDER BY u.key, u.n
 ON CONFLICT DO NOTHING;
 
 -- name: start_tags
