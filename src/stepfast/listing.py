@@ -9,7 +9,7 @@ from .engine.workflow import Workflow
 from .errors import ConfigurationError
 from .model.backoff import seconds
 from .model.ids import check_id
-from .model.names import refuse_unknown
+from .model.names import check_name, refuse_unknown
 from .model.status import REASONS, RUN_STATUSES
 from .reports import RunInfo
 
@@ -45,6 +45,9 @@ def store_filters(given: ListKeywords) -> dict[str, Any]:
     for what, word, known in (("status", status, RUN_STATUSES), ("reason", given.get("reason"), REASONS)):
         if word is not None and word not in known:
             raise ConfigurationError(f"there is no {what} {word!r}; there are {', '.join(known)}")
+    for what in ("workflow", "queue", "tag", "key"):
+        if (word := given.get(what)) and not isinstance(word, Workflow):
+            check_name(word, f"the {what} of a list")
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LARGEST_PAGE:
         raise ConfigurationError(f"limit must be from 1 to {_LARGEST_PAGE}, not {limit!r}")
     return {

@@ -213,7 +213,18 @@ async def test_pages_by_keyset_give_each_run_once(listed: Stepfast, filters: dic
 
 @pytest.mark.parametrize(
     "filters",
-    [{"status": "done"}, {"limit": 0}, {"limit": 10_001}, {"limit": "5"}, {"after": "x"}, {"limit": 1.5}],
+    [
+        {"status": "done"},
+        {"limit": 0},
+        {"limit": 10_001},
+        {"limit": "5"},
+        {"after": "x"},
+        {"limit": 1.5},
+        {"tag": "a\0b"},
+        {"queue": 5},
+        {"key": b"k"},
+        {"workflow": "\ud800"},
+    ],
     ids=str,
 )
 @pytest.mark.enough_on("sqlite")
