@@ -46,8 +46,8 @@ def store_filters(given: ListKeywords) -> dict[str, Any]:
         if word is not None and word not in known:
             raise ConfigurationError(f"there is no {what} {word!r}; there are {', '.join(known)}")
     for what in ("workflow", "queue", "tag", "key"):
-        if (word := given.get(what)) and not isinstance(word, Workflow):
-            check_name(word, f"the {what} of a list")
+        if (name := given.get(what)) and not isinstance(name, Workflow):
+            check_name(name, f"the {what} of a list")
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LARGEST_PAGE:
         raise ConfigurationError(f"limit must be from 1 to {_LARGEST_PAGE}, not {limit!r}")
     return {
