@@ -173,11 +173,19 @@ class Database:
             finally:
                 database.close()
         async with asyncio.timeout(20):  # a session that is terminated under our hands may never answer
-            connection = await asyncpg.connect(self._url.text)
+            connection = await self._connected()
             try:
                 return [tuple(row) for row in await connection.fetch(text)]
             finally:
                 connection.terminate()
+
+    async def _connected(self) -> Any:
+        """A session of the server, which may just have been killed and be starting up."""
+        while True:
+            try:
+                return await asyncpg.connect(self._url.text)
+            except asyncpg.CannotConnectNowError:
+                await asyncio.sleep(0.05)
 
     async def collect(self, evidence: Evidence) -> None:
         """Put every row into the evidence."""
