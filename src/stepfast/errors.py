@@ -359,4 +359,4 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except Exception as trouble:
         text = f"(no message: __str__ raised {type(trouble).__name__})"
-    return text[:MOST_OF_A_TEXT].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return text[:MOST_OF_A_TEXT].encode("utf-8", "backslashreplace").decode()

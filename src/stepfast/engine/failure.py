@@ -124,4 +124,4 @@ def type_name(error: BaseException | type[BaseException]) -> str:
 
 def _clean(text: str) -> str:
     """Any text can be kept: what no database stores is spelled out."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()

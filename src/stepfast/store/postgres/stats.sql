@@ -55,10 +55,10 @@ SELECT f.workflow, f.reason, f.step, f.error_type, count(*) AS number, {now} - m
 -- end
 FROM (
     SELECT r.id::text AS id, r.status, r.workflow, r.reason, r.completed_at, t.name AS step,
-           COALESCE(CASE WHEN t.error LIKE '{%' THEN {schema}.as_json(t.error) ->> 'type' END, r.error_type) AS error_type
+           COALESCE(CASE WHEN t.error LIKE '{%' THEN {schema}.as_json(replace(t.error, '\u0000', '\u0001')) ->> 'type' END, r.error_type) AS error_type
     FROM (
         SELECT id, status, workflow, reason, completed_at,
-               CASE WHEN error LIKE '{%' THEN {schema}.as_json(error) ->> 'type' END AS error_type
+               CASE WHEN error LIKE '{%' THEN {schema}.as_json(replace(error, '\u0000', '\u0001')) ->> 'type' END AS error_type
         FROM (
             (SELECT id, status, workflow, reason, completed_at, error FROM {schema}.runs
              WHERE status = 'failed' AND dag_id IS NULL ORDER BY id DESC LIMIT $1)
