@@ -132,14 +132,11 @@ FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[],
 ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
 
 -- name: record_progress
--- What long steps are doing; the latest word wins, and a later one without details keeps those of an earlier.
+-- What long steps are doing, one word of each; the latest wins, and one without details keeps those of an earlier.
 INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
-SELECT DISTINCT ON (p.run_id, p.branch, p.position)
-       p.run_id, p.branch, p.position, p.name, p.detail, p.data, p.format, p.started_at, p.updated_at
+SELECT p.*
 FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::bigint[],
-            $9::bigint[]) WITH ORDINALITY
-     AS p(run_id, branch, position, name, detail, data, format, started_at, updated_at, n)
-ORDER BY p.run_id, p.branch, p.position, (p.detail IS NULL AND p.data IS NULL), p.n DESC
+            $9::bigint[]) AS p
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET name = excluded.name, updated_at = excluded.updated_at,
     detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);
