@@ -19,8 +19,9 @@ import asyncpg
 
 from stepfast.engine import undo
 from stepfast.model import leaving
+from stepfast.model.batches import Batch
 from stepfast.model.ids import new_id
-from stepfast.model.records import Batch, Mail
+from stepfast.model.records import Mail
 from stepfast.model.status import TERMINAL
 from stepfast.store.flows.leaving import tell
 from stepfast.store.postgres import claiming, connections, ctx_transaction, flushing

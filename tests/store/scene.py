@@ -12,13 +12,12 @@ from typing import Any
 
 import asyncpg
 
+from stepfast.model.batches import Batch, FlushAnswer
 from stepfast.model.ids import new_id
 from stepfast.model.records import (
-    Batch,
     BeatAnswer,
     Claimed,
     Entry,
-    FlushAnswer,
     Lane,
     Look,
     Mail,

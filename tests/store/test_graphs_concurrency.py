@@ -11,8 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from stepfast.model.batches import FlushAnswer
 from stepfast.model.graph import DagStep, Graph
-from stepfast.model.records import Claimed, Entry, FlushAnswer
+from stepfast.model.records import Claimed, Entry
 from stepfast.store import Store
 from tests.store.conftest import Stores
 from tests.store.graph_scene import CHAIN, DIAMOND, ITSELF, Dag, graph_of, lane, rows_of

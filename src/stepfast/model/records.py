@@ -5,9 +5,6 @@ Times are milliseconds of the database's clock. Spans are milliseconds.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -15,9 +12,6 @@ from msgspec import Struct, field
 from ..settings import FORMAT
 from .graph import Settled
 from .remote_steps import Dispatch
-from .tally import Believer
-
-NO_DOUBTS: Mapping[str, Believer] = MappingProxyType({})
 
 RUN_ITSELF = -1
 """The position under which the failed tries of a run as a whole are kept; steps count from 0."""
@@ -302,68 +296,6 @@ class Transition(Struct, gc=False):
 
 
 Entry = StepDone | StepWith | TryFailed | StepRunning | ValueSet | Transition
-
-
-class Batch(Struct, gc=False):
-    """What one flush carries, sorted by what is to be done with it."""
-
-    steps: list[StepDone] = field(default_factory=list)
-    tries: list[TryFailed] = field(default_factory=list)
-    running: list[StepRunning] = field(default_factory=list)
-    transitions: list[Transition] = field(default_factory=list)
-    joint: list[StepWith] = field(default_factory=list)
-    values: list[ValueSet] = field(default_factory=list)
-    claims: dict[str, int] = field(default_factory=dict)
-    """The claim number each run in the batch is fenced on: one per run."""
-    doubts: Mapping[str, Believer] = NO_DOUBTS
-    """Runs of which more may be believed than is stored; those in the batch are compared. It changes while the batch is
-    under way: whoever writes looks at it when the connection is at hand."""
-
-    def add(self, entry: Entry) -> None:
-        """Put an entry where it belongs."""
-        if isinstance(entry, StepDone):
-            self.steps.append(entry)
-        elif isinstance(entry, Transition):
-            self.transitions.append(entry)
-        elif isinstance(entry, TryFailed):
-            self.tries.append(entry)
-        elif isinstance(entry, StepWith):
-            self.joint.append(entry)
-        elif isinstance(entry, ValueSet):
-            self.values.append(entry)
-        else:
-            self.running.append(entry)
-
-    def entries(self) -> Iterator[Entry]:
-        """All entries of the batch, of whatever kind."""
-        return itertools.chain(self.steps, self.tries, self.running, self.transitions, self.joint, self.values)
-
-    def clear(self) -> None:
-        """Take everything out of the batch."""
-        for part in (self.steps, self.tries, self.running, self.transitions, self.joint, self.values, self.claims):
-            part.clear()
-
-
-class FlushAnswer(Struct, gc=False):
-    """What the database said to a flush."""
-
-    now_ms: int
-    lost: set[str] = field(default_factory=set)
-    """Runs that are no longer this worker's: nothing of them was written."""
-    busy: set[str] = field(default_factory=set)
-    """Runs whose row somebody else holds locked: their entries ride in the next flush."""
-    asked: dict[str, str] = field(default_factory=dict)
-    """What operators ask of runs in the batch: cancel, pause."""
-    barred: set[str] = field(default_factory=set)
-    """Runs that are being cancelled: of their entries that start children nothing was written."""
-    undelivered: bool = False
-    """Whether the flush left mail to be delivered: ends of children, cancellations of them."""
-    lanes: set[Lane] = field(default_factory=set)
-    """The lanes in which steps of dag runs, or dag runs themselves, were made ready."""
-    asked_elsewhere: bool = False
-    """Whether steps that other workers hold are to end, because their dag run begins to fail."""
-    vanished: set[str] = field(default_factory=set)
-    """Those of the lost of which less is stored than was believed, though they name this worker still."""
 
 
 class Mail(Struct, gc=False):

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import ConfigurationError, InvalidState
 from ..model.admission import Admission, Usage, Wish
+from ..model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ..model.gate import Bound, Decision, Gate
 from ..model.records import (
-    NO_DOUBTS,
     Answer,
-    Batch,
     Beat,
     BeatAnswer,
     Claimed,
-    FlushAnswer,
     Lane,
     Look,
     Mail,

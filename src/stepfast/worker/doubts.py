@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..engine.clock import Clock
-from ..model.records import Batch, FlushAnswer
+from ..model.batches import Batch, FlushAnswer
 from ..model.tally import Believer
 
 

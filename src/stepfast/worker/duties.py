@@ -12,7 +12,8 @@ from typing import Any
 
 from ..engine.run_logging import some_of
 from ..errors import StepfastError
-from ..model.records import BeatAnswer, Claimed, FlushAnswer, Lane, NewRun, StepWith, Tick, Transition
+from ..model.batches import FlushAnswer
+from ..model.records import BeatAnswer, Claimed, Lane, NewRun, StepWith, Tick, Transition
 from ..model.status import COMPENSATING, TERMINAL
 from ..model.tally import Believer
 from ..store.protocol import Wakeups

@@ -12,8 +12,9 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
+from ..model.batches import Batch, FlushAnswer
 from ..model.events import JournalFlushed
-from ..model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, ValueSet
+from ..model.records import Entry, StepDone, StepRunning, StepWith, Transition, ValueSet
 from ..model.tally import Believer
 from .doubts import Doubts
 from .kit import Kit

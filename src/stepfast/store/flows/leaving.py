@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ...model import status
+from ...model.batches import FlushAnswer
 from ...model.forgetting import gone_with
 from ...model.graph import Settled
 from ...model.leaving import leave
 from ...model.pausing import pause
-from ...model.records import FlushAnswer, NewRun, Transition
+from ...model.records import NewRun, Transition
 from ...model.settling import fallen, settled_at
 from ...model.standing import Standing
 from .requests import Flow, Start, put

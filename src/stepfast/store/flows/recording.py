@@ -11,7 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...model import status
-from ...model.records import Batch, FlushAnswer, StepRunning, StepWith, TryFailed
+from ...model.batches import Batch, FlushAnswer
+from ...model.records import StepRunning, StepWith, TryFailed
 from .remote_steps import send_out
 from .requests import Flow, Rows, Start, ask, put
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import asyncpg
 
 from ...model import status
+from ...model.batches import Batch, FlushAnswer
 from ...model.graph import is_failure
-from ...model.records import (
-    Batch,
-    Entry,
-    FlushAnswer,
-    StepDone,
-    StepRunning,
-    StepWith,
-    Transition,
-    TryFailed,
-    ValueSet,
-)
+from ...model.records import StepDone, Transition
 from ...model.standing import Standing
 from ..flows.leaving import let_go, tell
 from ..flows.recording import bar, record_beside
@@ -31,8 +21,6 @@ from .driving import Driver
 from .transactions import transaction
 
 Standings = dict[str, Standing]
-
-E = TypeVar("E", StepDone, StepWith, TryFailed, StepRunning, ValueSet, Transition)
 
 _RUN_ID, _CLAIM, _BRANCH, _POSITION, _SEQ, _NAME, _KIND, _STATUS = range(8)
 _OUTPUT, _ERROR, _ARGUMENTS, _ATTEMPTS, _DURATION, _LINE, _FORMAT, _UNDO = range(8, 16)
@@ -62,10 +50,10 @@ class Flusher:
         if not failing:
             return await self._flush_mixed(worker, batch)
         # Where a dag run begins to fail all its open steps are locked, and waited for: nothing else may be in hand.
-        others, last = _part(batch, lambda e: e.run_id not in failing), _part(batch, lambda e: e.run_id in failing)
+        others, last = batch.part(lambda e: e.run_id not in failing), batch.part(lambda e: e.run_id in failing)
         first = await self._flush_mixed(worker, others) if any(others.entries()) else None
         answer = await self._flush_mixed(worker, last)
-        return answer if first is None else _both(first, answer)
+        return answer if first is None else first.with_that_of(answer)
 
     # -- the usual freight: one statement, one round trip ----------------------------------------------------
 
@@ -122,7 +110,7 @@ class Flusher:
                 foreign = await self._find_foreign(connection, [*batch.steps, *(e.step for e in batch.joint)])
                 foreign |= answer.vanished
                 if passed:
-                    kept = _part(batch, lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
+                    kept = batch.part(lambda e: (e.run_id, e.claim) in passed and e.run_id not in foreign)
                     await self._driver.join(connection, bar(kept, answer))
                     await self._write(connection, kept, answer)
                     await self._let_go(connection, worker, kept.transitions, (runs, dags), answer)
@@ -218,33 +206,3 @@ def _failing(batch: Batch) -> set[str]:
     settled = [(m.run_id, m.settled) for m in batch.transitions if m.settled is not None]
     dag_ids = {end.dag_id for _, end in settled if is_failure(end.outcome)}
     return {run_id for run_id, end in settled if end.dag_id in dag_ids}
-
-
-def _part(batch: Batch, belongs: Callable[[Entry], bool]) -> Batch:
-    def kept(entries: list[E]) -> list[E]:
-        return [e for e in entries if belongs(e)]
-
-    return Batch(
-        kept(batch.steps),
-        kept(batch.tries),
-        kept(batch.running),
-        kept(batch.transitions),
-        kept(batch.joint),
-        kept(batch.values),
-        doubts=batch.doubts,
-    )
-
-
-def _both(first: FlushAnswer, second: FlushAnswer) -> FlushAnswer:
-    """The answer to a batch that was written in two transactions."""
-    return FlushAnswer(
-        max(first.now_ms, second.now_ms),
-        first.lost | second.lost,
-        first.busy | second.busy,
-        first.asked | second.asked,
-        first.barred | second.barred,
-        first.undelivered or second.undelivered,
-        first.lanes | second.lanes,
-        first.asked_elsewhere or second.asked_elsewhere,
-        first.vanished | second.vanished,
-    )

@@ -11,22 +11,9 @@ import asyncpg
 from ...cancellation import insist, requests
 from ...errors import AppClosed, ConfigurationError
 from ...model.admission import Admission, Wish
+from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
-from ...model.records import (
-    NO_DOUBTS,
-    Answer,
-    Batch,
-    Beat,
-    Claimed,
-    FlushAnswer,
-    Lane,
-    Look,
-    Mail,
-    Mailbox,
-    NewRun,
-    StepDone,
-    Tick,
-)
+from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
 from ...model.rows import DagOutputs, DagStepRow
 from ...model.status import RUNNING
 from ...model.tally import Believer

@@ -6,7 +6,8 @@ import sqlite3
 from typing import Any, TypeVar
 
 from ...model import status
-from ...model.records import Batch, Entry, FlushAnswer, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
+from ...model.batches import Batch, FlushAnswer
+from ...model.records import Entry, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
 from ..flows.leaving import let_go, tell
 from ..flows.recording import bar, record_beside
 from ..flows.requests import Flow

@@ -11,22 +11,9 @@ from typing import Any
 
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model.admission import Admission, Wish
+from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
-from ...model.records import (
-    NO_DOUBTS,
-    Answer,
-    Batch,
-    Beat,
-    Claimed,
-    FlushAnswer,
-    Lane,
-    Look,
-    Mail,
-    Mailbox,
-    NewRun,
-    StepDone,
-    Tick,
-)
+from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
 from ...model.rows import DagOutputs
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
