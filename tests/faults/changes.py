@@ -23,8 +23,10 @@ from stepfast.model.batches import Batch
 from stepfast.model.ids import new_id
 from stepfast.model.records import Mail
 from stepfast.model.status import TERMINAL
+from stepfast.store.flows import flushing as flow
 from stepfast.store.flows.leaving import tell
-from stepfast.store.postgres import claiming, connections, ctx_transaction, flushing
+from stepfast.store.flows.recording import record
+from stepfast.store.postgres import claiming, connections, ctx_transaction, driving, flushing
 from stepfast.store.postgres.store import PostgresStore
 from stepfast.store.sqlite import flushing as sqlite_flushing
 from stepfast.store.sqlite.store import SqliteStore
@@ -41,16 +43,15 @@ Arguments = dict[str, Any]
 
 def freeze_inside_flush(_: Arguments) -> None:
     """The process stops between the fence and the writes of a flush, with the rows locked: a machine that vanishes."""
-    write = flushing.Flusher._write
     done: list[str] = []
 
-    async def frozen(*arguments: Any) -> None:
+    def frozen(batch: Batch, now: int) -> Any:
         if not done:
             done.append("flush")
             os.kill(os.getpid(), signal.SIGSTOP)
-        await write(*arguments)
+        yield from record(batch, now)
 
-    flushing.Flusher._write = frozen  # type: ignore[assignment, method-assign]
+    flow.record = frozen  # type: ignore[attr-defined]
 
 
 def freeze_inside_claim(_: Arguments) -> None:
@@ -193,14 +194,13 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
 
 def die_while_taking(_: Arguments) -> None:
     """The process dies between taking a signal and the commit of its record."""
-    write = flushing.Flusher._write
 
-    async def written(self: Any, connection: Any, batch: Any, answer: Any) -> None:
-        await write(self, connection, batch, answer)
+    def recorded(batch: Batch, now: int) -> Any:
+        yield from record(batch, now)
         if any(entry.takes for entry in batch.joint):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    flushing.Flusher._write = written  # type: ignore[method-assign]
+    flow.record = recorded  # type: ignore[attr-defined]
 
 
 def die_before_recording(_: Arguments) -> None:
@@ -230,7 +230,10 @@ def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) ->
 
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
-    sqlite_flushing._passing = lambda batch, claims, answer: batch
+    sqlite_flushing._passing = lambda batch, claims, answer: (batch.steps, batch.transitions)
+    claim = r"json_extract(u.value, '$[1]')"
+    held = ("fence", r"r\.worker = \?1 AND r\.claim = " + re.escape(claim), "?1 IS NOT NULL")
+    _rewrite(held, ("fence", r"r\.claim,", claim + ","), store=SqliteStore)
     rule = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim"
     for name, answer, known in (("flush", r"r\.id, r\.claim", "r.id, f.claim"), ("fence", r"r\.claim,", "f.claim,")):
         _rewrite((name, rule, "$1::uuid IS NOT NULL"), (name, answer, known))
@@ -275,24 +278,23 @@ def without_joint_ends(_: Arguments) -> None:
         return answer
 
     flushing._is_usual = none_tells
-    flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
+    flow.tell = tell_later  # type: ignore[assignment, attr-defined]
     sqlite_flushing.tell = tell_later  # type: ignore[assignment, attr-defined]
     flushing.Flusher.flush = flush_and_tell  # type: ignore[method-assign]
 
 
 def without_joint_take(arguments: Arguments) -> None:
     """Signals are taken in a transaction of its own, before the one that records them."""
-    write = flushing.Flusher._write
+    answer = driving.Driver._answer
 
-    async def take_first(self: Any, connection: Any, batch: Any, answer: Any) -> None:
-        taken = [(entry.run_id, mail) for entry in batch.joint for mail in entry.takes]
-        if taken:
+    async def take_first(self: Any, connection: Any, request: Any) -> Any:
+        if getattr(request, "name", None) == "take_mail":
             apart = await asyncpg.connect(arguments["url"])
-            await apart.execute(self._sql["take_mail"], [run_id for run_id, _ in taken], [mail for _, mail in taken])
+            await apart.execute(self._sql["take_mail"], *map(list, zip(*request.rows, strict=True)))
             await apart.close()
-        await write(self, connection, batch, answer)
+        return await answer(self, connection, request)
 
-    flushing.Flusher._write = take_first  # type: ignore[method-assign]
+    driving.Driver._answer = take_first  # type: ignore[method-assign]
 
 
 def without_transaction_fence(_: Arguments) -> None:
@@ -320,8 +322,7 @@ def without_bar(_: Arguments) -> None:
     def bar(*_: Any) -> Any:
         yield from ()
 
-    flushing.bar = bar  # type: ignore[assignment, attr-defined]
-    sqlite_flushing.bar = bar  # type: ignore[assignment, attr-defined]
+    flow.bar = bar  # type: ignore[assignment, attr-defined]
 
 
 def without_reverse(_: Arguments) -> None:

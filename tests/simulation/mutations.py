@@ -13,6 +13,7 @@ from unittest import mock
 from stepfast.engine import step_call, undo, waits
 from stepfast.engine.execution import Execution
 from stepfast.model import leaving, settling
+from stepfast.store.flows import flushing as flow
 from stepfast.store.flows import limiting, sweeping
 from stepfast.store.sqlite import claiming, flushing
 from stepfast.store.sqlite.store import SqliteStore
@@ -26,9 +27,16 @@ def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
     return mock.patch.object(owner, name, value, create=create)
 
 
-def fence() -> Any:
-    """Whoever writes is believed."""
-    return swapped(flushing, "_passing", lambda batch, claims, answer: batch)
+@contextlib.contextmanager
+def fence() -> Iterator[None]:
+    """Whoever writes is believed: by the short way of the usual freight, and by the flow."""
+    claim = "json_extract(u.value, '$[1]')"
+    with (
+        swapped(flushing, "_passing", lambda batch, claims, answer: (batch.steps, batch.transitions)),
+        rewritten("fence", f"r.worker = ?1 AND r.claim = {claim}", "?1 IS NOT NULL"),
+        rewritten("fence", "r.claim,", f"{claim},"),
+    ):
+        yield
 
 
 def wakes() -> Any:
@@ -84,14 +92,16 @@ def take() -> Any:
     return rewritten("take_mail", "WHERE", "WHERE false AND")
 
 
-def parents() -> Any:
+@contextlib.contextmanager
+def parents() -> Iterator[None]:
     """Nobody tells a parent how its child ended."""
     tell = vars(flushing)["tell"]
 
     def told(moves: Any, answer: Any) -> Any:
         yield from tell([move for move in moves if not move.child], answer)
 
-    return swapped(flushing, "tell", told)
+    with swapped(flushing, "tell", told), swapped(flow, "tell", told):
+        yield
 
 
 def release() -> Any:

@@ -345,6 +345,20 @@ async def test_what_goes_along_with_a_failure_is_not_kept_waiting_by_its_steps(s
     assert (answer.busy, answer.lost) == (set(), set())
 
 
+async def test_what_goes_along_with_a_failure_is_told_the_time_of_its_own_record(scene: Scene, stores: Stores) -> None:
+    """A workflow asks for the time of its newest record: it must be told the same when it is replayed."""
+    dag = await Dag(scene, graph_of({"a": "", "b": ""})).start()
+    held = await dag.claim()
+    run = await scene.running()
+    async with locked(stores, held["b"].id) as holder:
+        flush = asyncio.create_task(scene.flush(dag.end(held["a"], "failed"), step(run, 0)))
+        await blocked_by(stores, holder)
+        await asyncio.sleep(0.005)  # so that the failure has another time, whenever the clock ticks
+    answer = await flush
+    [record] = await scene.store.steps(run.id)
+    assert record.completed_at == answer.now_ms
+
+
 async def test_runs_that_fail_through_each_other_s_workers_do_not_wait_in_a_circle(scene: Scene, other: Scene) -> None:
     """Each worker records steps of the run that the other's flush makes fail, in the flush that makes its own fail."""
     graph = graph_of({"a": "", "b": "", "c": ""})

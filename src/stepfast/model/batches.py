@@ -95,9 +95,10 @@ class FlushAnswer(Struct, gc=False):
     """Those of the lost of which less is stored than was believed, though they name this worker still."""
 
     def with_that_of(self, other: FlushAnswer) -> FlushAnswer:
-        """The answer to a batch that was written in two parts."""
+        """The answer to a batch that was written in two parts. Its time is that of this part, if anything was written:
+        runs of the other that have another time end with it, and nobody asks them for the time any more."""
         return FlushAnswer(
-            max(self.now_ms, other.now_ms),
+            self.now_ms or other.now_ms,
             self.lost | other.lost,
             self.busy | other.busy,
             self.asked | other.asked,

@@ -1,6 +1,6 @@
-"""What goes with the steps that a flush records: mail that they take, children that they start, tries and values.
+"""What a flush records: steps, and what goes with them.
 
-The steps themselves, and the usual end of a run, are written by each database in its own way, because they are hot.
+A step may take mail, start children and send remote steps; beside steps there are failed tries, progress and values.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from ...model import status
 from ...model.batches import Batch, FlushAnswer
-from ...model.records import StepRunning, StepWith, TryFailed
+from ...model.records import StepDone, StepRunning, StepWith, TryFailed
 from .remote_steps import send_out
 from .requests import Flow, Rows, Start, ask, put
+
+_DURATION = StepDone._fields.index("duration_ms")
 
 
 def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
@@ -36,13 +38,27 @@ def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     answer.barred = set(barred.values())
 
 
-def record_beside(batch: Batch, now: int) -> Flow[None]:
-    """Everything in a batch that passed the fence but steps and transitions, in the order in which it belongs."""
+def record(batch: Batch, now: int) -> Flow[None]:
+    """Everything in a batch that passed the fence but transitions, in the order in which it belongs."""
+    rows = [step_row(step, now) for step in batch.steps]
+    rows += [step_row(entry.step, now, entry.takes[0] if entry.takes else None) for entry in batch.joint]
+    yield from put("record_steps", rows)
     yield from _join(batch.joint)
     yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
     yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
+
+
+def steps_of(batch: Batch) -> list[StepDone]:
+    """All records of steps in a batch, those among them that something goes with last."""
+    return [*batch.steps, *(entry.step for entry in batch.joint)] if batch.joint else batch.steps
+
+
+def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ...]:
+    """A record that is made now, as a row: its fields in their order, without the duration; then the mail that it took,
+    and when the step began and ended."""
+    return (*step[:_DURATION], *step[_DURATION + 1 :], mail, now - step.duration_ms, now)
 
 
 def _join(entries: Sequence[StepWith]) -> Flow[None]:

@@ -18,7 +18,7 @@ class Continuity:
         self.started: int | None = None
         """When the server was started (microseconds), as last seen."""
 
-    def met(self, started: int) -> None:
+    def met(self, started: int | None) -> None:
         """A connection leads to a server that was started then."""
         before, self.started = self.started, started
         if before is not None and before != started:

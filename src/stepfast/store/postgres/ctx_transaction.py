@@ -19,6 +19,7 @@ from ...errors import ContextMisuse, DatabaseUnavailable, LeaseLost, RecordsVani
 from ...model.records import StepDone, StepRecord
 from ...model.tally import Believer
 from ...settings import Settings
+from ..flows.recording import step_row
 from ..protocol import Transacted
 from .arrays import know_arrays
 from .connections import Connector
@@ -118,8 +119,8 @@ class Transactions:
                 raise _lost(done.run_id)
             if done.run_id in doubts:
                 await self._compare(connection, done.run_id, doubts[done.run_id])
-            columns = [[value] for value in (*done, None)]
-            if await connection.execute(self._sql["record_steps"], *columns, now) != "INSERT 0 1":
+            columns = [[value] for value in step_row(done, now)]
+            if await connection.execute(self._sql["record_steps"], *columns) != "INSERT 0 1":
                 return None
         return Transacted(_as_read(done, now), fence["asked"])
 

@@ -68,13 +68,13 @@ FROM counts;
 
 -- name: stored
 -- How much is stored of runs, as one number each: an open record counts one, an outcome two.
-SELECT u.id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
+SELECT u.id::text AS id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
 FROM unnest($1::uuid[]) AS u(id) LEFT JOIN {schema}.steps s ON s.run_id = u.id
 GROUP BY u.id;
 
 -- name: still_ours
 -- Of runs that did not pass the fence: which are ours all the same, and were only locked?
-SELECT r.id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
+SELECT r.id::text AS id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
 WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim;
 
 -- name: record_steps
@@ -84,12 +84,12 @@ INSERT INTO {schema}.steps (run_id, claim, branch, position, seq, name, kind, st
                             line, format, undo, mail, started_at, completed_at)
 SELECT DISTINCT ON (s.run_id, s.branch, s.position)
        s.run_id, s.claim, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments,
-       s.attempts, s.line, s.format, s.undo, s.mail, $18::bigint - s.duration, $18::bigint
+       s.attempts, s.line, s.format, s.undo, s.mail, s.started_at, s.completed_at
 FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::integer[], $13::bigint[], $14::text[], $15::smallint[],
-            $16::text[], $17::uuid[]) WITH ORDINALITY
-     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, duration, line,
-          format, undo, mail, n)
+            $9::text[], $10::text[], $11::text[], $12::integer[], $13::text[], $14::smallint[], $15::text[], $16::uuid[],
+            $17::bigint[], $18::bigint[]) WITH ORDINALITY
+     AS s(run_id, claim, branch, position, seq, name, kind, status, output, error, arguments, attempts, line, format,
+          undo, mail, started_at, completed_at, n)
 ORDER BY s.run_id, s.branch, s.position, (s.status = 'waiting'), s.n
 ON CONFLICT (run_id, branch, position) DO UPDATE
 SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = excluded.kind, status = excluded.status,
@@ -101,7 +101,8 @@ WHERE steps.status = 'waiting' AND excluded.status <> 'waiting';
 -- name: foreign_steps
 -- Runs in which one of these positions has an outcome recorded under another claim: their history is not what we
 -- believe.
-SELECT DISTINCT s.run_id FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
+SELECT DISTINCT s.run_id::text AS run_id
+FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
 JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
 WHERE s.claim <> u.claim AND s.status <> 'waiting';
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ...errors import ContextMisuse, LeaseLost
 from ...model.records import StepDone, StepRecord
+from ..flows.recording import step_row
 from ..protocol import Transacted
-from .flushing import step_row
 from .guard import Guard, GuardedConnection
 from .troubles import is_away
 from .wide import execute_wide
@@ -43,7 +43,7 @@ def transact(
         done = _result(database, call, record, timeout)
         _fence(database, sql, worker, run_id, claim)
         (now,) = database.execute(sql["now"]).fetchone()
-        execute_wide(database, sql["record_step"], [step_row(done, now)])
+        execute_wide(database, sql["record_steps"], [step_row(done, now)])
         found = database.execute(sql["recorded_step"], where).fetchone()
     if found is None:
         raise Undone(_lost(run_id, claim))  # somebody else's record is there

@@ -1,54 +1,84 @@
-"""The journal's flush on SQLite: fenced entry by entry, in the writer's transaction. The hot path."""
+"""The journal's flush on SQLite, in the writer's transaction.
+
+What runs bring most of the time, records of steps and their result, is written by a short way of its own, because it is
+hot. For runs that bring anything else there is the flow of all databases (``flows/flushing.py``).
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ...model import status
 from ...model.batches import Batch, FlushAnswer
-from ...model.records import Entry, StepDone, StepRunning, StepWith, Transition, TryFailed, ValueSet
-from ..flows.leaving import let_go, tell
-from ..flows.recording import bar, record_beside
-from ..flows.requests import Flow
-from ..flows.standings import lock_free
-from .driving import drive
+from ...model.records import StepDone, Transition
+from ..flows.flushing import flush as flush_mixed
+from ..flows.leaving import tell
+from ..flows.recording import step_row
+from ..flows.requests import Rows
+from .driving import drive, fetch
 from .wide import execute_wide, fetch_wide
 
 _FEW = 32
 """Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""
 
-_DURATION = StepDone._fields.index("duration_ms")
-
-E = TypeVar("E", StepDone, TryFailed, StepRunning, Transition, StepWith, ValueSet)
+E = TypeVar("E", StepDone, Transition)
 
 
 def flush(database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch) -> FlushAnswer:
     """Write what passes the fence; say what did not."""
-    (now,) = database.execute(sql["now"]).fetchone()
+    mixed = _mixed(batch)
+    if not mixed:
+        return _flush_usual(database, sql, worker, batch)
+    others = drive(database, sql, flush_mixed(worker, batch.part(lambda e: e.run_id in mixed), _no_server))
+    usual = batch.part(lambda e: e.run_id not in mixed)
+    if not any(usual.entries()):
+        return others
+    return _flush_usual(database, sql, worker, usual, others.now_ms).with_that_of(others)
+
+
+def _mixed(batch: Batch) -> set[str]:
+    """Runs of which the batch holds more than records of steps and their result."""
+    others = {move.run_id for move in batch.transitions if not _is_usual(move)}
+    if batch.joint or batch.tries or batch.running or batch.values:
+        for entries in (batch.joint, batch.tries, batch.running, batch.values):
+            others.update(entry.run_id for entry in entries)
+    return others
+
+
+def _is_usual(move: Transition) -> bool:
+    return move.status == status.COMPLETED and move.successor is None and move.settled is None
+
+
+def _no_server(_: int | None) -> None:
+    """A file has no server that could have been started anew."""
+
+
+# -- the usual freight: records of steps, and results ------------------------------------------------------
+
+
+def _flush_usual(
+    database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, now: int = 0
+) -> FlushAnswer:
+    """Write these at a time, which is looked up if it is not given: one flush has one time."""
+    now = now or database.execute(sql["now"]).fetchone()[0]
     answer = FlushAnswer(now)
     claims = _fence(database, sql, worker, batch, answer)
-    batch = _passing(batch, claims, answer)
-    if batch.joint:
-        drive(database, sql, bar(batch, answer))
-    if batch.steps or batch.joint:
-        _record_steps(database, sql, batch, now, answer)
-    if batch.joint or batch.tries or batch.running or batch.values:
-        drive(database, sql, record_beside(batch, now))
-    if batch.transitions:
-        _move(database, sql, worker, batch.transitions, answer)
+    steps, moves = _passing(batch, claims, answer)
+    if steps and (foreign := _record_steps(database, sql, steps, now)):
+        answer.lost |= foreign
+        moves = [move for move in moves if move.run_id not in foreign]
+    if moves:
+        execute_wide(database, sql["complete"], [(m.run_id, m.output, m.format, now) for m in moves])
+        drive(database, sql, tell(moves, answer))
     return answer
-
-
-# -- the fence ---------------------------------------------------------------------------------------------
 
 
 def _fence(
     database: sqlite3.Connection, sql: dict[str, str], worker: str, batch: Batch, answer: FlushAnswer
 ) -> dict[str, int]:
     """Run → the claim number under which this worker holds it; and what operators ask of the runs in the batch."""
-    entries: list[Entry] = [*batch.steps, *batch.tries, *batch.running, *batch.transitions, *batch.joint, *batch.values]
-    ids = {entry.run_id for entry in entries}
+    ids = {entry.run_id for entry in batch.steps} | {move.run_id for move in batch.transitions}
     if len(ids) <= _FEW:
         held = [(i, *row) for i in ids for row in database.execute(sql["held_run"], (i, worker)).fetchall()]
     else:
@@ -57,22 +87,12 @@ def _fence(
     return {run_id: claim for run_id, claim, _ in held}
 
 
-def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> Batch:
-    """The batch without what this worker may no longer write. An entry of an older claim does not pass beside one of
-    the present claim; the run is lost only if it has none of these."""
-    refused: set[str] = set()
-    passed = Batch(
-        _sieve(batch.steps, claims, refused),
-        _sieve(batch.tries, claims, refused),
-        _sieve(batch.running, claims, refused),
-        _sieve(batch.transitions, claims, refused),
-        _sieve(batch.joint, claims, refused),
-        _sieve(batch.values, claims, refused),
-    )
-    if refused:
-        answer.lost |= refused - {entry.run_id for entry in passed.entries()}
+def _passing(batch: Batch, claims: dict[str, int], answer: FlushAnswer) -> tuple[list[StepDone], list[Transition]]:
+    """The batch without what this worker may no longer write."""
+    steps, moves = _sieve(batch.steps, claims, answer.lost), _sieve(batch.transitions, claims, answer.lost)
+    if answer.lost:
         answer.asked = {run_id: asked for run_id, asked in answer.asked.items() if run_id not in answer.lost}
-    return passed
+    return steps, moves
 
 
 def _sieve(entries: list[E], claims: dict[str, int], refused: set[str]) -> list[E]:
@@ -82,74 +102,18 @@ def _sieve(entries: list[E], claims: dict[str, int], refused: set[str]) -> list[
     return passed
 
 
-# -- steps -------------------------------------------------------------------------------------------------
-
-
-def _record_steps(
-    database: sqlite3.Connection, sql: dict[str, str], batch: Batch, now: int, answer: FlushAnswer
-) -> None:
-    """A place taken under our own claim is our own record, its reply lost; one that is open is replaced, or left as it
-    is. One taken under another claim means that the run's history is not what its owner believes: the run is lost, and
-    nothing of it stays."""
+def _record_steps(database: sqlite3.Connection, sql: dict[str, str], steps: list[StepDone], now: int) -> set[str]:
+    """Record them. An address that is taken under our own claim has our own record, its reply lost; an open one is
+    replaced, or left as it is. One taken under another claim means that the run's history is not what its owner
+    believes: nothing of such runs stays, and they are returned."""
     database.execute("SAVEPOINT stepfast_steps")
-    steps = _steps(batch)
-    if execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in steps]) < len(steps):
-        foreign = {entry.run_id for entry in steps if _is_foreign(database, sql, entry)}
+    foreign = set[str]()
+    if execute_wide(database, sql["record_steps"], [step_row(step, now) for step in steps]) < len(steps):
+        addresses = Rows(step[:4] for step in steps)
+        foreign = {row[0] for row in fetch(database, sql["foreign_steps"], (addresses,))}
         if foreign:
             database.execute("ROLLBACK TO stepfast_steps")
-            answer.lost |= foreign
-            _leave_out(batch, foreign)
-            execute_wide(database, sql["record_step"], [step_row(entry, now) for entry in _steps(batch)])
+            rows = [step_row(step, now) for step in steps if step.run_id not in foreign]
+            execute_wide(database, sql["record_steps"], rows)
     database.execute("RELEASE stepfast_steps")
-    if batch.joint:
-        taken = [(e.takes[0], e.run_id, e.step.branch, e.step.position) for e in batch.joint if e.takes]
-        database.executemany(sql["name_mail"], taken)
-
-
-def _steps(batch: Batch) -> list[StepDone]:
-    return [*batch.steps, *(entry.step for entry in batch.joint)] if batch.joint else batch.steps
-
-
-def _is_foreign(database: sqlite3.Connection, sql: dict[str, str], entry: StepDone) -> bool:
-    place = (entry.run_id, entry.branch, entry.position, entry.claim)
-    return database.execute(sql["foreign_step"], place).fetchone() is not None
-
-
-def _leave_out(batch: Batch, runs: set[str]) -> None:
-    batch.steps = [entry for entry in batch.steps if entry.run_id not in runs]
-    batch.tries = [entry for entry in batch.tries if entry.run_id not in runs]
-    batch.running = [entry for entry in batch.running if entry.run_id not in runs]
-    batch.transitions = [entry for entry in batch.transitions if entry.run_id not in runs]
-    batch.joint = [entry for entry in batch.joint if entry.run_id not in runs]
-    batch.values = [entry for entry in batch.values if entry.run_id not in runs]
-
-
-# -- transitions -------------------------------------------------------------------------------------------
-
-
-def _move(
-    database: sqlite3.Connection, sql: dict[str, str], worker: str, moves: list[Transition], answer: FlushAnswer
-) -> None:
-    completed = [m for m in moves if m.status == status.COMPLETED and m.successor is None and m.settled is None]
-    if completed:
-        rows = [(m.run_id, m.output, m.format, answer.now_ms) for m in completed]
-        execute_wide(database, sql["complete"], rows)
-    if len(completed) < len(moves):
-        usual = {m.run_id for m in completed}
-        others = [m for m in moves if m.run_id not in usual]
-        drive(database, sql, _let_go(worker, others, answer))
-    drive(database, sql, tell(moves, answer))
-
-
-def _let_go(worker: str, moves: list[Transition], answer: FlushAnswer) -> Flow[None]:
-    runs = yield from lock_free([m.run_id for m in moves])
-    dags = yield from lock_free({m.settled.dag_id for m in moves if m.settled is not None})
-    yield from let_go(worker, moves, runs.runs, dags.runs, answer)
-
-
-# -- rows, in the order of their statements ----------------------------------------------------------------
-
-
-def step_row(e: StepDone, now: int) -> tuple[Any, ...]:
-    """A record, as made at this time: the columns are in the order of the fields, the duration taken out."""
-    return (*e[:_DURATION], *e[_DURATION + 1 :], now - e.duration_ms, now)
+    return foreign
