@@ -16,8 +16,8 @@ from ..flows.flushing import flush as flush_mixed
 from ..flows.leaving import tell
 from ..flows.recording import step_row
 from ..flows.requests import Rows
-from .driving import drive, fetch
-from .wide import execute_wide, fetch_wide
+from .driving import drive
+from .wide import execute_wide, fetch, fetch_wide
 
 _FEW = 32
 """Up to this many runs are looked up one by one; beyond, one walk over all that the worker holds is quicker."""

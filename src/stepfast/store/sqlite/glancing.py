@@ -11,8 +11,8 @@ from ...settings import Settings
 from ..base import Filters
 from ..glance import MOST_ROWS, BaseGlance, TableSize, TookTooLong
 from .connections import primary_code
-from .driving import bound_values
 from .threads import ConnectionThread
+from .wide import bound_values
 
 _OFTEN = 20_000
 """Steps of SQLite's machine between two looks at the time: about a millisecond."""

@@ -8,11 +8,13 @@ VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_linked
--- The same for runs that belong to another one: as its child, or as what goes on from it; or to a trace.
-INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, status, priority, visible_at, max_attempts,
-                          timeout_ms, deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at,
-                          parent_id, parent_branch, parent_position, reply_to, origin_id, trace)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- The same for runs that belong to another one, as its child, as what goes on from it, or as a step of a dag; for dag
+-- runs; and for those of a trace.
+INSERT INTO {prefix}runs (id, input, key, place, workflow, version, queue, priority, visible_at, max_attempts, timeout_ms,
+                          deadline_ms, deadline_at, expires_at, tags, concurrency_key, format, seed, created_at, status,
+                          waiting_for, started_at, ready_at, parent_id, parent_branch, parent_position, reply_to, origin_id,
+                          trace, graph, dag_id, dag_step, pending)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- name: start_tag

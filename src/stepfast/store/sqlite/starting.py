@@ -1,4 +1,4 @@
-"""Starts: many rows of few shapes, all or none."""
+"""Starts: many rows of few shapes, all or none. How each of them stands is decided in ``model/beginning.py``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 import msgspec
 
+from ...model.beginning import Beginning, begin, begin_alone
 from ...model.gate import Bound
 from ...model.ids import new_seed
 from ...model.records import NewRun, RunShape
-from .graph_starting import start_graphs
-from .wide import execute_wide
+from .wide import execute_wide, fetch
+
+Row = tuple[Any, ...]
 
 
 def start(database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun]) -> list[str]:
     """Insert them; their ids, or for a key already taken the id of the run that has it."""
     (now,) = database.execute(sql["now"]).fetchone()
-    rows = list(_rows(runs, now, getattr(database, "given_seed", None) or new_seed()))
+    seed = getattr(database, "given_seed", None) or new_seed()
     if any(run.parent or run.origin or run.graph or run.trace for run in runs):
-        started = _start_linked(database, sql, runs, rows)
+        started = _start_linked(database, sql, runs, now, seed)
     else:
-        started = execute_wide(database, sql["start"], rows)
+        started = execute_wide(database, sql["start"], list(_rows(runs, now, seed)))
     all_new = started == len(runs)
     tags = [(tag, run.id) for run in runs if run.shape.tags and run.dag_step is None for tag in run.shape.tags]
     if tags:
@@ -40,59 +42,85 @@ def start_bounded(database: sqlite3.Connection, sql: dict[str, str], runs: Seque
     return ids
 
 
-def _start_linked(
-    database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], rows: list[tuple[Any, ...]]
-) -> int:
-    """Runs that belong to others, as children or steps, or to a trace."""
-    linked = [(run, (*row, *_links(run))) for row, run in zip(rows, runs, strict=True)]
-    started = execute_wide(database, sql["start_linked"], [row for run, row in linked if run.graph is None])
-    graphs = [(run, row) for run, row in linked if run.graph is not None]
-    if graphs:
-        started += start_graphs(database, sql, [run for run, _ in graphs], [row for _, row in graphs])
-    return started
-
-
 def _owner(database: sqlite3.Connection, sql: dict[str, str], run: NewRun) -> str:
     owner, earlier, format_ = database.execute(sql["by_keys"], (run.id, run.shape.workflow, run.key)).fetchone()
     run.earlier = None if earlier is None else (earlier, format_)
     return str(owner)
 
 
-def _rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[tuple[Any, ...]]:
+# -- runs that belong to nothing ---------------------------------------------------------------------------
+
+
+def _rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[Row]:
     """What runs of one shape have in common is worked out once per stretch of them."""
-    shape, shared, ready = None, (), False
+    shape, common, ready = None, (), False
     for n, run in enumerate(runs, 1):
         if run.shape is not shape:
-            shape = run.shape
-            shared, ready = _shared(shape, now, seed)
-        yield run.id, run.input, run.key, now * 1000 + n if ready else None, *shared
+            shape, stands = run.shape, begin_alone(run.shape, now)
+            common, ready = _common(shape, stands, now, seed), stands.ready
+        yield run.id, run.input, run.key, now * 1000 + n if ready else None, *common
 
 
-def _links(run: NewRun) -> tuple[Any, ...]:
-    return (*(run.parent or (None,) * 4), run.origin, run.trace)
-
-
-def _shared(shape: RunShape, now: int, seed: str) -> tuple[tuple[Any, ...], bool]:
-    due = max(now + shape.delay_ms, shape.at_ms or now)
-    ready = due <= now
-    expires_at = None if shape.expires_ms is None else due + shape.expires_ms
-    deadline_at = None if shape.deadline_ms is None else now + shape.deadline_ms
-    times = (None if ready else due, expires_at, deadline_at)
-    shared = (
+def _common(shape: RunShape, stands: Beginning, now: int, seed: str) -> Row:
+    return (
         shape.workflow,
         shape.version,
         shape.queue,
         shape.priority,
-        min((time for time in times if time is not None), default=None),
+        stands.visible_at,
         shape.max_attempts,
         shape.timeout_ms,
         shape.deadline_ms,
-        deadline_at,
-        expires_at,
+        stands.deadline_at,
+        stands.expires_at,
         msgspec.json.encode(shape.tags).decode() if shape.tags else None,
         shape.concurrency_key,
         shape.format,
         seed,
         now,
     )
-    return shared, ready
+
+
+# -- runs that belong to others, as children or steps, or to a trace ---------------------------------------
+
+
+def _start_linked(
+    database: sqlite3.Connection, sql: dict[str, str], runs: Sequence[NewRun], now: int, seed: str
+) -> int:
+    """Insert them, steps of dag runs last; how many rows. A dag run whose key is taken is not there, and so has no
+    steps."""
+    rows = [(run, _linked_row(run, n, now, seed)) for n, run in enumerate(runs, 1)]
+    others = [(run, row) for run, row in rows if run.dag_step is None]
+    started = execute_wide(database, sql["start_linked"], [row for _, row in others])
+    steps = [(run.dag_step.dag_id, row) for run, row in rows if run.dag_step is not None]
+    if steps and started < len(others):
+        there = {row[0] for row in fetch(database, sql["which_exist"], ([run.id for run, _ in others],))}
+        steps = [(dag_id, row) for dag_id, row in steps if dag_id in there]
+    for run, _ in others:
+        if run.graph_text is not None:
+            database.execute(sql["start_graph"], (run.graph_text, run.id))
+    return started + execute_wide(database, sql["start_linked"], [row for _, row in steps])
+
+
+def _linked_row(run: NewRun, number: int, now: int, seed: str) -> Row:
+    stands = begin(run, now)
+    place = now * 1000 + number if stands.ready else None
+    dag_id, dag_step, pending = run.dag_step or (None, None, run.steps)
+    return (
+        run.id,
+        run.input,
+        run.key,
+        place,
+        *_common(run.shape, stands, now, seed),
+        stands.status,
+        stands.waiting_for,
+        stands.started_at,
+        stands.ready_at,
+        *(run.parent or (None,) * 4),
+        run.origin,
+        run.trace,
+        run.graph,
+        dag_id,
+        dag_step,
+        pending,
+    )

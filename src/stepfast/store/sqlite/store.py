@@ -29,7 +29,7 @@ from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
 from .connections import GIVEN_NOW, connect, turn_to_wal
 from .ctx_transaction import Undone, transact
-from .driving import drive, fetch
+from .driving import drive
 from .flushing import flush
 from .glancing import SqliteGlance
 from .guard import GuardedConnection
@@ -41,6 +41,7 @@ from .schema import Schema
 from .starting import start, start_bounded
 from .threads import ConnectionThread, Reader
 from .troubles import Troubles, closed
+from .wide import fetch
 from .writer import Writer
 
 _PACKAGE = __package__ or ""

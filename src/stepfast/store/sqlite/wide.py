@@ -18,6 +18,8 @@ import msgspec
 
 _WIDTHS = (100, 20, 5, 1)
 """Rows per statement. Few widths, so that the prepared statements are found again."""
+_WIDE = "json_group_array("
+"""A question that answers with one text instead of many rows."""
 _VALUES = re.compile(r"VALUES (\([^()]*\?[^()]*\))")
 
 
@@ -38,6 +40,21 @@ def fetch_wide(database: sqlite3.Connection, sql: str, values: Iterable[Any]) ->
     (text,) = database.execute(sql, tuple(values)).fetchone()
     rows: list[list[Any]] = msgspec.json.decode(text)
     return rows
+
+
+def fetch(database: sqlite3.Connection, text: str, arguments: Sequence[Any]) -> list[Any]:
+    """The rows that a question brings."""
+    values = bound_values(arguments)
+    return fetch_wide(database, text, values) if _WIDE in text else database.execute(text, values).fetchall()
+
+
+def bound_values(arguments: Sequence[Any]) -> list[Any]:
+    """What is bound to a statement: columns of many values go in as JSON."""
+    return [_value(argument) for argument in arguments]
+
+
+def _value(argument: Any) -> Any:
+    return msgspec.json.encode(argument).decode() if isinstance(argument, list) else argument
 
 
 @lru_cache(maxsize=256)

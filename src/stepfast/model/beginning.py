@@ -1,0 +1,65 @@
+"""How a run stands in its row when it is started: where it is, when it is due, and when it is late.
+
+Postgres has the same in the statements that start runs, because these are hot, and in the function for callers from
+SQL. A test holds them to these functions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .records import NewRun, RunShape
+from .status import QUEUED, RUNNING, WAITING, WAITING_STEPS
+
+
+class Beginning(NamedTuple):
+    """The columns of a new row that are decided."""
+
+    status: str
+    waiting_for: str | None
+    ready: bool
+    """Whether it has a place in its lane from the start."""
+    visible_at: int | None
+    """When a timer is to look at it: it is due, late, or expired."""
+    expires_at: int | None
+    deadline_at: int | None
+    started_at: int | None = None
+    ready_at: int | None = None
+    """For dags: when it could begin; outputs of later steps are not for it."""
+
+
+def begin(run: NewRun, now: int) -> Beginning:
+    """A run that is started at a time."""
+    if run.steps:
+        return _begin_dag(run.shape, now)
+    if run.dag_step is None:
+        return begin_alone(run.shape, now)
+    if run.dag_step.pending:
+        return _begin_blocked(run.shape, now)
+    return begin_alone(run.shape, now)._replace(ready_at=now)
+
+
+def begin_alone(shape: RunShape, now: int) -> Beginning:
+    """A run that waits for nothing but its time. What is due at once is born ready."""
+    due = max(now + shape.delay_ms, shape.at_ms or now)
+    ready = due <= now
+    expires_at = None if shape.expires_ms is None else due + shape.expires_ms
+    deadline_at = _deadline(shape, now)
+    times = (None if ready else due, expires_at, deadline_at)
+    timer = min((time for time in times if time is not None), default=None)
+    return Beginning(QUEUED, None, ready, timer, expires_at, deadline_at)
+
+
+def _begin_dag(shape: RunShape, now: int) -> Beginning:
+    """A dag run has begun, and is not ready before its steps are settled. What expires are its first steps."""
+    deadline_at = _deadline(shape, now)
+    return Beginning(RUNNING, None, False, deadline_at, None, deadline_at, started_at=now, ready_at=now)
+
+
+def _begin_blocked(shape: RunShape, now: int) -> Beginning:
+    """A step that waits does so for other steps alone: no time makes it ready, and it does not expire."""
+    return Beginning(WAITING, WAITING_STEPS, False, None, None, _deadline(shape, now))
+
+
+def _deadline(shape: RunShape, now: int) -> int | None:
+    return None if shape.deadline_ms is None else now + shape.deadline_ms
