@@ -1,17 +1,28 @@
 """Loads ``.sql`` files of named, explained statements.
 
+What means the same on every database is written once, in ``shared/``, in the words of Postgres; each other database
+translates it by a few rules of its own (``sqlite/dialect.py``). What has to be said differently stands in the folder
+of each database, under the same name and with the same arguments and columns; a name is in one of the two places,
+never in both.
+
+A shared SELECT keeps to what any database can be told by such rules: MySQL has JSON_TABLE for unnest, STRAIGHT_JOIN for
+``{join}`` and %s for $1. ``UPDATE … FROM`` and ``ON CONFLICT`` are known to Postgres and SQLite only: a store that has
+neither would bring those statements itself.
+
 A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
-up in the server's own logs. ``{schema}``, ``{now}``, ``{ended}`` (the statuses that are ends) and the direction of a
-list are the only things ever put in, and none comes from a user unchecked. Lines from ``-- only in word`` to
-``-- end`` are left out, but kept in a second form of the statement, which has that word for its name.
+up in the server's own logs. ``{schema}``, ``{now}``, ``{ended}`` (the statuses that are ends), ``{join}`` (a join in
+the order in which the tables are named, where that can be said) and the direction of a list are the only things ever
+put in, and none comes from a user unchecked. Lines from ``-- only in word`` to ``-- end`` are left out, but kept in a
+second form of the statement, which has that word for its name.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import pairwise
 
 from ..model.status import TERMINAL
@@ -21,11 +32,9 @@ FILES = (
     "transact.sql", "schema.sql", "queues.sql", "limits.sql", "keeping.sql", "schedules.sql", "debouncing.sql",
     "remote_steps.sql", "census.sql", "stats.sql", "audit.sql", "glances.sql",
 )  # fmt: skip
-"""Every database has its statements in files of these names."""
+"""Statements are in files of these names, those of a database and those that all share."""
 OLDEST = "oldest_"
 """The names of statements that list runs from the oldest on begin with this."""
-_LISTS = ("runs", "runs_running", "runs_of_workflow", "runs_at_rest", "runs_tagged", "dags_shown_as")
-_GLANCES = "glances.sql"
 _NEWEST_FIRST = {
     "beyond": "<", "direction": "DESC", "edge": "g", "brink": "ffffffff-ffff-ffff-ffff-ffffffffffff", "back": "ASC",
     "last": "min",
@@ -36,15 +45,24 @@ _OLDEST_FIRST = {
 }  # fmt: skip
 _SAID_ONCE = {"ended": ", ".join(f"'{word}'" for word in sorted(TERMINAL))}
 """Words of the model that statements of every database use."""
+Translation = Callable[[str], str]
+"""Makes a shared statement one of a database."""
+SHARED = resources.files(__package__) / "shared"
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
 
 def load_statements(package: str, filename: str, words: dict[str, str]) -> dict[str, str]:
     """The statements of one file by their names."""
-    parts = _NAME.split(_read(package, filename))
-    bodies = [form for pair in zip(parts[1::2], parts[2::2], strict=True) for form in _forms(*pair)]
-    return {name: fill(body, words).strip().rstrip(";") for name, body in bodies}
+    return {name: fill(body, words) for name, body in _bodies(resources.files(package) / filename)}
+
+
+def _bodies(file: Traversable) -> Iterator[tuple[str, str]]:
+    """The statements of a file, as they are written there; none, if there is no such file."""
+    parts = _NAME.split(file.read_text(encoding="utf-8")) if file.is_file() else [""]
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        for form, text in _forms(name, body):
+            yield form, text.strip().rstrip(";")
 
 
 def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
@@ -54,23 +72,34 @@ def _forms(name: str, body: str) -> Iterator[tuple[str, str]]:
         yield other, _ONLY.sub(lambda found: found[2] if found[1] == other else "", body)  # noqa: B023
 
 
-def load_all(package: str, words: dict[str, str]) -> dict[str, str]:
-    """The statements of a store. Those that list runs, which the first file and the glances hold, are there twice: from
-    the newest run back, and under a name of their own from the oldest on. A second store with the same words need not
-    read them."""
-    return dict(_load_all(package, tuple(words.items())))
+def _as_it_is(sql: str) -> str:
+    """What Postgres makes of a shared statement."""
+    return sql
+
+
+def load_all(package: str, words: dict[str, str], translate: Translation = _as_it_is) -> dict[str, str]:
+    """The statements of a store: its own, and the shared ones in its dialect. Those that list runs are there
+    twice: from the newest run back, and under a name of their own from the oldest on. A second store with the same
+    words need not read them."""
+    return dict(_load_all(package, tuple(words.items()), translate))
 
 
 @functools.lru_cache(maxsize=16)
-def _load_all(package: str, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def _load_all(package: str, pairs: tuple[tuple[str, str], ...], translate: Translation) -> dict[str, str]:
     words = _SAID_ONCE | dict(pairs)
-    statements = {
-        name: text for file in FILES for name, text in load_statements(package, file, words | _NEWEST_FIRST).items()
-    }
-    turned = load_statements(package, FILES[0], words | _OLDEST_FIRST)
-    statements |= {OLDEST + name: text for name, text in turned.items() if name in _LISTS}
-    glances = load_statements(package, _GLANCES, words | _OLDEST_FIRST)
-    return statements | {OLDEST + name: text for name, text in glances.items() if text != statements[name]}
+    written = _written(package, translate)
+    statements = {name: fill(body, words | _NEWEST_FIRST) for name, body in written.items()}
+    turned = {name: fill(body, words | _OLDEST_FIRST) for name, body in written.items()}
+    return statements | {OLDEST + name: text for name, text in turned.items() if text != statements[name]}
+
+
+def _written(package: str, translate: Translation) -> dict[str, str]:
+    """The statements of a store as they are written, with no words put in."""
+    own = {name: body for file in FILES for name, body in _bodies(resources.files(package) / file)}
+    shared = {name: translate(body) for file in FILES for name, body in _bodies(SHARED / file)}
+    if twice := own.keys() & shared.keys():
+        raise ValueError(f"shared by all databases, and in {package} as well: {', '.join(sorted(twice))}")
+    return own | shared
 
 
 def load_migrations(package: str) -> Iterator[tuple[int, str, str]]:
@@ -104,7 +133,3 @@ def split_statements(text: str) -> list[str]:
     ends = [0, *(piece.end() for piece in _PIECE.finditer(text) if piece[0] == ";"), len(text)]
     parts = [text[start:end].strip().removesuffix(";") for start, end in pairwise(ends)]
     return [part for part in parts if re.sub(r"--[^\n]*", "", part).strip()]
-
-
-def _read(package: str, filename: str) -> str:
-    return (resources.files(package) / filename).read_text(encoding="utf-8")

@@ -1,39 +1,5 @@
 -- Queues: what is said about them, and how they stand.
 
--- name: now
--- The server's time.
-SELECT {now};
-
--- name: add_queue
--- The row of a queue that nothing was said about so far.
-INSERT INTO {schema}.queues (name) SELECT u.name FROM unnest($1::text[]) AS u(name) ON CONFLICT (name) DO NOTHING;
-
--- name: queue
--- What is said about one queue.
-SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limited_since, counted_at, pruned_at
-FROM {schema}.queues WHERE name = $1;
-
--- name: lock_queue
--- The same, for whoever changes it or claims from it: one at a time.
-SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limited_since, counted_at, pruned_at
-FROM {schema}.queues WHERE name = $1 FOR NO KEY UPDATE;
-
--- name: queues
--- What is said about all queues.
-SELECT name, paused, paused_at, declared, declared_by, declared_at, chosen, limited_since, counted_at, pruned_at
-FROM {schema}.queues ORDER BY name;
-
--- name: write_queue
--- What was decided about queues.
-UPDATE {schema}.queues q
-SET paused = u.paused, paused_at = u.paused_at, declared = u.declared, declared_by = u.declared_by,
-    declared_at = u.declared_at, chosen = u.chosen, limited = u.limited, limited_since = u.limited_since,
-    max_ready = u.max_ready
-FROM unnest($1::text[], $2::boolean[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::boolean[],
-            $9::bigint[], $10::integer[])
-     AS u(name, paused, paused_at, declared, declared_by, declared_at, chosen, limited, limited_since, max_ready)
-WHERE q.name = u.name;
-
 -- name: queue_depths
 -- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what
 -- waits, and what was put off. A step of a dag counts where it is ready or held, because it takes a slot; one that waits
@@ -56,16 +22,6 @@ FROM (
     FROM {schema}.runs WHERE visible_at IS NOT NULL AND place IS NULL AND status = 'queued' GROUP BY queue
 ) AS parts GROUP BY queue;
 
--- name: queue_bounds
--- The queues that take no more than so many ready runs.
-SELECT name, max_ready FROM {schema}.queues WHERE max_ready IS NOT NULL;
-
 -- name: lock_starts
 -- One bounded start into a queue at a time. It needs no right to any table, and is held to the end of the transaction.
 SELECT pg_advisory_xact_lock(hashtextextended('stepfast starts {schema} ' || $1::text, 0));
-
--- name: count_ready
--- How many runs of a queue are ready, counted no further than $2.
-SELECT count(*) FROM (
-    SELECT 1 AS one FROM {schema}.runs WHERE queue = $1 AND place IS NOT NULL AND losses < 2 LIMIT $2
-) AS ready;

@@ -5,14 +5,6 @@
 -- the lock below may still say that there are none.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE '"' || schemaname::text || '"' = $1::text AND tablename = 'meta');
 
--- name: meta
--- Their version.
-SELECT name, value FROM {schema}.meta;
-
--- name: put_meta
--- Set it.
-INSERT INTO {schema}.meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
-
 -- name: lock
 -- One migration at a time. Held to the end of the transaction, so it works behind a pooler too.
 SELECT pg_advisory_xact_lock(hashtextextended('stepfast ' || $1::text, 0));
@@ -34,12 +26,6 @@ DROP SCHEMA {schema} RESTRICT;
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 CREATE SCHEMA IF NOT EXISTS {schema};
-
--- name: script_tail
--- Its end.
-INSERT INTO {schema}.meta (name, value) VALUES ('version', '{version}'), ('compatible_from', '{compatible_from}')
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;
-COMMIT;
 
 -- name: server_facts
 -- For the doctor.

@@ -81,7 +81,7 @@ class PostgresStore(BaseStore):
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
-        words["fresh"] = _FRESH
+        words |= {"fresh": _FRESH, "join": "JOIN"}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
         self._quoted = words["schema"]
         continuity = Continuity()

@@ -29,6 +29,7 @@ from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
 from .connections import GIVEN_NOW, connect, turn_to_wal
 from .ctx_transaction import Undone, transact
+from .dialect import translate
 from .driving import drive
 from .flushing import flush
 from .glancing import SqliteGlance
@@ -86,8 +87,9 @@ class SqliteStore(BaseStore):
             "standing": standing_columns(),
             "schedule": schedule_columns(),
             "fresh": _FRESH,
+            "join": "CROSS JOIN",
         }
-        self._sql = load_all(_PACKAGE, words)
+        self._sql = load_all(_PACKAGE, words, translate)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()
