@@ -60,7 +60,7 @@ def test_a_question_about_one_column_takes_an_array_of_values() -> None:
 
 
 def test_a_question_about_several_columns_takes_an_array_of_rows_as_one_parameter() -> None:
-    sql = translate("SELECT u.b, u.a, $1, $4 FROM unnest($2::text[],\n    $3::integer[])\n    AS u(a, b) LIMIT $5")
+    sql = translate("SELECT u.b, u.a, $1, $4 FROM unnest($2::text[],\n    $3::integer[])\n    AS u(a,\n b) LIMIT $5")
     assert re.findall(r"\?\d", sql) == ["?1", "?3", "?2", "?4"]
     values = ("first", json.dumps([["x", 1], ["y", 2]]), "last", 9)
     found = sqlite3.connect(":memory:").execute(sql, values).fetchall()

@@ -29,7 +29,7 @@ def translate(sql: str) -> str:
     """A shared statement for SQLite. It is remembered, because every store of a process asks for the same ones."""
     columns = _values if _WRITES.search(sql) else _json
     number = _renumbered(sql)
-    sql = _UNNEST.sub(lambda found: columns(found[1], found[2], found[3].split(", ")), sql)
+    sql = _UNNEST.sub(lambda found: columns(found[1], found[2], re.split(r",\s*", found[3])), sql)
     for pattern, words in _RULES:
         sql = pattern.sub(words, sql)
     return _NUMBER.sub(lambda found: f"?{number(int(found[1]))}", sql)

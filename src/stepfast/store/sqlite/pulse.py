@@ -28,6 +28,6 @@ class SqlitePulse:
         """Nothing to give up: the connection is the writer's."""
 
     def _beat(self, database: sqlite3.Connection, worker: str, running: int) -> BeatAnswer:
-        if not database.execute(self._sql["beat"], (running, worker)).fetchall():
+        if not database.execute(self._sql["beat"], (worker, running)).fetchall():
             return BeatAnswer(False)
         return BeatAnswer(True, [Held(*row) for row in database.execute(self._sql["held"], (worker,))])
