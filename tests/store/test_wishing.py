@@ -76,3 +76,11 @@ async def test_a_locked_run_is_left_to_be_waited_for_alone(scene: Scene, twin: S
     granted = await twin.grant("cancel", [one, two])
     assert (granted.done, granted.apart, granted.ended) == ([two], [one], True)
     await scene.rows.fetch("ROLLBACK")
+
+
+async def test_many_runs_that_nobody_had_claimed_are_retried_at_once(scene: Scene) -> None:
+    """Each of them leaves the key that it may have been debounced by, which takes a statement for many rows."""
+    ids = [await scene.start() for _ in range(7)]
+    assert set((await scene.store.grant("cancel", ids)).done) == set(ids)
+    assert set((await scene.store.grant("retry", ids)).done) == set(ids)
+    assert [row[:2] for row in await standing(scene, ids)] == [("queued", None)] * 7

@@ -21,17 +21,3 @@ SELECT $1::uuid, $2, $3, $4, $5, $6, 'queued', $7::integer,
 FROM (SELECT {now} AS now) AS t
 ON CONFLICT DO NOTHING
 RETURNING id::text AS id;
-
--- name: change_input
--- What a run that nobody has claimed is to be started with instead. It is locked in this transaction.
-UPDATE {schema}.runs r SET input = u.input, format = u.format
-FROM unnest($1::uuid[], $2::text[], $3::smallint[]) AS u(id, input, format) WHERE r.id = u.id;
-
--- name: tag_runs
--- Tags of runs that were just started.
-INSERT INTO {schema}.run_tags (tag, run_id) SELECT u.tag, u.id FROM unnest($1::text[], $2::uuid[]) AS u(tag, id)
-ON CONFLICT DO NOTHING;
-
--- name: leave_debounced
--- Runs that are no longer what a key stands for. They are locked in this transaction.
-UPDATE {schema}.runs SET debounced = NULL WHERE id = ANY($1::uuid[]) AND debounced IS NOT NULL;

@@ -10,10 +10,6 @@ WITH held AS MATERIALIZED (
 )
 UPDATE {schema}.runs r SET counted_attempt = r.attempt FROM held h WHERE r.id = h.id;
 
--- name: note_counted
--- When that was done last.
-UPDATE {schema}.queues q SET counted_at = u.at FROM unnest($1::text[], $2::bigint[]) AS u(name, at) WHERE q.name = u.name;
-
 -- name: gauge
 -- What counts against the limits of a whole queue: how many runs workers hold (if $2 asks for it), how many attempts
 -- were begun within the last $4 milliseconds, and the one that has to be out of the window before a rate of $3 allows
@@ -130,14 +126,6 @@ CROSS JOIN LATERAL (
     ORDER BY r.place OFFSET $5::bigint - 1 LIMIT 1
 ) AS c;
 
--- name: ready_suspects
--- The first of the runs of a queue that workers have died with: those with the fewest losses first.
-SELECT r.id::text, r.workflow, r.priority, r.place, r.version, octet_length(r.input), r.concurrency_key, {fresh}, r.losses
-FROM {schema}.runs r
-WHERE r.queue = $1 AND r.workflow = ANY($2::text[]) AND r.place IS NOT NULL AND r.losses >= 2
-  AND (r.deadline_at IS NULL OR r.deadline_at > {now})
-ORDER BY r.losses, r.priority DESC, r.place LIMIT $3;
-
 -- name: take_limited
 -- Hand runs to a worker, as every claim does; those whose rows somebody holds are left. They count from now on.
 WITH picked AS MATERIALIZED (
@@ -154,18 +142,8 @@ SET status = CASE WHEN r.undoing THEN 'compensating' ELSE 'running' END, worker 
     counted_attempt = GREATEST(r.attempt, r.first_attempt)
 FROM picked p WHERE r.id = p.id;
 
--- name: log_starts
--- Attempts that were begun: for the rates of a queue (key '') and of its keys.
-INSERT INTO {schema}.queue_starts AS s(queue, key, at, number)
-SELECT u.queue, u.key, u.at, u.number FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[]) AS u(queue, key, at, number)
-ON CONFLICT (queue, key, at) DO UPDATE SET number = s.number + excluded.number;
-
 -- name: prune_starts
 -- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.
 DELETE FROM {schema}.queue_starts s
 USING unnest($1::text[], $2::boolean[], $3::bigint[], $4::bigint[]) AS u(queue, whole, before, after)
 WHERE s.queue = u.queue AND (s.key = '') = u.whole AND (s.at <= u.before OR s.at > u.after);
-
--- name: note_pruned
--- When that was done last.
-UPDATE {schema}.queues q SET pruned_at = u.at FROM unnest($1::text[], $2::bigint[]) AS u(name, at) WHERE q.name = u.name;

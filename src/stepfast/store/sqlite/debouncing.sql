@@ -17,16 +17,3 @@ FROM (SELECT {now} AS now) AS t
 WHERE true
 ON CONFLICT DO NOTHING
 RETURNING id;
-
--- name: change_input
--- What a run that nobody has claimed is to be started with instead.
-WITH u(id, input, format) AS (VALUES (?, ?, ?))
-UPDATE {prefix}runs AS r SET input = u.input, format = u.format FROM u WHERE r.id = u.id;
-
--- name: tag_runs
--- Tags of runs that were just started.
-INSERT INTO {prefix}run_tags (tag, run_id) VALUES (?, ?) ON CONFLICT DO NOTHING;
-
--- name: leave_debounced
--- Runs that are no longer what a key stands for.
-UPDATE {prefix}runs SET debounced = NULL WHERE id = ? AND debounced IS NOT NULL;

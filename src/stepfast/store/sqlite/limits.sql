@@ -6,11 +6,6 @@ WITH u(name) AS (VALUES (?))
 UPDATE {prefix}runs SET counted_attempt = attempt
 WHERE worker IS NOT NULL AND counted_attempt IS NULL AND queue IN (SELECT name FROM u);
 
--- name: note_counted
--- When that was done last.
-WITH u(name, at) AS (VALUES (?, ?))
-UPDATE {prefix}queues AS q SET counted_at = u.at FROM u WHERE q.name = u.name;
-
 -- name: gauge
 -- What counts against the limits of a whole queue: how many runs workers hold (if ?2 asks for it), how many attempts
 -- were begun within the last ?4 milliseconds, and the one that has to be out of the window before a rate of ?3 allows
@@ -108,14 +103,6 @@ SELECT json_extract(l.value, '$[0]'), json_extract(l.value, '$[1]'), (
     ORDER BY x.place LIMIT 1 OFFSET ?3 - 1)
 FROM json_each(?2) AS l;
 
--- name: ready_suspects
--- The first of the runs of a queue that workers have died with: those with the fewest losses first.
-SELECT r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}, r.losses
-FROM {prefix}runs r
-WHERE r.queue = ?1 AND r.workflow IN (SELECT value FROM json_each(?2)) AND r.place IS NOT NULL AND r.losses >= 2
-  AND (r.deadline_at IS NULL OR r.deadline_at > {now})
-ORDER BY r.losses, r.priority DESC, r.place LIMIT ?3;
-
 -- name: take_limited
 -- Hand runs to a worker, as every claim does. They count from now on.
 WITH picked(id, worker, token, version) AS (VALUES (?, ?, ?, ?))
@@ -133,19 +120,9 @@ SELECT json_group_array(json_array(
     ready_at, failing, reason, seed, trace))
 FROM {prefix}runs WHERE worker = ? AND token = ?;
 
--- name: log_starts
--- Attempts that were begun: for the rates of a queue (key '') and of its keys.
-INSERT INTO {prefix}queue_starts (queue, key, at, number) VALUES (?, ?, ?, ?)
-ON CONFLICT (queue, key, at) DO UPDATE SET number = number + excluded.number;
-
 -- name: prune_starts
 -- What no window reaches any more, of the whole queue or of its keys; and what was logged before the clock stepped back.
 WITH u(queue, whole, before, after) AS (VALUES (?, ?, ?, ?))
 DELETE FROM {prefix}queue_starts
 WHERE EXISTS (SELECT 1 FROM u WHERE u.queue = {prefix}queue_starts.queue AND ({prefix}queue_starts.key = '') = u.whole
               AND (at <= u.before OR at > u.after));
-
--- name: note_pruned
--- When that was done last.
-WITH u(name, at) AS (VALUES (?, ?))
-UPDATE {prefix}queues AS q SET pruned_at = u.at FROM u WHERE q.name = u.name;
