@@ -42,7 +42,3 @@ UNION ALL
 SELECT queue, count(*), {place} - min(place)
 FROM (SELECT queue, place FROM {schema}.runs WHERE place IS NOT NULL AND losses >= 2
       ORDER BY losses, priority DESC, place LIMIT $1) AS s GROUP BY queue;
-
--- name: census_schedules
--- Schedules whose time has come and that nobody has come to yet, those that wait longest first; and for how long.
-SELECT name, declared, {now} - due_at AS late FROM {schema}.schedules WHERE due_at <= (SELECT {now}) ORDER BY due_at LIMIT $1;

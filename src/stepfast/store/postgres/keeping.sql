@@ -98,12 +98,6 @@ WHERE r.dag_id IS NULL AND r.status IN ({ended})
 ORDER BY r.id
 FOR UPDATE OF r SKIP LOCKED;
 
--- name: lock_links
--- The runs before and after links that are to be taken out of their chains, if nobody holds them.
-SELECT r.id::text AS id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
 -- name: join_links
 -- A chain is closed where links were taken out: each of $1 went on as what stands in $2.
 WITH pairs AS MATERIALIZED (
@@ -112,30 +106,6 @@ WITH pairs AS MATERIALIZED (
     UPDATE {schema}.runs r SET output = '"' || p.after::text || '"' FROM pairs p WHERE r.id = p.before
 )
 UPDATE {schema}.runs r SET origin_id = p.before FROM pairs p WHERE r.id = p.after;
-
--- name: steps_of_dags
--- The rows of the steps of dag runs.
-SELECT k.id::text AS id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs k ON k.dag_id = u.id;
-
--- name: remove_steps
--- What runs have recorded.
-DELETE FROM {schema}.steps s USING unnest($1::uuid[]) AS u(id) WHERE s.run_id = u.id;
-
--- name: remove_tries
--- Their failed tries.
-DELETE FROM {schema}.tries t USING unnest($1::uuid[]) AS u(id) WHERE t.run_id = u.id;
-
--- name: remove_progress
--- What they told of their progress.
-DELETE FROM {schema}.progress p USING unnest($1::uuid[]) AS u(id) WHERE p.run_id = u.id;
-
--- name: remove_mailbox
--- What was sent to them and not taken.
-DELETE FROM {schema}.mailbox m USING unnest($1::uuid[]) AS u(id) WHERE m.run_id = u.id;
-
--- name: remove_run_values
--- What they let others read.
-DELETE FROM {schema}.run_values v USING unnest($1::uuid[]) AS u(id) WHERE v.run_id = u.id;
 
 -- name: remove_run_tags
 -- Their tags, which are looked up by what their rows say: the table is sorted by tag. The rows go after this, or by the
@@ -149,17 +119,3 @@ DELETE FROM {schema}.run_tags t WHERE t.ctid = ANY (ARRAY(
                         OFFSET 0) AS e
     CROSS JOIN LATERAL (SELECT k.ctid AS place FROM {schema}.run_tags k
                         WHERE k.tag = e.tag AND k.run_id = u.id OFFSET 0) AS g));
-
--- name: remove_runs
--- The runs themselves.
-DELETE FROM {schema}.runs r USING unnest($1::uuid[]) AS u(id) WHERE r.id = u.id;
-
--- name: tries_of
--- The failed tries of one run, for its archive.
-SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
-FROM {schema}.tries WHERE run_id = $1 ORDER BY branch, position, attempt, number;
-
--- name: missing
--- Those of these runs that are not there.
-SELECT u.id::text AS id FROM unnest($1::uuid[]) AS u(id)
-WHERE (SELECT true FROM {schema}.runs r WHERE r.id = u.id) IS NULL;

@@ -51,8 +51,3 @@ FROM queues AS q
 UNION ALL
 SELECT queue, count(*), {now} * 1000 - min(place)
 FROM (SELECT queue, place FROM {prefix}runs WHERE place IS NOT NULL AND losses >= 2 LIMIT ?1) GROUP BY queue;
-
--- name: census_schedules
--- Schedules whose time has come and that nobody has come to yet, those that wait longest first; and for how long.
-SELECT name, declared, {now} - due_at AS late FROM {prefix}schedules
-WHERE due_at IS NOT NULL AND due_at <= {now} ORDER BY due_at LIMIT ?1;

@@ -85,10 +85,6 @@ WHERE r.claim = json_extract(u.value, '$[1]') AND r.completed_at = json_extract(
   AND r.dag_id IS NULL AND r.status IN ({ended})
 ORDER BY r.id;
 
--- name: lock_links
--- The runs before and after links that are to be taken out of their chains.
-SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value;
-
 -- name: join_links
 -- A chain is closed where links were taken out: each run before them went on as the one after them.
 WITH pair(before, after) AS (VALUES (?, ?))
@@ -97,35 +93,6 @@ SET output = CASE WHEN r.id = pair.before THEN '"' || pair.after || '"' ELSE r.o
     origin_id = CASE WHEN r.id = pair.after THEN pair.before ELSE r.origin_id END
 FROM pair WHERE r.id IN (pair.before, pair.after);
 
--- name: steps_of_dags
--- The rows of the steps of dag runs.
-SELECT k.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS k ON k.dag_id = u.value AND k.dag_id IS NOT NULL;
-
--- name: remove_steps
--- What runs have recorded.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}steps WHERE run_id IN (SELECT id FROM gone);
-
--- name: remove_tries
--- Their failed tries.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}tries WHERE run_id IN (SELECT id FROM gone);
-
--- name: remove_progress
--- What they told of their progress.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}progress WHERE run_id IN (SELECT id FROM gone);
-
--- name: remove_mailbox
--- What was sent to them and not taken.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}mailbox WHERE run_id IN (SELECT id FROM gone);
-
--- name: remove_run_values
--- What they let others read.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}run_values WHERE run_id IN (SELECT id FROM gone);
-
 -- name: remove_run_tags
 -- Their tags, which are looked up by what their rows say: the table is sorted by tag. The rows go after this.
 WITH gone(id) AS (VALUES (?))
@@ -133,17 +100,3 @@ DELETE FROM {prefix}run_tags WHERE (tag, run_id) IN (
     SELECT tag.value, r.id FROM gone CROSS JOIN {prefix}runs AS r ON r.id = gone.id
     CROSS JOIN json_each(CASE WHEN NOT json_valid(r.tags) THEN '[]' WHEN json_type(r.tags) = 'array' THEN r.tags ELSE '[]' END) AS tag
     WHERE r.tags IS NOT NULL);
-
--- name: remove_runs
--- The runs themselves.
-WITH gone(id) AS (VALUES (?))
-DELETE FROM {prefix}runs WHERE id IN (SELECT id FROM gone);
-
--- name: tries_of
--- The failed tries of one run, for its archive.
-SELECT branch, position, attempt, number, name, error, arguments, format, started_at, completed_at
-FROM {prefix}tries WHERE run_id = ? ORDER BY branch, position, attempt, number;
-
--- name: missing
--- Those of these runs that are not there.
-SELECT u.value FROM json_each(?) AS u WHERE NOT EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = u.value);

@@ -1,17 +1,6 @@
 -- Statistics of the last hours, for people. There is no index on when a run ended, for every end would have to write it.
 -- So what has ended is found among the newest runs, as many as are asked for; and each answer says how far back they go.
 
--- name: stats_ended
--- Of the newest ?1 runs those that ended within the last ?2 milliseconds, by workflow, queue and status. The first row is
--- about all that were looked at: how many, and how old the oldest is.
-WITH newest AS MATERIALIZED (
-    SELECT workflow, queue, status, dag_id, created_at, completed_at FROM {prefix}runs ORDER BY id DESC LIMIT ?1
-)
-SELECT NULL AS workflow, NULL AS queue, NULL AS status, count(*) AS number, {now} - min(created_at) AS age FROM newest
-UNION ALL
-SELECT workflow, queue, status, count(*), NULL FROM newest
-WHERE dag_id IS NULL AND completed_at >= {now} - ?2 GROUP BY workflow, queue, status;
-
 -- name: stats_open
 -- Unfinished runs by workflow, queue and status, and the age of the oldest, from the indexes of what is ready, held, due,
 -- and at rest: up to ?1 of each. A run that stands in two of them is counted once.
