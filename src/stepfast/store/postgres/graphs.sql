@@ -41,10 +41,6 @@ CROSS JOIN LATERAL (SELECT clock.now, clock.place, u.pending = 0 AS free,
                            GREATEST(clock.now + u.delay, COALESCE(u.at, clock.now)) AS due) AS t
 ON CONFLICT DO NOTHING;
 
--- name: which_exist
--- Which of these runs there are.
-SELECT r.id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
-
 -- name: lock_dependents
 -- Steps for which a dependency was settled, if they are still blocked: who needed only some of its dependencies, and had
 -- them, does not count the rest. Waited for, under the lock of their dag run: who holds them without it waits for nothing.
@@ -81,25 +77,12 @@ FROM {schema}.runs r WHERE r.dag_id = $1
 ORDER BY r.id
 FOR NO KEY UPDATE;
 
--- name: forget_all
--- Everything that these runs have recorded.
-DELETE FROM {schema}.steps WHERE run_id = ANY($1::uuid[]);
-
--- name: step_named
--- The step of a dag run that a signal is for.
-SELECT id, status FROM {schema}.runs WHERE dag_id = $1 AND dag_step = $2;
-
 -- name: lock_step_named
--- The same, locked, and waited for; then the clock is read.
+-- The step of a dag run that a signal is for, waited for; the clock is read when the lock is there.
 WITH locked AS MATERIALIZED (
     SELECT r.* FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_step = $2 FOR NO KEY UPDATE
 )
 SELECT {now} AS now_ms, {standing} FROM locked r;
-
--- name: begun_dags
--- Those of these dag runs of which a step was picked up.
-SELECT u.id::text AS id FROM unnest($1::uuid[]) AS u(id)
-WHERE (SELECT true FROM {schema}.runs r WHERE r.dag_id = u.id AND r.started_at IS NOT NULL LIMIT 1);
 
 -- name: dag_steps
 -- The steps of a dag run, in the order of their declaration.
@@ -125,8 +108,3 @@ INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
 SELECT r.id, '~graph', u.graph, 1, r.created_at
 FROM unnest($1::uuid[], $2::text[]) AS u(id, graph) JOIN {schema}.runs r ON r.id = u.id
 ON CONFLICT (run_id, key) DO NOTHING;
-
--- name: graph
--- The graph of a dag in a version; if that is not stored, the copy that a run of it ($3) brought along.
-SELECT COALESCE((SELECT d.graph FROM {schema}.definitions d WHERE d.name = $1 AND d.version = $2),
-                (SELECT v.value FROM {schema}.run_values v WHERE v.run_id = $3 AND v.key = '~graph')) AS graph;

@@ -1,4 +1,4 @@
--- Queues: what is said about them, and how they stand.
+-- Queues: how they stand, and how starts into one wait for each other.
 
 -- name: queue_depths
 -- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what

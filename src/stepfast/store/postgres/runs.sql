@@ -50,19 +50,6 @@ FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.work
 -- What these runs were started with, where that is small, so that a key which is used again for something else can be told.
 SELECT r.id, r.format, r.input FROM {schema}.runs r WHERE r.id = ANY($1::uuid[]) AND octet_length(r.input) <= 4096;
 
--- name: outcomes
--- Those of the given runs that have ended: one question for everybody who waits in a process.
-SELECT id::text, status, reason, output, error, COALESCE(output_format, format) FROM {schema}.runs
-WHERE id = ANY($1::uuid[]) AND status IN ({ended});
-
--- name: run
--- One run, for people.
-SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
-       timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key
-FROM {schema}.runs WHERE id = $1;
-
 -- name: heir
 -- The last of the runs that one went on as; itself, if it did not.
 WITH RECURSIVE chain AS (
@@ -126,21 +113,6 @@ WHERE r.dag_id IS NULL
   AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
 ORDER BY r.id {direction} LIMIT $7;
 
--- name: runs_named
--- The same of runs whose ids are known.
-SELECT id::text, workflow, version, queue, status, reason, waiting_for,
-       CASE WHEN octet_length(input) <= {listed} THEN input END AS input,
-       CASE WHEN octet_length(output) <= {listed} THEN output END AS output, error, format, output_format, attempt, max_attempts,
-       losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id::text, worker::text, visible_at, created_at, started_at, completed_at,
-       deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms, undoing, origin_id::text, graph,
-       timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE(octet_length(output) > {listed}, false) AS large_output, concurrency_key
-FROM {schema}.runs WHERE id = ANY($1::uuid[]);
-
--- name: dags_shown
--- How dag runs are shown that are among these.
-SELECT id::text, status, waiting_for, due_at FROM {schema}.dags_shown WHERE id = ANY($1::uuid[]);
-
 -- name: dags_shown_as
 -- Dag runs that are shown as having another status than their rows have. The conditions are those of an index.
 SELECT d.id::text, d.status, d.waiting_for, d.due_at FROM {schema}.runs r JOIN {schema}.dags_shown d ON d.id = r.id
@@ -168,68 +140,3 @@ WHERE t.tag = $10
   AND ($8::bigint IS NULL OR r.created_at >= {now} - $8)
   AND ($9::bigint IS NULL OR r.created_at < {now} - $9)
 ORDER BY t.run_id {direction} LIMIT $7;
-
--- name: ids_between
--- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
--- Children of a run that is found itself are not meant either: their ids begin as its own does.
-SELECT r.id::text FROM {schema}.runs AS r
-WHERE r.id >= $1 AND r.id <= $2 AND r.dag_id IS NULL
-  AND NOT EXISTS (SELECT FROM {schema}.runs AS p WHERE p.id = r.parent_id AND p.id >= $1 AND p.id <= $2)
-ORDER BY r.id LIMIT $3;
-
--- name: unread
--- Signals that a run has not taken, by name.
-SELECT name, count(*) AS number FROM {schema}.mailbox WHERE run_id = $1 AND kind = 'signal'
-GROUP BY name ORDER BY min(sent_at) LIMIT $2;
-
--- name: awaited
--- What is kept of the open waits of one run for a signal.
-SELECT output FROM {schema}.steps WHERE run_id = $1 AND name = $2 AND kind = 'signal' AND status = 'waiting';
-
--- name: steps
--- A page of recorded outcomes of one run, by branch and position.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line,
-       format, undo
-FROM {schema}.steps WHERE run_id = $1 AND (branch, position) > ($2, $3) ORDER BY branch, position LIMIT $4;
-
--- name: progress
--- What is under way in one run.
-SELECT branch, position, name, detail, data, started_at, format
-FROM {schema}.progress p
-WHERE run_id = $1 AND NOT EXISTS (
-    SELECT 1 FROM {schema}.steps s
-    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.status <> 'waiting')
-ORDER BY branch, position;
-
--- name: value
--- A value that a run lets others read.
-SELECT value, format FROM {schema}.run_values WHERE run_id = $1 AND key = $2;
-
--- name: values
--- All values that a run lets others read.
-SELECT key, value, format FROM {schema}.run_values WHERE run_id = $1 ORDER BY key;
-
--- name: seed
--- The secret of a run, for a replay outside of a worker.
-SELECT seed FROM {schema}.runs WHERE id = $1;
-
--- name: activity
--- A page of the calls of one run, by address and try.
-SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
-FROM {schema}.activity WHERE run_id = $1 AND (branch, position, attempt, number) > ($2, $3, $4, $5)
-ORDER BY branch, position, attempt, number LIMIT $6;
-
--- name: put_definitions
--- What the database knows of workflows; the newest sight of a version makes it the current one.
-INSERT INTO {schema}.definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
-SELECT d.*, t.now, t.now
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS d
-CROSS JOIN (SELECT {now} AS now) AS t
-ON CONFLICT (name, version) DO UPDATE
-SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
-    graph = excluded.graph, seen_at = excluded.seen_at;
-
--- name: definitions
--- The current definition of every workflow.
-SELECT DISTINCT ON (name) name, version, kind, queue, options, input_schema, graph
-FROM {schema}.definitions ORDER BY name, seen_at DESC;

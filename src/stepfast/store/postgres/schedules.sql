@@ -1,4 +1,4 @@
--- Schedules: how they are stored and read, and which of them are due. {schedule} are the columns of a schedule, in the order
+-- Schedules: which of them are due, and what has become of their runs. {schedule} are the columns of a schedule, in the order
 -- of its fields (model/schedules.py).
 
 -- name: due_schedules

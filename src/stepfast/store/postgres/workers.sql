@@ -1,4 +1,4 @@
--- Workers: how they come and go, beat, ask which duties have work, and are declared dead.
+-- What an idle worker asks.
 
 -- name: tick
 -- The one question of an idle worker: which duties have work? The lanes are found by skipping from one to the next in

@@ -1,4 +1,4 @@
--- Queues: what is said about them, and how they stand.
+-- Queues: what is said about them.
 
 -- name: add_queue
 -- The row of a queue that nothing was said about so far.

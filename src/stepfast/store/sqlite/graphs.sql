@@ -20,29 +20,10 @@ WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND 
 SELECT json_group_array(json_array({now}, {standing}))
 FROM {prefix}runs AS r WHERE r.dag_id = ? AND r.dag_id IS NOT NULL;
 
--- name: forget_all
--- Everything that runs have recorded.
-WITH run(id) AS (VALUES (?))
-DELETE FROM {prefix}steps WHERE run_id IN (SELECT id FROM run);
-
--- name: step_named
--- The step of a dag run that a signal is for.
-SELECT id, status FROM {prefix}runs WHERE dag_id = ? AND dag_step = ? AND dag_id IS NOT NULL;
-
 -- name: lock_step_named
--- The same, as it stands.
+-- The step of a dag run that a signal is for, as it stands.
 SELECT json_group_array(json_array({now}, {standing}))
 FROM {prefix}runs AS r WHERE r.dag_id = ? AND r.dag_step = ? AND r.dag_id IS NOT NULL;
-
--- name: begun_dags
--- Those of these dag runs of which a step was picked up.
-SELECT u.value FROM json_each(?) AS u
-WHERE EXISTS (SELECT 1 FROM {prefix}runs r
-              WHERE r.dag_id = u.value AND r.dag_id IS NOT NULL AND r.started_at IS NOT NULL);
-
--- name: which_exist
--- Which of these runs there are.
-SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value;
 
 -- name: post_to_step
 -- A signal to a dag run, left in the mailbox of the step of its name.
@@ -86,8 +67,3 @@ SELECT output FROM {prefix}runs WHERE dag_id = ? AND dag_step = ? AND dag_id IS 
 INSERT INTO {prefix}run_values (run_id, key, value, format, updated_at)
 SELECT id, '~graph', ?, 1, created_at FROM {prefix}runs WHERE id = ?
 ON CONFLICT (run_id, key) DO NOTHING;
-
--- name: graph
--- The graph of a dag in a version; if that is not stored, the copy that a run of it brought along.
-SELECT COALESCE((SELECT graph FROM {prefix}definitions WHERE name = ? AND version = ?),
-                (SELECT value FROM {prefix}run_values WHERE run_id = ? AND key = '~graph'));

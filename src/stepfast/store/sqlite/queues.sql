@@ -1,4 +1,4 @@
--- Queues: what is said about them, and how they stand.
+-- Queues: how they stand.
 
 -- name: queue_depths
 -- How queues stand: what is ready (or due, and about to be), when the first became so, what workers hold, what

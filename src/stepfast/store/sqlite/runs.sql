@@ -26,20 +26,6 @@ INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE 
 -- that is small, so that a key which is used again for something else can be told.
 SELECT id, CASE WHEN id <> ? AND {size}(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
--- name: outcomes
--- Those of the given runs that have ended: one question for everybody who waits in a process.
-SELECT r.id, r.status, r.reason, r.output, r.error, COALESCE(r.output_format, r.format)
-FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-WHERE r.status IN ({ended});
-
--- name: run
--- One run, for people.
-SELECT id, workflow, version, queue, status, reason, waiting_for, input, output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at, dag_id, 0 AS large_output, concurrency_key
-FROM {prefix}runs WHERE id = ?;
-
 -- name: heir
 -- The last of the runs that one went on as; itself, if it did not.
 WITH RECURSIVE chain AS (
@@ -142,21 +128,6 @@ WHERE status = :status
   AND (:older IS NULL OR created_at < {now} - :older)
 ORDER BY id {direction} LIMIT :limit;
 
--- name: runs_named
--- The same of runs whose ids are known.
-SELECT id, workflow, version, queue, status, reason, waiting_for,
-       CASE WHEN {size}(input) <= {listed} THEN input END AS input,
-       CASE WHEN {size}(output) <= {listed} THEN output END AS output, error, format, output_format, attempt,
-       max_attempts, losses, claim, priority, COALESCE(key, debounced) AS key, tags, parent_id, worker, visible_at, created_at, started_at,
-       completed_at, deadline_at, expires_at, asked, place IS NOT NULL AS ready, {now} AS now_ms,
-       undoing, origin_id, graph, timeout_ms, deadline_ms, paused_at,
-       NULL AS dag_id, COALESCE({size}(output) > {listed}, false) AS large_output, concurrency_key
-FROM {prefix}runs WHERE id IN (SELECT value FROM json_each(?));
-
--- name: dags_shown
--- How dag runs are shown that are among these.
-SELECT id, status, waiting_for, due_at FROM {prefix}dags_shown WHERE id IN (SELECT value FROM json_each(?));
-
 -- name: dags_shown_as
 -- Dag runs that are shown as having another status than their rows have. The index is that of the rows.
 SELECT d.id, d.status, d.waiting_for, d.due_at FROM {prefix}runs r INDEXED BY {prefix}runs_dags
@@ -186,69 +157,3 @@ WHERE t.tag = :tag
   AND (:since IS NULL OR r.created_at >= {now} - :since)
   AND (:older IS NULL OR r.created_at < {now} - :older)
 ORDER BY t.run_id {direction} LIMIT :limit;
-
--- name: ids_between
--- Runs by the beginning of their ids, for people who do not type them whole. Steps of dag runs are not meant.
--- Children of a run that is found itself are not meant either: their ids begin as its own does.
-SELECT r.id FROM {prefix}runs AS r
-WHERE r.id >= ?1 AND r.id <= ?2 AND r.dag_id IS NULL
-  AND NOT EXISTS (SELECT 1 FROM {prefix}runs AS p WHERE p.id = r.parent_id AND p.id >= ?1 AND p.id <= ?2)
-ORDER BY r.id LIMIT ?3;
-
--- name: unread
--- Signals that a run has not taken, by name.
-SELECT name, count(*) FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal'
-GROUP BY name ORDER BY min(sent_at) LIMIT ?;
-
--- name: awaited
--- What is kept of the open waits of one run for a signal.
-SELECT output FROM {prefix}steps WHERE run_id = ? AND name = ? AND kind = 'signal' AND status = 'waiting';
-
--- name: steps
--- A page of recorded outcomes of one run, by branch and position.
-SELECT branch, position, seq, name, kind, status, output, error, arguments, attempts, started_at, completed_at, line, format,
-       undo
-FROM {prefix}steps WHERE run_id = ? AND (branch, position) > (?, ?) ORDER BY branch, position LIMIT ?;
-
--- name: progress
--- What is under way in one run.
-SELECT branch, position, name, detail, data, started_at, format
-FROM {prefix}progress p
-WHERE run_id = ? AND NOT EXISTS (
-    SELECT 1 FROM {prefix}steps s
-    WHERE s.run_id = p.run_id AND s.branch = p.branch AND s.position = p.position AND s.status <> 'waiting')
-ORDER BY branch, position;
-
--- name: activity
--- A page of the calls of one run, by address and try.
-SELECT branch, position, name, attempt, number, status, arguments, output, error, started_at, completed_at, format
-FROM {prefix}activity WHERE run_id = ? AND (branch, position, attempt, number) > (?, ?, ?, ?)
-ORDER BY branch, position, attempt, number LIMIT ?;
-
--- name: value
--- A value that a run lets others read.
-SELECT value, format FROM {prefix}run_values WHERE run_id = ? AND key = ?;
-
--- name: seed
--- The secret of a run, for a replay outside of a worker.
-SELECT seed FROM {prefix}runs WHERE id = ?;
-
--- name: values
--- All values that a run lets others read.
-SELECT key, value, format FROM {prefix}run_values WHERE run_id = ? ORDER BY key;
-
--- name: put_definitions
--- What the database knows of workflows; the newest sight of a version makes it the current one.
-INSERT INTO {prefix}definitions (name, version, kind, queue, options, input_schema, graph, registered_at, seen_at)
-WITH d(name, version, kind, queue, options, input_schema, graph) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
-SELECT d.*, {now}, {now} FROM d
-WHERE true
-ON CONFLICT (name, version) DO UPDATE
-SET kind = excluded.kind, queue = excluded.queue, options = excluded.options, input_schema = excluded.input_schema,
-    graph = excluded.graph, seen_at = excluded.seen_at;
-
--- name: definitions
--- The current definition of every workflow.
-SELECT name, version, kind, queue, options, input_schema, graph FROM (
-    SELECT *, row_number() OVER (PARTITION BY name ORDER BY seen_at DESC) AS n FROM {prefix}definitions
-) WHERE n = 1 ORDER BY name;

@@ -1,4 +1,4 @@
--- Workers: how they come and go, beat, ask which duties have work, and are declared dead.
+-- What an idle worker asks.
 
 -- name: duties
 -- The one question of an idle worker, but for the lanes and suspects. Of the schedules that code declares only those count
