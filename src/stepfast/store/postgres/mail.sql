@@ -56,24 +56,6 @@ WITH locked AS MATERIALIZED (
 )
 SELECT * FROM woken;
 
--- name: send
--- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing is
--- inserted.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, trace)
-SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, $9
-WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
-      < $8::bigint
-ON CONFLICT (run_id, id) DO NOTHING
-RETURNING 1;
-
--- name: was_taken
--- Whether a run took this signal before: asked only by a sender whose reply was lost.
-SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
-
--- name: status_of
--- Where a run stands, without a lock.
-SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}.runs WHERE id = $1;
-
 -- name: leave_mail
 -- A signal inside a transaction of the sender's: only inserted, unless there are $8 already. It is delivered after the
 -- commit.
@@ -84,10 +66,6 @@ WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;
 
--- name: is_there
--- Whether a signal lies in the box.
-SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
-
 -- name: undelivered
 -- The oldest mail that was only inserted; its runs are locked, and mail of runs that somebody else holds is passed
 -- over, so that however much of it there is it keeps none from the others. The mail itself is seen as it was when the
@@ -97,10 +75,6 @@ FROM {schema}.mailbox m JOIN {schema}.runs r ON r.id = m.run_id
 WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: undelivered_of
--- The same of one run, which is locked in this transaction.
-SELECT m.run_id::text AS run_id, m.id::text AS id FROM {schema}.mailbox m WHERE m.run_id = $1 AND NOT m.delivered;
 
 -- name: letters
 -- What of this mail ($1 its runs, locked in this transaction, $2 its ids) is still to be delivered: one row for each run,
@@ -118,14 +92,6 @@ JOIN {schema}.runs r ON r.id = b.run_id;
 -- Mail that its run has heard of.
 UPDATE {schema}.mailbox m SET delivered = true FROM unnest($1::uuid[], $2::uuid[]) AS u(run_id, id)
 WHERE m.run_id = u.run_id AND m.id = u.id;
-
--- name: forward
--- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT u.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
-FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS u(run_id, id, heir)
-JOIN {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
-ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: remove_orphans
 -- Mail that was never delivered to a run that is gone by now.

@@ -30,18 +30,6 @@ WHERE n = 1 OR (n <= most AND before < ?);
 -- The value of one.
 SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
 
--- name: send
--- A signal of which its run hears at once. If it is there already, or as many others are as may be, nothing is inserted.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, {now}, 1, ?9
-WHERE (SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ?1 AND kind = 'signal' LIMIT ?8)) < ?8
-ON CONFLICT DO NOTHING
-RETURNING 1;
-
--- name: is_there
--- Whether a signal lies in the mailbox.
-SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
-
 -- name: count_signals
 -- How many signals lie in a mailbox, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal' LIMIT ?);
@@ -55,10 +43,6 @@ WHERE id = ? AND status NOT IN ({ended})
   AND (graph IS NULL OR dag_id IS NOT NULL)
 ON CONFLICT DO NOTHING;
 
--- name: status_of
--- Where a run stands, for whoever posts mail.
-SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL FROM {prefix}runs WHERE id = ?;
-
 -- name: undelivered
 -- The oldest mail that was only inserted, and whose run is there.
 SELECT json_group_array(json_array(run_id, id)) FROM (
@@ -66,10 +50,6 @@ SELECT json_group_array(json_array(run_id, id)) FROM (
     WHERE m.delivered = 0 AND EXISTS (SELECT 1 FROM {prefix}runs r WHERE r.id = m.run_id)
     ORDER BY m.sent_at, m.run_id, m.id LIMIT ?
 );
-
--- name: undelivered_of
--- The same of one run.
-SELECT m.run_id, m.id FROM {prefix}mailbox AS m WHERE m.run_id = ? AND m.delivered = 0;
 
 -- name: letters
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
@@ -80,15 +60,6 @@ FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) A
       WHERE m.delivered = 0
       GROUP BY m.run_id) AS b
 CROSS JOIN {prefix}runs AS r ON r.id = b.run_id;
-
--- name: forward
--- Mail (its run, its id) goes to the box of another run, to be delivered there.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
-WITH letter(run_id, id, heir) AS (VALUES (?, ?, ?))
-SELECT letter.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, 0, m.trace
-FROM letter CROSS JOIN {prefix}mailbox AS m ON m.run_id = letter.run_id AND m.id = letter.id
-WHERE true
-ON CONFLICT DO NOTHING;
 
 -- name: remove_orphans
 -- Mail that was never delivered to a run that is gone by now.
@@ -130,10 +101,6 @@ FROM parent CROSS JOIN {prefix}runs AS c ON c.parent_id = parent.id
 WHERE c.parent_id IS NOT NULL AND c.reply_to IS NOT NULL AND c.status = 'completed' AND c.reason IS NOT 'continued'
   AND c.reply_to NOT IN (SELECT mail FROM {prefix}steps WHERE run_id = parent.id AND mail IS NOT NULL)
 ON CONFLICT DO NOTHING;
-
--- name: was_taken
--- Whether a signal was taken before: asked only by a sender whose reply was lost.
-SELECT 1 FROM {prefix}steps WHERE run_id = ? AND mail = ?;
 
 -- name: tell_children
 -- Children are cancelled with their parent, by mail: they may be many, and workers hold some of them.

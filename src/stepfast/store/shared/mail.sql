@@ -1,0 +1,37 @@
+-- Mail: what others put into a run's box, and how it reaches the run. All changes of mail that exists are made under
+-- the lock of the run it is for; only inserting needs none.
+
+-- name: send
+-- A signal for a run that is locked in this transaction. If it is there already, or as many as $8 others are, nothing is
+-- inserted.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, true, $9
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+      < $8::bigint
+ON CONFLICT (run_id, id) DO NOTHING
+RETURNING 1;
+
+-- name: was_taken
+-- Whether a run took this signal before: asked only by a sender whose reply was lost.
+SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
+
+-- name: status_of
+-- Where a run stands, without a lock.
+SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}.runs WHERE id = $1;
+
+-- name: is_there
+-- Whether a signal lies in the box.
+SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
+
+-- name: undelivered_of
+-- The mail of one run, which is locked in this transaction, that was only inserted.
+SELECT m.run_id::text AS run_id, m.id::text AS id FROM {schema}.mailbox m WHERE m.run_id = $1 AND NOT m.delivered;
+
+-- name: forward
+-- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
+SELECT u.heir, m.id, m.kind, m.name, m.value, m.error, m.format, m.sent_at, false, m.trace
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS u(run_id, id, heir)
+{join} {schema}.mailbox m ON m.run_id = u.run_id AND m.id = u.id
+WHERE true
+ON CONFLICT (run_id, id) DO NOTHING;
