@@ -51,55 +51,8 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bool
           ready_at, completed_at, version, forget, has_output, output, output_format, has_error, error)
 WHERE r.id = c.id;
 
--- name: traces
--- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
--- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that
--- was seen under way and has no outcome, and the last one that has.
-SELECT r.id::text AS id,
-       COALESCE((SELECT true FROM {schema}.steps s
-                 WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false) AS undoable,
-       COALESCE((SELECT true FROM {schema}.tries t
-                 WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
-                   AND t.claim = r.claim LIMIT 1), false) AS between,
-       CASE WHEN r.losses > 1 THEN (
-           SELECT p.name FROM {schema}.progress p
-           WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = p.run_id
-                                                 AND s.branch = p.branch AND s.position = p.position)
-           ORDER BY p.updated_at DESC LIMIT 1) END AS running,
-       CASE WHEN r.losses > 1 THEN (
-           SELECT s.name FROM {schema}.steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) END AS last
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id;
-
--- name: untake
--- Signals that records took which are about to be forgotten go back into the box, before all others.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at)
-SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0
-FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
-JOIN {schema}.steps s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
-WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
-ON CONFLICT (run_id, id) DO NOTHING;
-
--- name: forget
--- Records that the next attempt is to make anew.
-DELETE FROM {schema}.steps s
-USING unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
-WHERE s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position;
-
--- name: inherit
--- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and their
--- count of wakes: at none it would not look for the mail that it inherits.
-UPDATE {schema}.runs s
-SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
-FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
-WHERE s.id = u.successor;
-
--- name: keep_traces
--- What observers leave for whoever takes these runs next. They are locked in this transaction.
-UPDATE {schema}.runs r SET trace = u.trace FROM unnest($1::uuid[], $2::text[]) AS u(id, trace) WHERE r.id = u.id;
-
 -- name: inherit_tags
--- The same for finding them by their tags.
+-- The tags of runs that went on as another are their successors' as well, for finding them.
 INSERT INTO {schema}.run_tags (tag, run_id)
 SELECT t.tag, u.successor
 FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) JOIN {schema}.runs r ON r.id = u.ended
@@ -107,18 +60,6 @@ CROSS JOIN LATERAL (SELECT {schema}.as_json(r.tags) AS tags OFFSET 0) AS j
 CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'array' THEN j.tags END) AS t(tag)
 WHERE r.tags IS NOT NULL
 ON CONFLICT DO NOTHING;
-
--- name: inherit_mail
--- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
-UPDATE {schema}.mailbox m SET run_id = u.successor
-FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor)
-WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
-
--- name: cancel_heir
--- A cancellation ($1 whose, $2 of which run) that its run left unheard when it went on as another.
-INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
-SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM unnest($1::uuid[], $2::uuid[]) AS u(successor, ended)
-ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: lock_own
 -- Runs that a worker gives back ($2, under the claims $3), if they are its own. Rows that somebody holds are stepped over.
@@ -164,8 +105,3 @@ SELECT {now} AS now_ms, {standing}
 FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
 WHERE (r.worker IS NOT NULL) IS TRUE
   AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead');
-
--- name: recorded
--- Those of these runs whose present claim has made a record.
-SELECT r.id::text AS id FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-WHERE (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1);

@@ -30,75 +30,13 @@ SET status = c.status, reason = c.reason, waiting_for = c.waiting_for, asked = c
     error = CASE WHEN c.has_error THEN c.error ELSE r.error END
 FROM c WHERE r.id = c.id;
 
--- name: traces
--- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
--- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that
--- was seen under way and has no outcome, and the last one that has.
-SELECT r.id,
-       EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed'),
-       EXISTS (SELECT 1 FROM {prefix}tries t
-               WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
-                 AND t.claim = r.claim),
-       CASE WHEN r.losses > 1 THEN (
-           SELECT p.name FROM {prefix}progress p
-           WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = p.run_id
-                                                 AND s.branch = p.branch AND s.position = p.position)
-           ORDER BY p.updated_at DESC LIMIT 1) END,
-       CASE WHEN r.losses > 1 THEN (
-           SELECT s.name FROM {prefix}steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) END
-FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value;
-
--- name: untake
--- Signals that records took which are about to be forgotten go back into the mailbox, before all others.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
-WITH address(run_id, branch, position) AS (VALUES (?, ?, ?))
-SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0, 1
-FROM address CROSS JOIN {prefix}steps AS s
-    ON s.run_id = address.run_id AND s.branch = address.branch AND s.position = address.position
-WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
-ON CONFLICT DO NOTHING;
-
--- name: forget
--- Records that the next attempt is to make anew.
-WITH address(run_id, branch, position) AS (VALUES (?, ?, ?))
-DELETE FROM {prefix}steps WHERE (run_id, branch, position) IN (SELECT run_id, branch, position FROM address);
-
--- name: inherit
--- Runs that go on as another: the successor has their parent, their tags, and their count of wakes: at none it would not
--- look for the mail that it inherits.
-WITH pair(ended, successor) AS (VALUES (?, ?))
-UPDATE {prefix}runs AS s
-SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
-    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
-FROM pair CROSS JOIN {prefix}runs AS r ON r.id = pair.ended
-WHERE s.id = pair.successor;
-
--- name: keep_traces
--- What observers leave for whoever takes these runs next.
-WITH kept(id, trace) AS (VALUES (?, ?))
-UPDATE {prefix}runs AS r SET trace = kept.trace FROM kept WHERE r.id = kept.id;
-
 -- name: inherit_tags
--- The same for finding them by their tags.
+-- The tags of runs that went on as another are their successors' as well, for finding them.
 INSERT INTO {prefix}run_tags (tag, run_id)
 WITH pair(ended, successor) AS (VALUES (?, ?))
 SELECT tag.value, pair.successor FROM pair CROSS JOIN {prefix}runs AS r ON r.id = pair.ended
 CROSS JOIN json_each(CASE WHEN NOT json_valid(r.tags) THEN '[]' WHEN json_type(r.tags) = 'array' THEN r.tags ELSE '[]' END) AS tag
 WHERE r.tags IS NOT NULL
-ON CONFLICT DO NOTHING;
-
--- name: inherit_mail
--- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
-WITH pair(ended, successor) AS (VALUES (?, ?))
-UPDATE {prefix}mailbox AS m SET run_id = pair.successor
-FROM pair WHERE m.run_id = pair.ended AND m.kind IN ('signal', 'cancel');
-
--- name: cancel_heir
--- A cancellation (whose, of which run) that its run left unheard when it went on as another.
-INSERT INTO {prefix}mailbox (run_id, id, kind, name, format, sent_at, delivered)
-WITH pair(successor, ended) AS (VALUES (?, ?))
-SELECT successor, ended, 'cancel', '', 1, {now}, 0 FROM pair
-WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: lock_own
@@ -131,8 +69,3 @@ SELECT json_group_array(json_array({now}, {standing}))
 FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
 WHERE r.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = r.worker AND w.state <> 'dead');
-
--- name: recorded
--- Those of these runs whose present claim has made a record.
-SELECT r.id FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-WHERE EXISTS (SELECT 1 FROM {prefix}steps s WHERE s.run_id = r.id AND s.claim = r.claim);

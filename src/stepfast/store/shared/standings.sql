@@ -1,0 +1,67 @@
+-- Where runs stand: read under a lock, decided by the functions of model/, and written back. {standing} are the columns of
+-- a standing, in its order (model/standing.py).
+
+-- name: traces
+-- What other rows tell of runs that are about to be cancelled: whether they have completed something that can be undone;
+-- whether their last attempt failed and nobody has claimed them since; and of those that workers died with, a step that
+-- was seen under way and has no outcome, and the last one that has.
+SELECT r.id::text AS id,
+       COALESCE((SELECT true FROM {schema}.steps s
+                 WHERE s.run_id = r.id AND s.undo IS NOT NULL AND s.status = 'completed' LIMIT 1), false) AS undoable,
+       COALESCE((SELECT true FROM {schema}.tries t
+                 WHERE t.run_id = r.id AND t.branch = '' AND t.position = -1 AND t.attempt = r.attempt - 1
+                   AND t.claim = r.claim LIMIT 1), false) AS between_attempts,
+       CASE WHEN r.losses > 1 THEN (
+           SELECT p.name FROM {schema}.progress p
+           WHERE p.run_id = r.id AND NOT EXISTS (SELECT 1 FROM {schema}.steps s WHERE s.run_id = p.run_id
+                                                 AND s.branch = p.branch AND s.position = p.position)
+           ORDER BY p.updated_at DESC LIMIT 1) END AS running,
+       CASE WHEN r.losses > 1 THEN (
+           SELECT s.name FROM {schema}.steps s WHERE s.run_id = r.id ORDER BY s.seq DESC LIMIT 1) END AS last
+FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id;
+
+-- name: untake
+-- Signals that records took which are about to be forgotten go back into the box, before all others.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, format, sent_at, delivered)
+SELECT s.run_id, s.mail, 'signal', s.name, s.output, s.format, 0, true
+FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position)
+{join} {schema}.steps s ON s.run_id = f.run_id AND s.branch = f.branch AND s.position = f.position
+WHERE s.mail IS NOT NULL AND s.kind = 'signal' AND s.status = 'completed'
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: forget
+-- Records that the next attempt is to make anew.
+DELETE FROM {schema}.steps WHERE (run_id, branch, position) IN (
+    SELECT f.run_id, f.branch, f.position
+    FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS f(run_id, branch, position));
+
+-- name: inherit
+-- Runs that go on as another ($1, just ended, and $2, just started): the successor has their parent, their tags, and their
+-- count of wakes: at none it would not look for the mail that it inherits.
+UPDATE {schema}.runs AS s
+SET parent_id = r.parent_id, parent_branch = r.parent_branch, parent_position = r.parent_position,
+    reply_to = r.reply_to, tags = r.tags, concurrency_key = r.concurrency_key, wakes = r.wakes, origin_id = COALESCE(s.origin_id, r.id)
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor) {join} {schema}.runs r ON r.id = u.ended
+WHERE s.id = u.successor;
+
+-- name: keep_traces
+-- What observers leave for whoever takes these runs next. They are locked in this transaction.
+UPDATE {schema}.runs AS r SET trace = u.trace FROM unnest($1::uuid[], $2::text[]) AS u(id, trace) WHERE r.id = u.id;
+
+-- name: inherit_mail
+-- Signals that the ended run did not take are its successor's, and so is a cancellation on its way.
+UPDATE {schema}.mailbox AS m SET run_id = u.successor
+FROM unnest($1::uuid[], $2::uuid[]) AS u(ended, successor)
+WHERE m.run_id = u.ended AND m.kind IN ('signal', 'cancel');
+
+-- name: cancel_heir
+-- A cancellation ($1 whose, $2 of which run) that its run left unheard when it went on as another.
+INSERT INTO {schema}.mailbox (run_id, id, kind, name, format, sent_at, delivered)
+SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM unnest($1::uuid[], $2::uuid[]) AS u(successor, ended)
+WHERE true
+ON CONFLICT (run_id, id) DO NOTHING;
+
+-- name: recorded
+-- Those of these runs whose present claim has made a record.
+SELECT r.id::text AS id FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id
+WHERE (SELECT true FROM {schema}.steps s WHERE s.run_id = r.id AND s.claim = r.claim LIMIT 1);
