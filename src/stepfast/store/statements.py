@@ -7,13 +7,14 @@ never in both.
 
 A shared SELECT keeps to what any database can be told by such rules: MySQL has JSON_TABLE for unnest, STRAIGHT_JOIN for
 ``{join}`` and %s for $1. ``UPDATE … FROM`` and ``ON CONFLICT`` are known to Postgres and SQLite only: a store that has
-neither would bring those statements itself.
+neither would leave these out where it translates, and bring its own.
 
 A statement begins at ``-- name: word``; the comment lines after it say what it is for and are kept, so that they show
-up in the server's own logs. ``{schema}``, ``{now}``, ``{ended}`` (the statuses that are ends), ``{join}`` (a join in
-the order in which the tables are named, where that can be said) and the direction of a list are the only things ever
-put in, and none comes from a user unchecked. Lines from ``-- only in word`` to ``-- end`` are left out, but kept in a
-second form of the statement, which has that word for its name.
+up in the server's own logs. The only things ever put in are ``{schema}``, ``{now}``, ``{ended}`` (the statuses that are
+ends), the direction of a list, and what a store has its own words for, as ``{join}`` (a join in the order in which the
+tables are named) and ``{wide}`` … ``{/wide}`` (around the columns of an answer that may have many rows, which SQLite
+gives as one text); none comes from a user unchecked. Lines from ``-- only in word`` to ``-- end`` are left out, but
+kept in a second form of the statement, which has that word for its name.
 """
 
 from __future__ import annotations

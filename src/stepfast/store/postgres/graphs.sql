@@ -70,13 +70,6 @@ FROM unnest(ARRAY(SELECT id FROM steps)) AS u(id) JOIN {schema}.runs r ON r.id =
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
--- name: lock_steps
--- All steps of a dag run.
-SELECT {now} AS now_ms, {standing}
-FROM {schema}.runs r WHERE r.dag_id = $1
-ORDER BY r.id
-FOR NO KEY UPDATE;
-
 -- name: lock_step_named
 -- The step of a dag run that a signal is for, waited for; the clock is read when the lock is there.
 WITH locked AS MATERIALIZED (

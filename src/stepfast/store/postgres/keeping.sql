@@ -55,19 +55,6 @@ WHERE r.dag_id IS NULL AND r.status IN ({ended})
   AND ($5::text IS NULL OR r.status = $5)
 ORDER BY r.id LIMIT $6;
 
--- name: ended
--- Runs that have ended, and who may still need them.
-SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
-       b.id::text AS before, h.id::text AS heir, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-LEFT JOIN {schema}.runs p ON p.id = r.parent_id
-LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
-LEFT JOIN {schema}.runs h ON h.id = CASE WHEN r.reason = 'continued'
-    THEN CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END END
-WHERE r.dag_id IS NULL AND r.completed_at IS NOT NULL
-  AND r.status IN ({ended})
-ORDER BY r.id;
-
 -- name: weigh
 -- How much is recorded of runs: rows, and bytes as they are stored.
 SELECT u.id::text AS id, w.rows, COALESCE(w.bytes, 0)::bigint AS bytes
@@ -81,22 +68,6 @@ CROSS JOIN LATERAL (
 -- name: remover_turn
 -- Whether nobody else takes runs away just now because they are old. Until the end of this transaction it is our turn.
 SELECT pg_try_advisory_xact_lock(hashtextextended('stepfast keeping {schema}', 0)) AS ours;
-
--- name: lock_ended
--- Of runs that ended under a claim at a time ($1, $2, $3) those that still stand so, and who may still need them. Rows that
--- somebody holds are stepped over. That the others are read as they were before the lock does no harm: who is needed by
--- nobody will not be needed again, and where a chain has changed meanwhile its ends cannot be locked, and the link stays.
-SELECT r.id::text, r.status, r.reason, r.completed_at, r.claim, r.parent_id::text, p.status AS parent_status,
-       b.id::text AS before, h.id::text AS heir, r.origin_id::text AS origin_id, r.graph IS NOT NULL AS dag
-FROM unnest($1::uuid[], $2::integer[], $3::bigint[]) AS u(id, claim, completed_at)
-JOIN {schema}.runs r ON r.id = u.id AND r.claim = u.claim AND r.completed_at = u.completed_at
-LEFT JOIN {schema}.runs p ON p.id = r.parent_id
-LEFT JOIN {schema}.runs b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id::text || '"'
-LEFT JOIN {schema}.runs h ON h.id = CASE WHEN r.reason = 'continued'
-    THEN CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END END
-WHERE r.dag_id IS NULL AND r.status IN ({ended})
-ORDER BY r.id
-FOR UPDATE OF r SKIP LOCKED;
 
 -- name: join_links
 -- A chain is closed where links were taken out: each of $1 went on as what stands in $2.

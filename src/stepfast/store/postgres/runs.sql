@@ -50,19 +50,6 @@ FROM unnest($2::text[], $3::uuid[]) AS u(key, id) JOIN {schema}.runs r ON r.work
 -- What these runs were started with, where that is small, so that a key which is used again for something else can be told.
 SELECT r.id, r.format, r.input FROM {schema}.runs r WHERE r.id = ANY($1::uuid[]) AND octet_length(r.input) <= 4096;
 
--- name: heir
--- The last of the runs that one went on as; itself, if it did not.
-WITH RECURSIVE chain AS (
-    SELECT id, 0 AS n,
-           CASE WHEN reason = 'continued' AND output ~ '^"[0-9a-f-]{36}"$' THEN substr(output, 2, 36)::uuid END AS next
-    FROM {schema}.runs WHERE id = $1
-    UNION ALL
-    SELECT r.id, c.n + 1,
-           CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END
-    FROM chain c JOIN {schema}.runs r ON r.id = c.next
-)
-SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
-
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
 -- out by passing null; the last two are spans of time by the server's clock. Large payloads are left out: fifty of the

@@ -27,17 +27,3 @@ WITH clock AS MATERIALIZED (
 )
 UPDATE {schema}.schedules s SET woken_at = (SELECT now FROM clock) FROM slept WHERE s.name = slept.name
 RETURNING s.name;
-
--- name: open_runs
--- Those of some runs that have not ended; one that went on as another ends with that one.
-WITH RECURSIVE chain AS (
-    SELECT id AS asked, id, status,
-           CASE WHEN reason = 'continued' AND output ~ '^"[0-9a-f-]{36}"$' THEN substr(output, 2, 36)::uuid END AS next
-    FROM {schema}.runs WHERE id = ANY($1::uuid[])
-    UNION ALL
-    SELECT c.asked, r.id, r.status,
-           CASE WHEN r.reason = 'continued' AND r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END
-    FROM chain c JOIN {schema}.runs r ON r.id = c.next
-)
-SELECT DISTINCT asked::text FROM chain
-WHERE status NOT IN ({ended});

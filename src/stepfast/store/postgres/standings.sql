@@ -61,21 +61,6 @@ CROSS JOIN LATERAL json_array_elements_text(CASE WHEN json_typeof(j.tags) = 'arr
 WHERE r.tags IS NOT NULL
 ON CONFLICT DO NOTHING;
 
--- name: lock_own
--- Runs that a worker gives back ($2, under the claims $3), if they are its own. Rows that somebody holds are stepped over.
-SELECT {now} AS now_ms, {standing}
-FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) JOIN {schema}.runs r ON r.id = g.id
-WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: lock_held
--- What names a worker that leaves. Rows that somebody holds are stepped over.
-SELECT {now} AS now_ms, {standing}
-FROM {schema}.runs r WHERE r.worker = $1
-ORDER BY r.id
-FOR NO KEY UPDATE OF r SKIP LOCKED;
-
 -- name: lock_due
 -- Runs whose timer has gone off. What is paused only if it is late. The clock is a subquery, because a volatile function is
 -- no index condition: all sleepers would be walked.
@@ -98,10 +83,3 @@ WHERE r.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead')
 ORDER BY r.id LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
-
--- name: lost
--- Of runs locked in this transaction, those that name no living worker.
-SELECT {now} AS now_ms, {standing}
-FROM unnest($1::uuid[]) AS u(id) JOIN {schema}.runs r ON r.id = u.id
-WHERE (r.worker IS NOT NULL) IS TRUE
-  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead');

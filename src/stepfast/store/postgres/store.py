@@ -66,6 +66,9 @@ _FRESH = (
 )
 """Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
 
+_WENT_ON = """CASE WHEN r.output ~ '^"[0-9a-f-]{36}"$' THEN substr(r.output, 2, 36)::uuid END"""
+"""The id of the run that one with the reason 'continued' went on as."""
+
 _AS_TEXT = {name: f"r.{name}::text" for name in ("id", "worker", "dag_id")}
 """The ids of a standing."""
 
@@ -81,7 +84,7 @@ class PostgresStore(BaseStore):
         self._channel = words["channel"] = f"stepfast_{namespace}"
         words |= {"listed": str(settings.listed_payload), "standing": standing_columns(_AS_TEXT)}
         words |= {"schedule": schedule_columns({"last_run": "s.last_run::text"})}
-        words |= {"fresh": _FRESH, "join": "JOIN"}
+        words |= {"fresh": _FRESH, "went_on": _WENT_ON, "join": "JOIN", "wide": "", "/wide": ""}
         self._sql = {name: qualify(text) for name, text in load_all(_PACKAGE, words).items()}
         self._quoted = words["schema"]
         continuity = Continuity()

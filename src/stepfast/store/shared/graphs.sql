@@ -4,6 +4,13 @@
 -- Which of these runs there are.
 SELECT r.id FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id;
 
+-- name: lock_steps
+-- All steps of a dag run.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {schema}.runs r WHERE r.dag_id = $1 AND r.dag_id IS NOT NULL
+ORDER BY r.id
+FOR NO KEY UPDATE;
+
 -- name: forget_all
 -- Everything that these runs have recorded.
 DELETE FROM {schema}.steps WHERE run_id IN (SELECT u.id FROM unnest($1::uuid[]) AS u(id));

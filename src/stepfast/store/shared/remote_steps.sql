@@ -31,6 +31,16 @@ SELECT s.run_id::text AS run_id, s.seq FROM {schema}.remote_steps s
 WHERE s.state IN ('outbox', 'sent') AND s.carrier = $1::text AND (s.run_id, s.seq) > ($2::uuid, $3::integer)
 ORDER BY s.run_id, s.seq LIMIT $4::bigint;
 
+-- name: lock_remote
+-- These, waited for, in one order.
+SELECT {wide}{now}, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
+       s.carrier, NULL::text, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
+       s.settled_at{/wide}
+FROM unnest($1::uuid[], $2::integer[]) AS u(run_id, seq)
+{join} {schema}.remote_steps s ON s.run_id = u.run_id AND s.seq = u.seq
+ORDER BY s.run_id, s.seq
+FOR UPDATE OF s;
+
 -- name: due_remote
 -- Those that somebody has to see to now, and nobody else is seeing to.
 SELECT {now} AS now_ms, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
@@ -69,6 +79,21 @@ WHERE s.state IN ('outbox', 'sent') AND s.carrier = $1::text AND (s.run_id, s.se
   AND (r.id IS NULL OR r.status IN ({ended})
        OR t.status IS DISTINCT FROM 'waiting')
 ORDER BY s.run_id, s.seq LIMIT $4::bigint;
+
+-- name: over_among
+-- The same of some of them, whose runs are locked in this transaction: now it stays so.
+SELECT {wide}{now}, s.run_id::text, s.seq, s.id::text, s.branch, s.position, s.claim, s.run_attempt, s.name, s.grp,
+       s.carrier, NULL::text, s.state, s.attempt, s.retries, s.backoff, s.dispatched_at, s.due_at, s.resent, s.queue_ms,
+       s.settled_at{/wide}
+FROM unnest($1::uuid[], $2::integer[]) AS u(run_id, seq)
+{join} {schema}.remote_steps s ON s.run_id = u.run_id AND s.seq = u.seq
+LEFT JOIN {schema}.runs r ON r.id = s.run_id
+LEFT JOIN {schema}.steps t ON t.run_id = s.run_id AND t.branch = s.branch AND t.position = s.position
+WHERE s.state IN ('outbox', 'sent')
+  AND (r.id IS NULL OR r.status IN ({ended})
+       OR t.status IS DISTINCT FROM 'waiting')
+ORDER BY s.run_id, s.seq
+FOR UPDATE OF s;
 
 -- name: gone_runs
 -- Those of these runs that there are no rows of.

@@ -13,6 +13,17 @@ SELECT id::text, workflow, version, queue, status, reason, waiting_for, input, o
        timeout_ms, deadline_ms, paused_at, dag_id::text, false AS large_output, concurrency_key
 FROM {schema}.runs WHERE id = $1;
 
+-- name: heir
+-- The last of the runs that one went on as; itself, if it did not.
+WITH RECURSIVE chain AS (
+    SELECT r.id, 0 AS n, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
+    FROM {schema}.runs r WHERE r.id = $1
+    UNION ALL
+    SELECT r.id, c.n + 1, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    FROM chain c {join} {schema}.runs r ON r.id = c.next
+)
+SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
+
 -- name: runs_named
 -- Runs whose ids are known, as lists have them. Large payloads are left out: fifty of the largest would be 800 MB.
 SELECT id::text, workflow, version, queue, status, reason, waiting_for,

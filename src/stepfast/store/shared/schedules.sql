@@ -64,3 +64,15 @@ WHERE w.state = 'live' AND w.expires_at >= {now}
 -- The runs that have these keys.
 SELECT r.workflow, r.key, r.id::text FROM unnest($1::text[], $2::text[]) AS u(workflow, key)
 {join} {schema}.runs r ON r.workflow = u.workflow AND r.key = u.key AND r.key IS NOT NULL;
+
+-- name: open_runs
+-- Those of some runs that have not ended; one that went on as another ends with that one.
+WITH RECURSIVE chain AS (
+    SELECT r.id AS asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
+    FROM {schema}.runs r WHERE r.id = ANY($1::uuid[])
+    UNION ALL
+    SELECT c.asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    FROM chain c {join} {schema}.runs r ON r.id = c.next
+)
+SELECT DISTINCT asked::text FROM chain
+WHERE status NOT IN ({ended});

@@ -61,6 +61,28 @@ SELECT u.successor, u.ended, 'cancel', '', 1, {now}, false FROM unnest($1::uuid[
 WHERE true
 ON CONFLICT (run_id, id) DO NOTHING;
 
+-- name: lock_own
+-- Runs that a worker gives back ($2, under the claims $3), if they are its own. Rows that somebody holds are stepped over.
+SELECT {wide}{now}, {standing}{/wide}
+FROM unnest($2::uuid[], $3::integer[]) AS g(id, claim) {join} {schema}.runs r ON r.id = g.id
+WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = g.claim
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lock_held
+-- What names a worker that leaves. Rows that somebody holds are stepped over.
+SELECT {wide}{now}, {standing}{/wide}
+FROM {schema}.runs r WHERE r.worker = $1
+ORDER BY r.id
+FOR NO KEY UPDATE OF r SKIP LOCKED;
+
+-- name: lost
+-- Of runs locked in this transaction, those that name no living worker.
+SELECT {wide}{now}, {standing}{/wide}
+FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id
+WHERE (r.worker IS NOT NULL) IS TRUE
+  AND NOT EXISTS (SELECT 1 FROM {schema}.workers w WHERE w.id = r.worker AND w.state <> 'dead');
+
 -- name: recorded
 -- Those of these runs whose present claim has made a record.
 SELECT r.id::text AS id FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id

@@ -15,11 +15,6 @@ SELECT json_group_array(json_array({now}, {standing})) FROM {prefix}runs AS r
 WHERE r.dag_id IN (SELECT value FROM json_each(?)) AND r.dag_id IS NOT NULL AND NOT r.undoing
   AND r.status NOT IN ({ended});
 
--- name: lock_steps
--- All steps of a dag run.
-SELECT json_group_array(json_array({now}, {standing}))
-FROM {prefix}runs AS r WHERE r.dag_id = ? AND r.dag_id IS NOT NULL;
-
 -- name: lock_step_named
 -- The step of a dag run that a signal is for, as it stands.
 SELECT json_group_array(json_array({now}, {standing}))

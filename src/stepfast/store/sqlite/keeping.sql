@@ -47,18 +47,6 @@ WHERE r.dag_id IS NULL AND r.status IN ({ended})
   AND (?5 IS NULL OR r.status = ?5)
 ORDER BY r.id LIMIT ?6;
 
--- name: ended
--- Runs that have ended, and who may still need them.
-SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
-       b.id AS before, h.id AS heir, r.origin_id, r.graph IS NOT NULL AS dag
-FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
-LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
-LEFT JOIN {prefix}runs AS h ON h.id = CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
-WHERE r.dag_id IS NULL AND r.completed_at IS NOT NULL
-  AND r.status IN ({ended})
-ORDER BY r.id;
-
 -- name: weigh
 -- How much is recorded of runs: rows, and bytes.
 SELECT u.value AS id, count(s.run_id) AS rows,
@@ -71,19 +59,6 @@ GROUP BY u.value;
 -- name: remover_turn
 -- Whether nobody else takes runs away just now: there is one writer.
 SELECT 1 AS ours;
-
--- name: lock_ended
--- Of runs that ended under a claim at a time ([run, claim, time] of each) those that still stand so, and who may still need
--- them.
-SELECT r.id, r.status, r.reason, r.completed_at, r.claim, r.parent_id, p.status AS parent_status,
-       b.id AS before, h.id AS heir, r.origin_id, r.graph IS NOT NULL AS dag
-FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = json_extract(u.value, '$[0]')
-LEFT JOIN {prefix}runs AS p ON p.id = r.parent_id
-LEFT JOIN {prefix}runs AS b ON b.id = r.origin_id AND b.reason = 'continued' AND b.output = '"' || r.id || '"'
-LEFT JOIN {prefix}runs AS h ON h.id = CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
-WHERE r.claim = json_extract(u.value, '$[1]') AND r.completed_at = json_extract(u.value, '$[2]')
-  AND r.dag_id IS NULL AND r.status IN ({ended})
-ORDER BY r.id;
 
 -- name: join_links
 -- A chain is closed where links were taken out: each run before them went on as the one after them.

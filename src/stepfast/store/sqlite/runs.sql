@@ -26,16 +26,6 @@ INSERT INTO {prefix}run_tags (tag, run_id) SELECT ?, id FROM {prefix}runs WHERE 
 -- that is small, so that a key which is used again for something else can be told.
 SELECT id, CASE WHEN id <> ? AND {size}(input) <= 4096 THEN input END, format FROM {prefix}runs WHERE workflow = ? AND key = ? AND key IS NOT NULL;
 
--- name: heir
--- The last of the runs that one went on as; itself, if it did not.
-WITH RECURSIVE chain AS (
-    SELECT id, 0 AS n, CASE WHEN reason = 'continued' THEN trim(output, '"') END AS next FROM {prefix}runs WHERE id = ?
-    UNION ALL
-    SELECT r.id, c.n + 1, CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
-    FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.next
-)
-SELECT id FROM chain ORDER BY n DESC LIMIT 1;
-
 -- name: runs
 -- A page of runs, newest first, or (with the words in braces put the other way round) oldest first. Each filter is left
 -- out by passing null; `since` and `older` are spans of time by the database's clock. The three statements after this one ask the

@@ -16,15 +16,3 @@ ORDER BY s.due_at LIMIT ?2;
 -- name: wake_schedules
 -- There was no worker that could have started these: what has passed by now was missed.
 UPDATE {prefix}schedules SET woken_at = {now} WHERE declared = 0 AND next_at <= {now} RETURNING name;
-
--- name: open_runs
--- Those of some runs that have not ended; one that went on as another ends with that one.
-WITH RECURSIVE chain AS (
-    SELECT r.id AS asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END AS next
-    FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-    UNION ALL
-    SELECT c.asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN trim(r.output, '"') END
-    FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.next
-)
-SELECT DISTINCT asked FROM chain
-WHERE status NOT IN ({ended});

@@ -39,16 +39,6 @@ CROSS JOIN json_each(CASE WHEN NOT json_valid(r.tags) THEN '[]' WHEN json_type(r
 WHERE r.tags IS NOT NULL
 ON CONFLICT DO NOTHING;
 
--- name: lock_own
--- Runs that a worker gives back ([run, claim] of each), if they are its own.
-SELECT json_group_array(json_array({now}, {standing}))
-FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS r ON r.id = json_extract(u.value, '$[0]')
-WHERE r.worker = ?1 AND r.claim = json_extract(u.value, '$[1]');
-
--- name: lock_held
--- What names a worker that leaves.
-SELECT json_group_array(json_array({now}, {standing})) FROM {prefix}runs AS r WHERE r.worker = ?;
-
 -- name: lock_due
 -- Runs whose timer has gone off. What is paused only if it is late.
 SELECT json_group_array(json_array({now}, {standing})) FROM (
@@ -62,10 +52,3 @@ SELECT r.id FROM {prefix}runs AS r INDEXED BY {prefix}runs_worker
 WHERE r.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = r.worker AND w.state <> 'dead')
 LIMIT ?;
-
--- name: lost
--- Of these runs, those that name no living worker.
-SELECT json_group_array(json_array({now}, {standing}))
-FROM json_each(?) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-WHERE r.worker IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM {prefix}workers w WHERE w.id = r.worker AND w.state <> 'dead');

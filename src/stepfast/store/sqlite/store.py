@@ -62,6 +62,10 @@ _FRESH = "(r.counted_attempt IS NOT max(r.attempt, r.first_attempt) AND NOT (r.g
 """Whether a claim of the run begins an attempt, which a rate counts: a dag run that is finished begins none."""
 
 
+_WENT_ON = "trim(r.output, '\"')"
+"""The id of the run that one with the reason 'continued' went on as."""
+
+
 class SqliteStore(BaseStore):
     """One namespace (a table prefix) of one SQLite file, or of a database in memory."""
 
@@ -87,7 +91,10 @@ class SqliteStore(BaseStore):
             "standing": standing_columns(),
             "schedule": schedule_columns(),
             "fresh": _FRESH,
+            "went_on": _WENT_ON,
             "join": "CROSS JOIN",
+            "wide": "json_group_array(json_array(",
+            "/wide": "))",
         }
         self._sql = load_all(_PACKAGE, words, translate)
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
