@@ -425,6 +425,13 @@ async def test_no_hot_statement_walks_the_table(store: SqliteStore, name: str) -
         assert not any("TEMP B-TREE" in line for line in plan), plan
 
 
+async def test_every_statement_is_one_that_sqlite_understands(store: SqliteStore) -> None:
+    """Those that are written in Postgres' words, too. (On Postgres the overloads have a test that tries them all.)"""
+    for name in store._sql:
+        if not name.startswith("script_"):
+            await plan_of(store, name)
+
+
 async def test_the_tick_s_question_about_mail_looks_at_undelivered_mail_only(store: SqliteStore) -> None:
     [line] = [line for line in await plan_of(store, "duties") if "mailbox" in line]
     assert "stepfast_mailbox_undelivered" in line

@@ -12,16 +12,18 @@ from functools import lru_cache
 
 _WRITES = re.compile(r"^(INSERT|UPDATE|DELETE) ", re.MULTILINE)
 _UNNEST = re.compile(r"unnest\(([^()]*)\)\s+AS (\w+)\(([^()]*)\)")
+"""Columns of many values, the name that they have as a table, and their own names."""
 _NUMBER = re.compile(r"\$(\d+)")
 _RULES = (
     (re.compile(r"\{schema\}\."), "{prefix}"),  # tables are told apart by how their names begin
     (re.compile(r"\s+FOR (NO KEY )?UPDATE( OF \w+)?( SKIP LOCKED)?"), ""),  # there is one writer, and nothing to lock
     (re.compile(r"= ANY\((\$\d+)::\w+\[\]\)"), r"IN (SELECT value FROM json_each(\1))"),  # a list comes as JSON
-    (re.compile(r"::\w+(\[\])?"), ""),  # a value has the type that it has: casts say nothing
-    (re.compile(r"IS NOT DISTINCT FROM"), "IS"),  # which compares NULL as well
-    (re.compile(r"IS DISTINCT FROM"), "IS NOT"),
-    (re.compile(r"\boctet_length\("), "{size}("),  # older ones have another function for it
+    (re.compile(r"::\w+(\[\])?"), ""),  # values are stored as what they are: a cast would say nothing new
+    (re.compile(r"IS NOT DISTINCT FROM"), "IS"),  # IS compares with anything, NULL included
+    (re.compile(r"IS DISTINCT FROM"), "IS NOT"),  # the opposite of it
+    (re.compile(r"\boctet_length\("), "{size}("),  # older versions of SQLite have another function for it
 )
+"""What is said otherwise, in this order, after ``unnest`` and before the numbers of parameters."""
 
 
 @lru_cache(maxsize=1024)
