@@ -231,9 +231,8 @@ def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) ->
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
     sqlite_flushing._passing = lambda batch, claims, answer: (batch.steps, batch.transitions)
-    claim = r"json_extract(u.value, '$[1]')"
-    held = ("fence", r"r\.worker = \?1 AND r\.claim = " + re.escape(claim), "?1 IS NOT NULL")
-    _rewrite(held, ("fence", r"r\.claim,", claim + ","), store=SqliteStore)
+    held = ("fence", r"r\.worker IS \?1 AND r\.claim = f\.claim", "?1 IS NOT NULL")
+    _rewrite(held, ("fence", r"r\.claim,", "f.claim,"), store=SqliteStore)
     rule = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim"
     for name, answer, known in (("flush", r"r\.id, r\.claim", "r.id, f.claim"), ("fence", r"r\.claim,", "f.claim,")):
         _rewrite((name, rule, "$1::uuid IS NOT NULL"), (name, answer, known))

@@ -30,11 +30,10 @@ def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
 @contextlib.contextmanager
 def fence() -> Iterator[None]:
     """Whoever writes is believed: by the short way of the usual freight, and by the flow."""
-    claim = "json_extract(u.value, '$[1]')"
     with (
         swapped(flushing, "_passing", lambda batch, claims, answer: (batch.steps, batch.transitions)),
-        rewritten("fence", f"r.worker = ?1 AND r.claim = {claim}", "?1 IS NOT NULL"),
-        rewritten("fence", "r.claim,", f"{claim},"),
+        rewritten("fence", "r.worker IS ?1 AND r.claim = f.claim", "?1 IS NOT NULL"),
+        rewritten("fence", "r.claim,", "f.claim,"),
     ):
         yield
 

@@ -47,7 +47,8 @@ def record(batch: Batch, now: int) -> Flow[None]:
     yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
     yield from put("record_progress", [_running_row(entry, now) for entry in _latest(batch.running)])
-    yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in batch.values])
+    latest = {(v.run_id, v.key): v for v in batch.values}
+    yield from put("set_values", [(v.run_id, v.key, v.value, v.format, now) for v in latest.values()])
 
 
 def steps_of(batch: Batch) -> list[StepDone]:

@@ -66,17 +66,6 @@ SELECT (SELECT now FROM clock) / CASE WHEN fenced = steps + ends AND recorded = 
        (SELECT array_agg(asked) FROM fence WHERE asked IS NOT NULL) AS asked
 FROM counts;
 
--- name: stored
--- How much is stored of runs, as one number each: an open record counts one, an outcome two.
-SELECT u.id::text AS id, count(s.run_id) + count(s.run_id) FILTER (WHERE s.status <> 'waiting') AS number
-FROM unnest($1::uuid[]) AS u(id) LEFT JOIN {schema}.steps s ON s.run_id = u.id
-GROUP BY u.id;
-
--- name: still_ours
--- Of runs that did not pass the fence: which are ours all the same, and were only locked?
-SELECT r.id::text AS id FROM unnest($2::uuid[], $3::integer[]) AS f(id, claim) JOIN {schema}.runs r ON r.id = f.id
-WHERE r.worker IS NOT DISTINCT FROM $1 AND r.claim = f.claim;
-
 -- name: record_steps
 -- Outcomes of steps whose runs passed the fence in this transaction. An open record (`waiting`) is replaced by the
 -- outcome, whoever made it, and by nothing else: what was decided once stays decided, and an outcome is final.
@@ -97,47 +86,3 @@ SET claim = excluded.claim, seq = excluded.seq, name = excluded.name, kind = exc
     line = excluded.line, format = excluded.format, undo = excluded.undo, mail = excluded.mail,
     started_at = excluded.started_at, completed_at = excluded.completed_at
 WHERE steps.status = 'waiting' AND excluded.status <> 'waiting';
-
--- name: foreign_steps
--- Runs in which one of these positions has an outcome recorded under another claim: their history is not what we
--- believe.
-SELECT DISTINCT s.run_id::text AS run_id
-FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
-JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
-WHERE s.claim <> u.claim AND s.status <> 'waiting';
-
--- name: own_steps
--- Which of these addresses were recorded under their very claim: written before, by a flush whose reply was lost.
-SELECT s.run_id::text, s.branch, s.position
-FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, claim, branch, position)
-JOIN {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
-WHERE s.claim = u.claim;
-
--- name: set_values
--- Values that runs let others read; the latest wins.
-INSERT INTO {schema}.run_values (run_id, key, value, format, updated_at)
-SELECT DISTINCT ON (v.run_id, v.key) v.run_id, v.key, v.value, v.format, v.updated_at
-FROM unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[]) WITH ORDINALITY
-     AS v(run_id, key, value, format, updated_at, n)
-ORDER BY v.run_id, v.key, v.n DESC
-ON CONFLICT (run_id, key) DO UPDATE
-SET value = excluded.value, format = excluded.format, updated_at = excluded.updated_at;
-
--- name: record_tries
--- Failed tries, before the next one begins, and when that is due.
-INSERT INTO {schema}.tries (run_id, claim, branch, position, attempt, number, name, error, arguments, format,
-                            started_at, completed_at, due_at)
-SELECT t.*
-FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::text[],
-            $9::text[], $10::smallint[], $11::bigint[], $12::bigint[], $13::bigint[]) AS t
-ON CONFLICT (run_id, branch, position, attempt, number) DO NOTHING;
-
--- name: record_progress
--- What long steps are doing, one word of each; the latest wins, and one without details keeps those of an earlier.
-INSERT INTO {schema}.progress (run_id, branch, position, name, detail, data, format, started_at, updated_at)
-SELECT p.*
-FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::text[], $7::smallint[], $8::bigint[],
-            $9::bigint[]) AS p
-ON CONFLICT (run_id, branch, position) DO UPDATE
-SET name = excluded.name, updated_at = excluded.updated_at,
-    detail = COALESCE(excluded.detail, progress.detail), data = COALESCE(excluded.data, progress.data);

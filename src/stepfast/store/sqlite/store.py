@@ -93,6 +93,7 @@ class SqliteStore(BaseStore):
             "fresh": _FRESH,
             "went_on": _WENT_ON,
             "join": "CROSS JOIN",
+            "server": "NULL",
             "wide": "json_group_array(json_array(",
             "/wide": "))",
         }
