@@ -48,7 +48,7 @@ _SAID_ONCE = {"ended": ", ".join(f"'{word}'" for word in sorted(TERMINAL))}
 """Words of the model that statements of every database use."""
 Translation = Callable[[str], str]
 """Makes a shared statement one of a database."""
-SHARED = resources.files(__package__) / "shared"
+SHARED = resources.files(__package__ or "") / "shared"
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _ONLY = re.compile(r"^-- only in (\w+)\n(.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 
@@ -94,6 +94,7 @@ def _load_all(package: str, pairs: tuple[tuple[str, str], ...], translate: Trans
     return statements | {OLDEST + name: text for name, text in turned.items() if text != statements[name]}
 
 
+@functools.lru_cache(maxsize=8)
 def _written(package: str, translate: Translation) -> dict[str, str]:
     """The statements of a store as they are written, with no words put in."""
     own = {name: body for file in FILES for name, body in _bodies(resources.files(package) / file)}
