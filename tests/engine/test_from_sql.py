@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from stepfast import Context, Settings, Stepfast
+from stepfast import Context, InvalidState, Settings, Stepfast
 from stepfast.model.schema import first_problem
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
@@ -255,6 +255,29 @@ async def test_what_cannot_be_is_refused_with_a_state_and_a_sentence(app: Stepfa
         with pytest.raises(asyncpg.PostgresError) as refused:
             await sql.execute(f"SELECT stepfast.{call}")
         assert (refused.value.sqlstate, words in str(refused.value)) == (state, True), (call, refused.value)
+    assert await sql.fetchval("SELECT count(*) FROM stepfast.mailbox") == 0
+
+
+async def test_what_a_chain_that_has_ended_refuses_is_refused_from_sql_too(app: Stepfast, sql: Any) -> None:
+    """By the id of its first, with the sentences of Python."""
+
+    @app.workflow
+    async def counter(ctx: Context, n: int) -> None:
+        if n:
+            ctx.continue_as(n - 1)
+
+    run = await app.start(counter, 2)
+    await app.drain()
+    for call, ask in (
+        ("signal($1, 'a')", partial(run.signal, "a")),
+        ("cancel($1)", run.cancel),
+        ("resume($1)", run.resume),
+    ):
+        with pytest.raises(InvalidState) as usual:
+            await ask()
+        with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError) as refused:
+            await sql.execute(f"SELECT stepfast.{call}", run.id)
+        assert str(refused.value) == str(usual.value)
     assert await sql.fetchval("SELECT count(*) FROM stepfast.mailbox") == 0
 
 
