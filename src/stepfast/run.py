@@ -263,9 +263,8 @@ class Run(Generic[O]):
             return
         if answer.reason == status.NO_SUCH_STEP:
             raise InvalidState(f"run {self.id} has no unfinished step {name!r}; a signal to a dag run names its step")
-        raise InvalidState(
-            f"run {mail.run_id} is {answer.status}; a signal can only be sent to a run that has not ended"
-        )
+        whose = answer.whose or mail.run_id
+        raise InvalidState(f"run {whose} is {answer.status}; a signal can only be sent to a run that has not ended")
 
     async def cancel(self) -> None:
         """End it: at once if nobody executes it, else after the step in flight. Its children are cancelled too, and its

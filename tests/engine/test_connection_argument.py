@@ -297,6 +297,27 @@ async def test_a_signal_to_a_run_that_has_ended_is_refused(app: Stepfast, caller
     assert await caller.notes() == ["kept"]
 
 
+async def test_a_signal_to_the_first_of_a_chain_that_has_ended_is_refused(app: Stepfast, caller: Caller) -> None:
+    """As one without a connection is: whoever delivers it would throw it away."""
+
+    @app.workflow
+    async def counter(ctx: Context, number: int) -> None:
+        if number < 2:
+            ctx.continue_as(number + 1)
+
+    run = await app.start(counter, 0)
+    await app.drain()
+    with pytest.raises(InvalidState) as usual:
+        await run.signal("word")
+    async with caller.transaction() as connection:
+        await caller.note(connection, "kept")
+        with pytest.raises(InvalidState) as refused:
+            await run.signal("word", connection=connection)
+    assert str(refused.value) == str(usual.value) and run.id not in str(usual.value)
+    assert await caller.notes() == ["kept"]
+    assert await caller.fetch("SELECT id FROM [mailbox]") == []
+
+
 async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:
     await app.start(double, 1)
     async with caller.transaction() as connection:

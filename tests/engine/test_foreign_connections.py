@@ -94,6 +94,8 @@ def declare(app: Stepfast) -> Any:
 
     @app.workflow
     async def asks(ctx: Context, n: int) -> Any:
+        if n < 0:
+            ctx.continue_as(-n)
         return [n, await ctx.wait_signal("more")]
 
     return asks
@@ -126,6 +128,8 @@ async def _join(app: Stepfast, asks: Any, connection: Any, earlier: Any) -> None
     for run, value in zip([again, *many], ["x", None, {"50%": "'$1"}], strict=True):
         await run.signal("more", value, connection=connection)
     await graph.signal("ok", True, connection=connection)
+    chain = await app.start(asks, -4, connection=connection)
+    await chain.signal("more", "y", connection=connection)
     with pytest.raises(RunNotFound):
         await app.signal(gone.id, "more", connection=connection)
     assert len(await app.runs()) == 1
@@ -134,8 +138,10 @@ async def _join(app: Stepfast, asks: Any, connection: Any, earlier: Any) -> None
     assert [await run.result() for run in (again, *many)] == [[1, "x"], [2, None], [3, {"50%": "'$1"}]]
     assert (await graph.result(), (await graph.info()).input) == ({"ok": True}, {"a": "100 %"})
     assert len(await app.runs(tag="b")) == 2
-    with pytest.raises(InvalidState, match="completed"):
-        await again.signal("more", connection=connection)
+    assert await chain.result() == [4, "y"]
+    for run in (again, chain):
+        with pytest.raises(InvalidState, match="completed"):
+            await run.signal("more", connection=connection)
     await ended(connection, "rollback")
 
 

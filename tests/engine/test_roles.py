@@ -240,6 +240,32 @@ async def test_each_role_can_do_its_work(people: People, caplog: pytest.LogCaptu
     assert [record.message for record in caplog.records if record.levelno > logging.WARNING] == []
 
 
+async def test_a_starter_signals_a_chain_without_reading_where_it_goes_on(people: People) -> None:
+    """Whoever may not read that leaves the signal with the run that was named, also when the last has ended: it is
+    thrown away then."""
+    starter, worker = people.app("starter"), people.app("worker")
+
+    @worker.workflow
+    async def chain(ctx: Context, n: int) -> Any:
+        if n:
+            ctx.continue_as(n - 1)
+        return [await ctx.wait_signal("more") for _ in range(3)]
+
+    async with starter, worker:
+        run = await worker.start(chain, 2)
+        ours = starter.get(run.id)
+        await worker.drain()
+        async with people.connection("starter") as connection:
+            for _ in range(2):
+                async with connection.transaction():
+                    await ours.signal("more", 1, connection=connection)
+                    await connection.execute(f"SELECT {people.namespace}.signal($1, 'more', '2')", run.id)
+                await ours.signal("more", 3)
+                await worker.drain()
+        assert await run.result(timeout=PATIENCE) == [1, 2, 3]
+        assert await people.owner.fetchval(f"SELECT count(*) FROM {people.namespace}.mailbox") == 0
+
+
 async def test_a_migration_grants_what_it_adds(people: People) -> None:
     app = Stepfast(people._url, namespace=people.namespace)
     async with app:

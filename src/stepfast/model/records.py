@@ -72,8 +72,7 @@ class NewRun(Struct, gc=False):
     graph_text: str | None = None
     """For a dag run whose graph may not be stored yet: the graph itself, to be stored with the run."""
     earlier: tuple[str, int] | None = None
-    """Filled in by the store if another run has the key: what that one was started with, where it is small, and its
-    format."""
+    """Filled in by the store if another run has the key: the input of that one, if it is small, and its format."""
 
 
 class Lane(NamedTuple):
@@ -351,6 +350,8 @@ class Answer(Struct):
     """Whether a worker holds it, which is to hear of it."""
     lanes: set[Lane] = field(default_factory=set)
     """For a dag run: the lanes in which its steps are ready now."""
+    whose: str | None = None
+    """The run that this is told of, if it is not the one that was asked but the last that it went on as."""
 
 
 class Held(NamedTuple):
@@ -428,4 +429,4 @@ class Tick(Struct):
     remote: bool = False
     """Whether remote steps wait to be sent, or for their results."""
     remote_ms: int | None = None
-    """Milliseconds until the next of them has to be seen to, where the store tells."""
+    """Milliseconds until the next of them has to be seen to; told on SQLite, for labs."""

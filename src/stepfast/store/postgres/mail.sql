@@ -56,6 +56,12 @@ WITH locked AS MATERIALIZED (
 )
 SELECT * FROM woken;
 
+-- name: status_of
+-- Where a run stands, without a lock; and, if it went on as another, whether who asks may read which one that is.
+SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag,
+       CASE WHEN reason = 'continued' THEN has_column_privilege('{schema}.runs', 'output', 'SELECT') END AS reads
+FROM {schema}.runs WHERE id = $1;
+
 -- name: leave_mail
 -- A signal inside a transaction of the sender's: only inserted, unless there are $8 already. It is delivered after the
 -- commit.

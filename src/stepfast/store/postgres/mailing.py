@@ -79,12 +79,22 @@ class Mailroom:
             return Answer(run["status"], run["reason"], done=True)
         if (refused := _refusal(run)) is not None:
             return refused
+        if run["reads"] and (refused := await self._heir_refuses(connection, mail.run_id)) is not None:
+            return refused
         if run["dag"] and (step is None or step["status"] in TERMINAL):
             return Answer(run["status"], NO_SUCH_STEP)
         mail = replace(mail, run_id=receiver)
         if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most, mail.trace) is None:
             await self._refuse_if_full(connection, mail)
         return Answer(run["status"], run["reason"], done=True)
+
+    async def _heir_refuses(self, connection: Any, run_id: str) -> Answer | None:
+        """A run that went on as others takes no mail when the last of them has ended. As long as that one goes on, what
+        is for it is left with the run that was named: what was left there before goes on first."""
+        heir = await connection.fetchval(self._sql["heir"], run_id)
+        last = await connection.fetchrow(self._sql["status_of"], heir)
+        refused = None if last is None else _refusal(last)
+        return None if refused is None else replace(refused, whose=heir)
 
     async def _step(self, connection: Any, mail: Mail) -> Any:
         """The step of a dag run that a signal is for."""

@@ -15,10 +15,6 @@ RETURNING 1;
 -- Whether a run took this signal before: asked only by a sender whose reply was lost.
 SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
 
--- name: status_of
--- Where a run stands, without a lock.
-SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag FROM {schema}.runs WHERE id = $1;
-
 -- name: is_there
 -- Whether a signal lies in the box.
 SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;

@@ -30,6 +30,10 @@ WHERE n = 1 OR (n <= most AND before < ?);
 -- The value of one.
 SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
 
+-- name: status_of
+-- Where a run stands. Who may open the file may read everything.
+SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag, true AS reads FROM {prefix}runs WHERE id = ?;
+
 -- name: count_signals
 -- How many signals lie in a mailbox, counted up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM {prefix}mailbox WHERE run_id = ? AND kind = 'signal' LIMIT ?);
