@@ -64,7 +64,9 @@ def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Ans
 
 
 def _forward_all(run: Standing) -> Flow[None]:
-    """What was only inserted for a run that went on as another goes on before the sender does: it was sent earlier."""
+    """What was only inserted for a run that went on as others, or for one of these, goes on before the sender does: it
+    was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
+    yield COMMIT
     letters: list[Letter] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
     boxes, now = yield from _open(letters)
     if boxes:
@@ -153,10 +155,9 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
 
 def _forward(letters: Sequence[Letter]) -> Flow[None]:
     """Mail for runs that went on as others goes to the last of these."""
-    heirs = {}
-    for run_id in {run_id for run_id, _ in letters}:
-        for row in (yield from ask("heir", run_id)):
-            heirs[run_id] = str(row[0])
+    if not letters:
+        return
+    heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in letters})))}
     yield from put("forward", [(*letter, heirs[letter[0]]) for letter in letters if heirs[letter[0]] != letter[0]])
 
 

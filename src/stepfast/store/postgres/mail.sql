@@ -82,6 +82,21 @@ WHERE NOT m.delivered
 ORDER BY m.sent_at LIMIT $1
 FOR NO KEY UPDATE OF r SKIP LOCKED;
 
+-- name: undelivered_of
+-- The mail, that was only inserted, of one run and of all that it went on as but the last; those that have some are locked,
+-- and waited for.
+WITH RECURSIVE chain AS (
+    SELECT $1::uuid AS id
+    UNION ALL
+    SELECT h.id FROM chain c JOIN {schema}.runs r ON r.id = c.id AND r.reason = 'continued'
+    JOIN {schema}.runs h ON h.id = {went_on}
+)
+SELECT m.run_id::text AS run_id, m.id::text AS id
+FROM chain c JOIN {schema}.runs r ON r.id = c.id AND r.reason = 'continued'
+CROSS JOIN LATERAL (SELECT b.run_id, b.id FROM {schema}.mailbox b WHERE b.run_id = c.id AND NOT b.delivered OFFSET 0) AS m
+ORDER BY r.id
+FOR NO KEY UPDATE OF r;
+
 -- name: letters
 -- What of this mail ($1 its runs, locked in this transaction, $2 its ids) is still to be delivered: one row for each run,
 -- which says where it stands.

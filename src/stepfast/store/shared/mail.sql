@@ -19,10 +19,6 @@ SELECT true FROM {schema}.steps WHERE run_id = $1 AND mail = $2 LIMIT 1;
 -- Whether a signal lies in the box.
 SELECT true FROM {schema}.mailbox WHERE run_id = $1 AND id = $2;
 
--- name: undelivered_of
--- The mail of one run, which is locked in this transaction, that was only inserted.
-SELECT m.run_id::text AS run_id, m.id::text AS id FROM {schema}.mailbox m WHERE m.run_id = $1 AND NOT m.delivered;
-
 -- name: forward
 -- Mail ($1 its runs, $2 its ids) goes to the boxes of others ($3), to be delivered there.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)

@@ -55,6 +55,18 @@ SELECT json_group_array(json_array(run_id, id)) FROM (
     ORDER BY m.sent_at, m.run_id, m.id LIMIT ?
 );
 
+-- name: undelivered_of
+-- The mail, that was only inserted, of one run and of all that it went on as but the last.
+WITH RECURSIVE chain AS (
+    SELECT ? AS id
+    UNION ALL
+    SELECT h.id FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.id AND r.reason = 'continued'
+    CROSS JOIN {prefix}runs AS h ON h.id = {went_on}
+)
+SELECT m.run_id, m.id
+FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.id AND r.reason = 'continued'
+CROSS JOIN {prefix}mailbox AS m ON m.run_id = c.id AND m.delivered = 0;
+
 -- name: letters
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
 SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}))
