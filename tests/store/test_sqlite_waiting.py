@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy.orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable, StepTimeout
+from stepfast.errors import ConfigurationError, ContextMisuse, DatabaseUnavailable, InvalidState, StepTimeout
 from stepfast.model.records import Claimed, StepRecord
+from stepfast.settings import Settings
 from stepfast.store.sqlite import SqliteStore
 from tests.store.scene import Rows, Scene, failed, move, new_run, signal, step, waiting
 from tests.store.test_sqlite import Held, sqlite_store, writer_of
@@ -337,3 +338,24 @@ async def test_sqlalchemy_over_aiosqlite_may_be_joined(scene: Scene, path: str, 
     await engine.dispose()
     assert len(await scene.store.runs()) == (2 if end == "commit" else 1)
     assert (await scene.store.deliver(10)).moved == (1 if end == "commit" else 0)
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["after a row of its own", "first"])
+async def test_a_signal_without_room_leaves_nothing_in_a_transaction_over_aiosqlite(
+    scene: Scene, store: SqliteStore, path: str, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller may go on after the refusal, and commit."""
+    monkeypatch.setattr(store, "_settings", Settings(max_signals=1))
+    run_id = await scene.start()
+    await scene.store.send(signal(run_id))
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with AsyncSession(engine) as session:
+        if begun:
+            await session.execute(sqlalchemy.text("INSERT INTO bookings (cents) VALUES (1)"))
+        with pytest.raises(InvalidState, match="max_signals"):
+            await scene.store.send_within(session, signal(run_id))
+        await session.execute(sqlalchemy.text("INSERT INTO bookings (cents) VALUES (2)"))
+        await session.commit()
+    await engine.dispose()
+    assert await scene.rows.fetch("SELECT cents FROM bookings") == [(1,), (2,)][0 if begun else 1 :]
+    assert len((await scene.mailbox(run_id)).mail) == 1

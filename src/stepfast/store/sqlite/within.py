@@ -105,7 +105,7 @@ async def _within(connection: Any, work: Callable[[Any], T], sql: dict[str, str]
 
 def _blocking(connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles) -> T:
     if isinstance(connection, sqlite3.Connection):
-        return _in_transaction(connection, work, sql, troubles)
+        return _in_transaction(connection, connection, work, sql, troubles)
     return _in_alchemy(connection, work, sql, troubles)
 
 
@@ -120,22 +120,20 @@ def _in_alchemy(connection: Any, work: Callable[[Any], T], sql: dict[str, str], 
         connection.begin()
     driver = pooled.driver_connection
     if isinstance(driver, sqlite3.Connection):
-        return _in_transaction(driver, work, sql, troubles)
-    database = Borrowed(pooled)  # aiosqlite's, in its own thread
-    try:
-        _refuse_other_file(database, sql, troubles)
-        return work(database)
-    except Exception as error:
-        raise _explained(error, troubles) from error
+        return _in_transaction(driver, driver, work, sql, troubles)
+    return _in_transaction(driver, pooled, work, sql, troubles)  # aiosqlite's, in its own thread
 
 
 def _in_transaction(
-    connection: sqlite3.Connection, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles
+    driver: Any, connection: Any, work: Callable[[Any], T], sql: dict[str, str], troubles: Troubles
 ) -> T:
-    """Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
+    """All of the work, or nothing of it. The driver's connection says how its transaction stands; the other has
+    sqlite3's words, and may be the same.
+
+    Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
     of whoever writes only as long as nothing was read in the same transaction."""
     database = Borrowed(connection)
-    begins_itself = not connection.in_transaction and _begins_at_first_write(connection)
+    begins_itself = not driver.in_transaction and _begins_at_first_write(driver)
     try:
         if not begins_itself:
             database.execute("SAVEPOINT stepfast")
@@ -147,7 +145,7 @@ def _in_transaction(
         except BaseException:
             if begins_itself:
                 connection.rollback()  # nobody else has written in it yet
-            elif connection.in_transaction:
+            elif driver.in_transaction:
                 database.execute("ROLLBACK TO stepfast")
                 database.execute("RELEASE stepfast")
             raise
@@ -178,7 +176,7 @@ def _same_file(file: str, ours: str | None) -> bool:
         return False
 
 
-def _begins_at_first_write(connection: sqlite3.Connection) -> bool:
+def _begins_at_first_write(connection: Any) -> bool:
     """Python's older way of transactions, which is still the usual one."""
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)
     return getattr(connection, "autocommit", legacy) == legacy and connection.isolation_level is not None
