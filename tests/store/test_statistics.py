@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stepfast.store.statistics import Failures, Tally
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, step, waiting
 
@@ -71,3 +73,21 @@ async def test_failures_by_the_class_of_the_error_and_steps_by_how_long_they_too
         "order": run.id,
     }
     assert sorted(sample.steps) == [("order", "early", 100), ("order", "early", 101)]
+
+
+async def test_steps_are_sampled_from_the_first_records_of_the_newest_runs(scene: Scene) -> None:
+    """A run with many records leaves room for others. What is looked at is bounded, whatever it turns out to be."""
+    for number, workflow in enumerate(("report", "mail", "order")):
+        run = await scene.running(workflow=workflow)
+        await scene.flush(*(step(run, n, name=f"s{n}", duration_ms=n) for n in range(number * 150)))
+        await scene.flush(completed(run))
+    await scene.rows.fetch("UPDATE [steps] SET kind = 'sleep' WHERE position % 2 = 1")
+
+    async def sampled(runs: int, steps: int) -> Counter[str]:
+        return Counter(row.workflow for row in (await scene.store.statistics(HOUR, runs, 100, steps)).steps)
+
+    assert await sampled(10, 1000) == {"order": 100, "mail": 75}
+    assert await sampled(10, 250) == {"order": 100, "mail": 25}
+    assert await sampled(1, 1000) == {"order": 100}
+    [longest] = {row.ms for row in (await scene.store.statistics(HOUR, 1, 100, 1000)).steps if row.ms >= 198}
+    assert longest == 198

@@ -423,6 +423,9 @@ async def test_statistics_look_at_no_more_than_they_are_told_to(connection: Any,
         rows, pages = await looked_at(connection, statements[name], *arguments)
         assert rows <= 9 * 100, name
         assert pages <= 3000, name
+    plan = await plan_of(connection, statements["stats_steps"])
+    sorted_by = [node["Sort Key"] for node in nodes(plan) if node["Node Type"] == "Sort"]
+    assert sorted_by in ([], [["steps.branch", 'steps."position"']]), "records of a run, if anything, not those of all"
 
 
 async def test_finding_mail_to_be_delivered_stops_when_it_has_enough(
@@ -444,6 +447,15 @@ async def test_delivering_looks_only_at_the_mail_in_hand(connection: Any, statem
     rows, pages = await looked_at(connection, statements["letters"], *mail)
     assert rows <= 400
     assert pages <= 5000
+
+
+async def test_mail_that_is_left_with_a_chain_is_found_by_its_runs(connection: Any, statements: dict[str, str]) -> None:
+    """However much lies in other boxes, and whatever has ended."""
+    first = await connection.fetchval("SELECT run_id FROM stepfast.mailbox WHERE NOT delivered LIMIT 1")
+    for name, argument in {"undelivered_of": first, "heirs": [first]}.items():
+        rows, pages = await looked_at(connection, statements[name], argument)
+        assert rows <= 10, name
+        assert pages <= 100, name
 
 
 async def test_settling_a_step_looks_only_at_those_that_wait_for_it(

@@ -62,15 +62,16 @@ FROM (
 ) AS f GROUP BY f.workflow, f.reason, f.step, f.error_type;
 
 -- name: stats_steps
--- How long steps took, in milliseconds: of the newest $1 runs, of each its first 200 records, those that were completed
--- within the last $2 milliseconds; $3 at most. A step of a dag is a run by itself.
-(SELECT r.workflow, s.name, s.completed_at - s.started_at AS took
- FROM (SELECT id, workflow FROM {schema}.runs ORDER BY id DESC LIMIT $1) AS r CROSS JOIN LATERAL (
-     SELECT name, kind, status, started_at, completed_at FROM {schema}.steps
-     WHERE run_id = r.id ORDER BY branch, position LIMIT 200
- ) AS s
- WHERE s.status = 'completed' AND s.kind IN ('step', 'transaction', 'remote') AND s.completed_at >= (SELECT {now}) - $2
- LIMIT $3)
+-- How long steps took, in milliseconds: of the newest $1 runs, of each its first 200 records, of all these the first $3,
+-- those that were completed within the last $2 milliseconds. A step of a dag is a run by itself.
+(SELECT workflow, name, completed_at - started_at AS took
+ FROM (SELECT r.workflow, s.name, s.kind, s.status, s.started_at, s.completed_at
+       FROM (SELECT id, workflow FROM {schema}.runs ORDER BY id DESC LIMIT $1) AS r CROSS JOIN LATERAL (
+           SELECT name, kind, status, started_at, completed_at FROM {schema}.steps
+           WHERE run_id = r.id ORDER BY branch, position LIMIT 200
+       ) AS s
+       ORDER BY r.id DESC LIMIT $3) AS looked_at
+ WHERE status = 'completed' AND kind IN ('step', 'transaction', 'remote') AND completed_at >= (SELECT {now}) - $2)
 UNION ALL
 (SELECT left(workflow, -length(dag_step) - 1), dag_step, completed_at - started_at
  FROM (SELECT workflow, dag_step, status, started_at, completed_at FROM {schema}.runs ORDER BY id DESC LIMIT $1) AS d

@@ -71,12 +71,14 @@ SELECT workflow, reason, json_extract(last, '$[0]') AS step, COALESCE(json_extra
 FROM traced GROUP BY 1, 2, 3, 4;
 
 -- name: stats_steps
--- How long steps took, in milliseconds: of the newest ?1 runs, of their first ?3 records, those that were completed within
--- the last ?2 milliseconds. A step of a dag is a run by itself.
+-- How long steps took, in milliseconds: of the newest ?1 runs, of each its first 200 records, of all these the first ?3,
+-- those that were completed within the last ?2 milliseconds. A step of a dag is a run by itself.
 SELECT workflow, name, took FROM (
     SELECT r.workflow, s.name, s.kind, s.status, s.completed_at, s.completed_at - s.started_at AS took
     FROM (SELECT id, workflow FROM {prefix}runs ORDER BY id DESC LIMIT ?1) AS r
-         CROSS JOIN {prefix}steps AS s ON s.run_id = r.id
+         CROSS JOIN {prefix}steps AS s ON s.run_id = r.id AND (s.branch, s.position) IN (
+             SELECT f.branch, f.position FROM {prefix}steps AS f
+             WHERE f.run_id = r.id ORDER BY f.branch, f.position LIMIT 200)
     LIMIT ?3)
 WHERE status = 'completed' AND kind IN ('step', 'transaction', 'remote') AND completed_at >= {now} - ?2
 UNION ALL
