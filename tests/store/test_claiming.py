@@ -383,11 +383,14 @@ async def test_a_claim_tells_which_code_had_the_run_last(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("text", [998 * "x", 332 * "€" + "xx"], ids=["characters of one byte", "of three"])
 @only_on(*SHARED)
-async def test_a_claim_brings_no_more_than_so_many_bytes_at_once(stores: Stores, bare: Store, lanes: int) -> None:
+async def test_a_claim_brings_no_more_than_so_many_bytes_at_once(
+    stores: Stores, bare: Store, text: str, lanes: int
+) -> None:
     await bare.migrate()
     scene = await stores.scene(await stores.open(settings=Settings(claim_bytes=2500)))
-    large = '"' + 998 * "x" + '"'
+    large = f'"{text}"'
     for n in range(8):
         await scene.start("order" if n % lanes == 0 else "mail", input=large)
     assert [len(await scene.claim(100)) for _ in range(4)] == [3, 3, 2, 0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from stepfast.model.ids import new_id
 from stepfast.model.rows import NO_CALL, ActivityRow, Definition
+from stepfast.settings import Settings
 from tests.store.scene import DAY, MINUTE, Scene, completed, failed, failed_try, move, step, under_way, waiting
 
 
@@ -183,6 +185,17 @@ async def test_progress_and_steps_of_runs_do_not_mix(scene: Scene) -> None:
 
 def definition(name: str = "order", version: str = "v1", queue: str = "order") -> Definition:
     return Definition(name, version, "workflow", queue, '{"max_attempts":3}', '{"type":"object"}')
+
+
+async def test_lists_leave_out_what_is_large_in_bytes(scene: Scene) -> None:
+    """Whatever its characters take: three bytes each, here."""
+    most = Settings().listed_payload
+    small, large = (json.dumps("€" * (most // 3 + more), ensure_ascii=False) for more in (-1, 1))
+    for text in (small, large):
+        await scene.flush(completed(await scene.running(input=text), text))
+    assert len(small.encode()) <= most < len(large.encode()) and len(large) < most
+    listed = await scene.store.runs()
+    assert [(row.input, row.output, row.large_output) for row in listed] == [(None, None, True), (small, small, False)]
 
 
 async def test_definitions_may_be_stored_again_and_again(scene: Scene) -> None:

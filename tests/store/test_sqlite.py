@@ -18,7 +18,9 @@ from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store.sqlite import SqliteStore
+from stepfast.store.sqlite.store import older
 from stepfast.store.sqlite.writer import Writer
+from stepfast.store.statements import load_all
 from tests.store.scene import Rows, Scene, new_run, step
 from tests.support.nursery import crowd
 
@@ -461,6 +463,17 @@ async def test_a_claim_costs_the_same_with_thousands_of_unknown_runs_in_line(sce
     crowded = await cost()
     assert crowded < alone * 1.5
     assert await scene.lanes() == lanes
+
+
+async def test_a_payload_is_measured_in_bytes_by_every_release_of_sqlite(store: SqliteStore) -> None:
+    """Those before 3.43 have no function for it, and none of the statements may ask for one."""
+    statements = load_all("stepfast.store.sqlite", {"size": "octet_length"})
+    assert sum("octet_length" in text for text in statements.values()) > 10
+    assert not [name for name, text in statements.items() if "octet_length" in older(text)]
+    [row] = await writer_of(store).do(
+        lambda db: db.execute(older("SELECT octet_length(a) FROM (SELECT '€' AS a)")).fetchall()
+    )
+    assert row == (3,)
 
 
 async def test_a_census_and_statistics_cost_the_same_however_much_there_is(scene: Scene, store: SqliteStore) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +52,10 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
 
-_SIZE = "octet_length" if sqlite3.sqlite_version_info >= (3, 43) else "length"
-"""How large a payload is. The newer function does not read it for that."""
+_SIZE = "octet_length"
+"""How large a payload is, in bytes; the function does not read it for that. It came with 3.43."""
+_SIZED = re.compile(rf"\b{_SIZE}\(([\w.]+)\)")
+_HAS_SIZE = sqlite3.sqlite_version_info >= (3, 43)
 
 
 _LARGE = 64 * 1024
@@ -64,6 +68,13 @@ _FRESH = "(r.counted_attempt IS NOT max(r.attempt, r.first_attempt) AND NOT (r.g
 
 _WENT_ON = "trim(r.output, '\"')"
 """The id of the run that one with the reason 'continued' went on as."""
+
+
+@functools.lru_cache(maxsize=1024)
+def older(statement: str) -> str:
+    """A statement for a SQLite that has no function for the size of a text, and whose ``length`` counts characters;
+    bytes are counted sooner. It is remembered, because every store of a process has the same statements."""
+    return _SIZED.sub(r"length(CAST(\1 AS BLOB))", statement)
 
 
 class SqliteStore(BaseStore):
@@ -97,7 +108,8 @@ class SqliteStore(BaseStore):
             "wide": "json_group_array(json_array(",
             "/wide": "))",
         }
-        self._sql = load_all(_PACKAGE, words, translate)
+        loaded = load_all(_PACKAGE, words, translate)
+        self._sql = loaded if _HAS_SIZE else {name: older(text) for name, text in loaded.items()}
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()
