@@ -80,6 +80,19 @@ async def test_the_token_is_replaced_by_a_cookie(app: Stepfast, address: str) ->
         assert (await client.get("/runs", headers={"Cookie": "stepfast_console_x=1"})).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("said", "secure"),
+    [("https, http", True), ("HTTPS", True), ("https,http,http", True), ("http, https", False), ("", False)],
+)
+async def test_behind_several_proxies_the_first_says_how_the_browser_came(
+    app: Stepfast, said: str, secure: bool
+) -> None:
+    """Its cookie goes over an encrypted connection alone if that one is."""
+    async with browse(console(app, token=TOKEN), token=None) as client:
+        answer = await client.get("/runs", params={"token": TOKEN}, headers={"X-Forwarded-Proto": said})
+        assert ("; secure" in answer.headers["set-cookie"].lower()) == secure
+
+
 async def test_the_cookie_of_one_console_opens_no_other(app: Stepfast) -> None:
     async with browse(console(app, token=TOKEN), token=None) as client:
         cookie = (await client.get("/", params={"token": TOKEN})).headers["set-cookie"].partition(";")[0]

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .access import OPERATE, Door, Who
-from .origin import Hosts, is_own
+from .origin import Hosts, is_encrypted, is_own
 from .paths import base_of, parts_of
 from .refusals import Refused
 
@@ -54,7 +54,7 @@ class Gate:
             return None
         response = Response(status_code=303, headers={"Location": _without_token(request)})
         name, value = cookie
-        secure = "; Secure" if request.url.scheme == "https" else ""
+        secure = "; Secure" if is_encrypted(request.url.scheme, request.headers) else ""
         response.headers["Set-Cookie"] = (
             f"{name}={value}; Path={base_of(request.scope)}/; HttpOnly; SameSite=Strict{secure}"
         )

@@ -52,6 +52,13 @@ class Hosts:
         return self._names is None or name in self._names or (self._addresses and _address(name) is not None)
 
 
+def is_encrypted(scheme: str, headers: Headers) -> bool:
+    """Whether the browser itself speaks HTTPS. Of several proxies each adds the scheme by which it was asked, the one
+    in front first; whoever makes that up harms no cookie but their own."""
+    said = headers.get("x-forwarded-proto", "").partition(",")[0].strip()
+    return "https" in (scheme, said.lower())
+
+
 def is_own(headers: Headers) -> bool:
     """Whether a page of ours sent this: the browser says so, or else its ``Origin`` is the host that was asked."""
     site = headers.get("sec-fetch-site")
