@@ -217,7 +217,9 @@ class Lab:
             await bury(worker, self._mortal)
         await self._begin_worker()
         assert self._worker is not None
-        await self._worker.duties.sweeper.bury([worker.id for worker in dead])
+        sweeper = self._worker.duties.sweeper
+        if await sweeper.reaper.bury([worker.id for worker in dead]):
+            sweeper.tick_now()
 
     def _check_entered(self) -> None:
         if self._worker is None:

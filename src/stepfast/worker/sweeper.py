@@ -56,7 +56,7 @@ class Sweeper:
         self._claimer = claimer
         self._port = port
         self._bell = asyncio.Event()
-        self._reaper = Reaper(kit, port, lambda: self.stopped)
+        self.reaper = Reaper(kit, port, lambda: self.stopped)
         self._ask_lanes_at = 0.0
         self._lanes_wanted = False
         self._slow_before = False
@@ -75,11 +75,6 @@ class Sweeper:
         """Something was made ready again, and no wake-up tells of it: the next tick looks, however slow looks are."""
         self._lanes_wanted = True
         self._bell.set()
-
-    async def bury(self, dead: list[str]) -> None:
-        """Give back what workers held that are known to be dead, without waiting for their leases."""
-        if await self._reaper.bury(dead):
-            self.tick_now()
 
     async def run(self) -> None:
         """Tick until the worker stops."""
@@ -105,7 +100,7 @@ class Sweeper:
             self._claimer.found(tick.lanes, tick.suspects)
         if tick.schedule_ms is not None and tick.schedule_ms <= 0:
             self._port.schedules_due()
-        if await self._reaper.look():
+        if await self.reaper.look():
             self.tick_now()  # suspects among them stand in no lane: the next tick tells of these
         self.ticks += 1
         return tick
