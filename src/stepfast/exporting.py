@@ -46,6 +46,7 @@ async def export_run(store: Store, run_id: str) -> dict[str, Any]:
     while page := await store.steps(run_id, after, _PAGE):
         steps += page
         after = (page[-1].branch, page[-1].position)
+    steps.sort(key=lambda step: (step.branch, step.position))  # pages are in the order of the database
     exported = Exported(row, steps, await store.seed(run_id))
     if row.graph is not None:
         exported.graph = await store.graph(row.workflow, row.graph, run_id)

@@ -82,7 +82,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def definitions(self) -> list[Definition]:
         """The current definition of each workflow."""
-        return [Definition(*row) for row in await self._fetch("definitions")]
+        return sorted((Definition(*row) for row in await self._fetch("definitions")), key=_name)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -138,7 +138,8 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def progress(self, run_id: str) -> list[ProgressRow]:
         """What is under way in a run."""
-        return [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+        found = [ProgressRow(*row) for row in await self._fetch("progress", run_id)]
+        return sorted(found, key=lambda row: (row.branch, row.position))
 
     async def activity(self, run_id: str, after: CallKey = NO_CALL, limit: int = 10_000) -> list[ActivityRow]:
         """A page of the calls of a run."""
@@ -150,7 +151,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def suspects(self) -> list[tuple[str, str, int]]:
         """How many runs that workers have died with are ready."""
-        return [tuple(row) for row in await self._fetch("count_suspects")]
+        return sorted(tuple(row) for row in await self._fetch("count_suspects"))
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
@@ -168,7 +169,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def values(self, run_id: str) -> list[tuple[str, str, int]]:
         """All values that the run lets others read, by key."""
-        return [tuple(row) for row in await self._fetch("values", run_id)]
+        return sorted(tuple(row) for row in await self._fetch("values", run_id))
 
     async def seed(self, run_id: str) -> str | None:
         """The secret of a run."""
@@ -179,7 +180,7 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def queues(self) -> list[Gate]:
         """What is said about queues."""
-        return [queueing.read_gate(row) for row in await self._fetch("queues")]
+        return sorted((queueing.read_gate(row) for row in await self._fetch("queues")), key=_name)
 
     async def queue_depths(self) -> list[QueueDepth]:
         """How much there is in each queue."""
@@ -365,6 +366,12 @@ def _worker_info(row: Sequence[Any]) -> WorkerInfo:
     worker.schedules = msgspec.json.decode(str(worker.schedules))
     worker.limits = msgspec.json.decode(str(worker.limits))
     return worker
+
+
+def _name(row: Definition | Gate) -> str:
+    """What short lists are sorted by, here and not in SQL: a database may sort by the rules of a language, and an index
+    of it serves no other order."""
+    return row.name
 
 
 def _json(value: Mapping[str, str] | Sequence[str]) -> str:

@@ -82,7 +82,7 @@ class KeepsRuns:
 
     async def tries(self, run_id: str) -> list[Try]:
         """The failed tries of a run."""
-        return [Try(*row) for row in await self._fetch("tries_of", run_id)]
+        return sorted(Try(*row) for row in await self._fetch("tries_of", run_id))
 
     async def remove(self, runs: Sequence[Ended], alone: bool = False) -> Removal | None:
         """Take runs away with all that belongs to them."""

@@ -60,7 +60,8 @@ class BaseSchedules:
     async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRow]:
         """All schedules, or those of some names."""
         wanted = None if names is None else list(names)
-        return [scheduling.read_row(row) for row in await self._fetch("schedules", wanted)]
+        found = [scheduling.read_row(row) for row in await self._fetch("schedules", wanted)]
+        return sorted(found, key=lambda row: row.name)  # a database may have an order of its own
 
     async def declare_schedules(self, worker: str | None, specs: Sequence[ScheduleSpec]) -> Declaration:
         """Store what code declares."""
