@@ -18,7 +18,7 @@ from stepfast.errors import ConfigurationError, DatabaseUnavailable, SchemaError
 from stepfast.model.url import parse_url
 from stepfast.settings import Settings
 from stepfast.store.sqlite import SqliteStore
-from stepfast.store.sqlite.store import older
+from stepfast.store.sqlite.dialect import older
 from stepfast.store.sqlite.writer import Writer
 from stepfast.store.statements import load_all
 from tests.store.scene import Rows, Scene, new_run, step

@@ -6,7 +6,7 @@
 -- ends it may be late. The marks of the protocol are not needed: a row that is ready no more leaves nothing to walk over.
 -- A gated queue (paused, or limited) gives nothing: that is asked once, before anything is looked for.
 SELECT json_group_array(json_array(place, row, version, size)) FROM (
-    SELECT place, rowid AS row, version, {size}(input) AS size FROM {prefix}runs
+    SELECT place, rowid AS row, version, octet_length(input) AS size FROM {prefix}runs
     WHERE (SELECT paused OR limited FROM {prefix}queues WHERE name = ?1) IS NOT 1
       AND queue = ?1 AND workflow = ?2 AND priority = ?3 AND place IS NOT NULL AND losses < 2
       AND (expires_at IS NULL OR started_at IS NOT NULL OR expires_at > {now})
@@ -17,7 +17,7 @@ SELECT json_group_array(json_array(place, row, version, size)) FROM (
 -- name: suspects
 -- Runs that workers have died with, in the order in which they are taken: those with the fewest losses first, so that the
 -- likely innocent are not kept waiting nor taken along by a likely culprit.
-SELECT losses, place, rowid, version, workflow, queue, {size}(input) FROM {prefix}runs
+SELECT losses, place, rowid, version, workflow, queue, octet_length(input) FROM {prefix}runs
 WHERE place IS NOT NULL AND losses >= 2 AND (deadline_at IS NULL OR deadline_at > {now})
   AND queue NOT IN (SELECT name FROM {prefix}queues WHERE paused OR limited)
 ORDER BY losses, priority DESC, place;

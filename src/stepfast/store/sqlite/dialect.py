@@ -7,6 +7,7 @@ that changes a value, an index that has to be named) stands in the folder of eac
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -14,6 +15,8 @@ _WRITES = re.compile(r"^(INSERT|UPDATE|DELETE) ", re.MULTILINE)
 _UNNEST = re.compile(r"unnest\(([^()]*)\)\s+AS (\w+)\(([^()]*)\)")
 """Columns of many values, the name that they have as a table, and their own names."""
 _NUMBER = re.compile(r"\$(\d+)")
+_SIZED = re.compile(r"\boctet_length\(([\w.]+)\)")
+_HAS_SIZE = sqlite3.sqlite_version_info >= (3, 43)
 _RULES = (
     (re.compile(r"\{schema\}\."), "{prefix}"),  # tables are told apart by how their names begin
     (re.compile(r"\s+FOR (NO KEY )?UPDATE( OF \w+)?( SKIP LOCKED)?"), ""),  # there is one writer, and nothing to lock
@@ -21,7 +24,6 @@ _RULES = (
     (re.compile(r"::\w+(\[\])?"), ""),  # values are stored as what they are: a cast would say nothing new
     (re.compile(r"IS NOT DISTINCT FROM"), "IS"),  # IS compares with anything, NULL included
     (re.compile(r"IS DISTINCT FROM"), "IS NOT"),  # the opposite of it
-    (re.compile(r"\boctet_length\("), "{size}("),  # older versions of SQLite have another function for it
 )
 """What is said otherwise, in this order, after ``unnest`` and before the numbers of parameters."""
 
@@ -55,3 +57,15 @@ def _renumbered(sql: str) -> Callable[[int], int]:
     columns = [_NUMBER.findall(found[1]) for found in _UNNEST.finditer(sql)]
     merged = {int(number) for numbers in columns for number in numbers[1:]}
     return lambda number: number - sum(1 for other in merged if other < number)
+
+
+def for_this_sqlite(statements: dict[str, str]) -> dict[str, str]:
+    """Statements as the library at hand understands them."""
+    return statements if _HAS_SIZE else {name: older(text) for name, text in statements.items()}
+
+
+@lru_cache(maxsize=1024)
+def older(sql: str) -> str:
+    """A statement for a SQLite before 3.43, which has no ``octet_length``. Its ``length`` counts the characters of a
+    text, but the bytes of a blob."""
+    return _SIZED.sub(r"length(CAST(\1 AS BLOB))", sql)

@@ -174,9 +174,9 @@ WHERE substr(replace(n.id, '-', ''), -length(?1)) = ?1 AND r.dag_id IS NULL LIMI
 -- name: glance_inputs
 -- Which of these runs (?1) have one of two texts (?2, ?3) in their inputs, and which of them cannot be looked into, because
 -- they passed through a codec (2) or are larger than ?4 bytes (1); 0: it was found.
-SELECT r.id, CASE WHEN r.format <> 1 THEN 2 WHEN {size}(r.input) > ?4 THEN 1 ELSE 0 END AS closed
+SELECT r.id, CASE WHEN r.format <> 1 THEN 2 WHEN octet_length(r.input) > ?4 THEN 1 ELSE 0 END AS closed
 FROM json_each(?1) AS u CROSS JOIN {prefix}runs AS r ON r.id = u.value
-WHERE CASE WHEN r.format <> 1 OR {size}(r.input) > ?4 THEN 1 ELSE instr(r.input, ?2) > 0 OR instr(r.input, ?3) > 0 END;
+WHERE CASE WHEN r.format <> 1 OR octet_length(r.input) > ?4 THEN 1 ELSE instr(r.input, ?2) > 0 OR instr(r.input, ?3) > 0 END;
 
 -- name: glance_children
 -- Up to ?2 children of each of these runs (?1), in no order.

@@ -37,12 +37,12 @@ FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
 -- name: dag_inputs
 -- The inputs of dag runs: [id, since] of each. One that is large is left out, here and below, and asked for by itself:
 -- all of them together might be more than a text can be.
-SELECT json_group_array(json_array(d.id, CASE WHEN {size}(d.input) <= {large} THEN d.input END, d.format))
+SELECT json_group_array(json_array(d.id, CASE WHEN octet_length(d.input) <= {large} THEN d.input END, d.format))
 FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = json_extract(asked.value, '$[0]');
 
 -- name: dag_outputs
 -- The outputs of their steps that completed at a time or after.
-SELECT json_group_array(json_array(s.dag_id, s.dag_step, CASE WHEN {size}(s.output) <= {large} THEN s.output END,
+SELECT json_group_array(json_array(s.dag_id, s.dag_step, CASE WHEN octet_length(s.output) <= {large} THEN s.output END,
                                    COALESCE(s.output_format, s.format), s.completed_at, s.output IS NOT NULL))
 FROM json_each(?) AS asked
 CROSS JOIN {prefix}runs AS s INDEXED BY {prefix}runs_outputs

@@ -50,7 +50,7 @@ ORDER BY r.id LIMIT ?6;
 -- name: weigh
 -- How much is recorded of runs: rows, and bytes.
 SELECT u.value AS id, count(s.run_id) AS rows,
-       COALESCE(sum(COALESCE({size}(s.output), 0) + COALESCE({size}(s.arguments), 0)), 0) AS bytes
+       COALESCE(sum(COALESCE(octet_length(s.output), 0) + COALESCE(octet_length(s.arguments), 0)), 0) AS bytes
 FROM json_each(?) AS u
 LEFT JOIN {prefix}steps AS s
     ON s.run_id IN (SELECT u.value UNION ALL SELECT k.id FROM {prefix}runs AS k WHERE k.dag_id = u.value AND k.dag_id IS NOT NULL)

@@ -34,7 +34,7 @@ FROM json_each(?2) AS u;
 -- name: ready_limited
 -- The first runs of a queue over some of its lanes (workflow, priority and mark of each), by priority, then by age.
 SELECT json_group_array(json_array(id, workflow, priority, place, version, size, key, fresh)) FROM (
-    SELECT r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input) AS size, r.concurrency_key AS key, {fresh} AS fresh
+    SELECT r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input) AS size, r.concurrency_key AS key, {fresh} AS fresh
     FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
         SELECT x.rowid FROM {prefix}runs x
         WHERE x.queue = ?1 AND x.workflow = json_extract(l.value, '$[0]') AND x.priority = json_extract(l.value, '$[1]')
@@ -47,7 +47,7 @@ SELECT json_group_array(json_array(id, workflow, priority, place, version, size,
 
 -- name: ready_resuming
 -- The first runs of a queue that go on, or are to be finished, and begin no attempt: no rate keeps them.
-SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}))
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input), r.concurrency_key, {fresh}))
 FROM json_each(?2) AS w CROSS JOIN {prefix}runs AS r ON r.rowid IN (
     SELECT x.rowid FROM {prefix}runs x INDEXED BY {prefix}runs_resuming
     WHERE x.queue = ?1 AND x.workflow = w.value AND x.place IS NOT NULL AND x.losses < 2
@@ -72,7 +72,7 @@ SELECT key FROM keys WHERE key IS NOT NULL;
 
 -- name: ready_of_keys
 -- The first runs (?3 at most) of each of some keys (workflow and key of each), by priority, then by age.
-SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), r.concurrency_key, {fresh}))
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input), r.concurrency_key, {fresh}))
 FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS r ON r.rowid IN (
     SELECT x.rowid FROM {prefix}runs x INDEXED BY {prefix}runs_keyed
     WHERE x.queue = ?1 AND x.workflow = json_extract(u.value, '$[0]') AND x.concurrency_key = json_extract(u.value, '$[1]')
@@ -83,7 +83,7 @@ FROM json_each(?2) AS u CROSS JOIN {prefix}runs AS r ON r.rowid IN (
 
 -- name: ready_unkeyed
 -- The first runs without a key among ?4 of some lanes (workflow, priority, and from where to look).
-SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, {size}(r.input), NULL, {fresh}))
+SELECT json_group_array(json_array(r.id, r.workflow, r.priority, r.place, r.version, octet_length(r.input), NULL, {fresh}))
 FROM json_each(?2) AS l CROSS JOIN {prefix}runs AS r ON r.rowid IN (
     SELECT f.row FROM (
         SELECT x.rowid AS row, x.place, x.concurrency_key AS key FROM {prefix}runs x

@@ -14,7 +14,7 @@ SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN si
                                    trace, size > {large}))
 FROM (
     SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
-        SELECT m.*, COALESCE({size}(m.value), 0) + COALESCE({size}(m.error), 0) AS size,
+        SELECT m.*, COALESCE(octet_length(m.value), 0) + COALESCE(octet_length(m.error), 0) AS size,
                CASE WHEN m.kind IN ('child', 'remote') OR json_type(asked.value, '$[1]') = 'null' THEN 2147483647
                     ELSE (SELECT wanted.value FROM json_each(asked.value, '$[1]') AS wanted WHERE wanted.key = m.name)
                END AS most

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +29,7 @@ from . import graph_reading, health, mailing, sweeping, within
 from .claiming import Claims
 from .connections import GIVEN_NOW, connect, turn_to_wal
 from .ctx_transaction import Undone, transact
-from .dialect import translate
+from .dialect import for_this_sqlite, translate
 from .driving import drive
 from .flushing import flush
 from .glancing import SqliteGlance
@@ -52,12 +50,6 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000 + 0.5 AS INTEGER)"
 """Milliseconds, rounded: the fraction of a day is not exact, and cut off it is a millisecond early every other time."""
 
 
-_SIZE = "octet_length"
-"""How large a payload is, in bytes; the function does not read it for that. It came with 3.43."""
-_SIZED = re.compile(rf"\b{_SIZE}\(([\w.]+)\)")
-_HAS_SIZE = sqlite3.sqlite_version_info >= (3, 43)
-
-
 _LARGE = 64 * 1024
 """A payload above this is read by itself instead of in one text with many others, which SQLite bounds at 1e9 bytes."""
 
@@ -68,13 +60,6 @@ _FRESH = "(r.counted_attempt IS NOT max(r.attempt, r.first_attempt) AND NOT (r.g
 
 _WENT_ON = "trim(r.output, '\"')"
 """The id of the run that one with the reason 'continued' went on as."""
-
-
-@functools.lru_cache(maxsize=1024)
-def older(statement: str) -> str:
-    """A statement for a SQLite that has no function for the size of a text, and whose ``length`` counts characters;
-    bytes are counted sooner. It is remembered, because every store of a process has the same statements."""
-    return _SIZED.sub(r"length(CAST(\1 AS BLOB))", statement)
 
 
 class SqliteStore(BaseStore):
@@ -96,7 +81,7 @@ class SqliteStore(BaseStore):
         self.given_seed: str | None = None
         """What the random values of all runs are made from, where a test wants the same ones each time."""
         now_word = _NOW if self._given_now is None else f"{GIVEN_NOW}()"
-        words = {"prefix": f"{namespace}_", "now": now_word, "size": _SIZE, "large": str(_LARGE)}
+        words = {"prefix": f"{namespace}_", "now": now_word, "large": str(_LARGE)}
         words |= {
             "listed": str(settings.listed_payload),
             "standing": standing_columns(),
@@ -108,8 +93,7 @@ class SqliteStore(BaseStore):
             "wide": "json_group_array(json_array(",
             "/wide": "))",
         }
-        loaded = load_all(_PACKAGE, words, translate)
-        self._sql = loaded if _HAS_SIZE else {name: older(text) for name, text in loaded.items()}
+        self._sql = for_this_sqlite(load_all(_PACKAGE, words, translate))
         self._schema = Schema(migrations(_PACKAGE, words), self._sql)
         self._claims = Claims(self._sql, settings)
         self._bell = Bell()
