@@ -418,4 +418,4 @@ async def _calls(store: Store, run_id: str) -> list[ActivityRow]:
     found: list[ActivityRow] = []
     while page := await store.activity(run_id, found[-1].key if found else NO_CALL):
         found += page
-    return sorted(found, key=lambda call: (call.started_at, call.completed_at, call.position, call.number))
+    return sorted(found, key=lambda call: (call.started_at, call.completed_at, call.position, call.number, call.branch))

@@ -149,3 +149,12 @@ async def test_a_run_is_replayed_whatever_the_order_of_its_records(scene: Scene,
         assert [(row["branch"], row["position"]) for row in exported] == sorted(
             (row["branch"], row["position"]) for row in exported
         )
+
+
+async def test_calls_of_one_moment_are_told_in_one_order(scene: Scene, stores: Stores) -> None:
+    run = await scene.running()
+    await scene.flush(*(failed_try(run, branch=branch) for branch in BRANCHES))
+    await scene.rows.fetch("UPDATE [tries] SET started_at = 1, completed_at = 1")
+    async with Stepfast(stores.url.text, namespace=NAMESPACE) as app:
+        told = await app.get(run.id).activity()
+    assert [call.branch for call in told] == sorted(BRANCHES)
