@@ -79,8 +79,9 @@ class Settings:
     """A worker whose event loop has not moved for this long says so in the log, with the run, the step and the line
     that block it; 0: never."""
     gc_threshold: int = 10_000
-    """New objects between two looks of Python's garbage collector while a worker works (700 by default, which costs a
-    fifth of the speed); 0 leaves it as it is, and so does a higher one of the application's own."""
+    """New objects between two looks of Python's garbage collector while a worker of up to 100 runs at once works (700
+    by default, which costs a fifth of the speed), and in proportion for one of more: what they hold at once is no
+    garbage. 0 leaves it as it is, and so does a higher one of the application's own."""
 
     # -- keeping
     retention: float | timedelta | None = 30 * _DAY

@@ -32,6 +32,11 @@ async def test_it_looks_less_often_until_the_last_worker_has_stopped(
         assert gc.get_threshold() == usual
 
 
+async def test_more_slots_make_it_look_less_often_in_proportion(sqlite_url: str) -> None:
+    async with Stepfast(sqlite_url) as app, app.worker(concurrency=500):
+        assert gc.get_threshold()[0] == 5 * EASED
+
+
 @pytest.mark.parametrize("own", [0, 50_000])
 async def test_an_application_s_own_choice_is_left(sqlite_url: str, own: int) -> None:
     gc.set_threshold(own, 10, 10)

@@ -10,6 +10,11 @@ from __future__ import annotations
 import gc
 import threading
 
+from ..settings import Settings
+
+_USUAL_SLOTS = 100
+"""So many runs at once the setting is meant for."""
+
 
 class Collector:
     """The garbage collector of this process, as its workers want it."""
@@ -35,6 +40,12 @@ class Collector:
             if not self._workers and self._before is not None:
                 gc.set_threshold(*self._before)
                 self._before = None
+
+
+def threshold_for(settings: Settings) -> int:
+    """How many new objects there may be between two looks. Runs that are claimed together come and go together: the
+    objects of five hundred would be looked at with each round of them, and cost a tenth of the speed."""
+    return settings.gc_threshold * max(_USUAL_SLOTS, settings.concurrency) // _USUAL_SLOTS
 
 
 collector = Collector()

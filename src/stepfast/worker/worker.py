@@ -10,7 +10,7 @@ from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.vitals import Vitals
 from .carriage import Carriage
-from .collector import collector
+from .collector import collector, threshold_for
 from .duties import Duties
 from .ending import bounded, ended, to_the_end
 from .errands import NewChild
@@ -98,7 +98,7 @@ class Worker:
             await to_the_end(self._sign_off)
             raise
         self._logger.info("worker %s started: %s", self.id, ", ".join(self._kit.me.declared()) or "no workflows")
-        collector.ease(self, self._settings.gc_threshold)
+        collector.ease(self, threshold_for(self._settings))
         duties = self.duties
         duties.listen()
         duties.heartbeat.start()
