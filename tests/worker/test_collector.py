@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from stepfast import Stepfast
+from stepfast import Context, Stepfast
+from stepfast.engine.execution import Execution
 
 EASED = 10_000
 
@@ -50,3 +52,31 @@ async def test_it_can_be_left_alone(sqlite_url: str, usual: tuple[int, int, int]
 
     async with Stepfast(sqlite_url, settings=Settings(gc_threshold=0)) as app, app.worker():
         assert gc.get_threshold() == usual
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_ended_runs_leave_nothing_that_only_the_collector_could_free(sqlite_url: str, plain: bool) -> None:
+    async with Stepfast(sqlite_url) as app:
+
+        async def double(number: int) -> int:
+            return 2 * number
+
+        def double_in_a_thread(number: int) -> int:
+            return 2 * number
+
+        @app.workflow()
+        async def twice(ctx: Context, number: int) -> int:
+            function: Any = double_in_a_thread if plain else double
+            once: int = await ctx.step("first", function, number)
+            return int(await ctx.step("second", function, once))
+
+        await app.migrate()
+        await app.start_many(twice, list(range(20)))
+        gc.collect()
+        gc.disable()
+        try:
+            await app.drain()
+            left = [thing for thing in gc.get_objects() if type(thing) is Execution]
+        finally:
+            gc.enable()
+        assert left == []

@@ -19,6 +19,7 @@ from .holding import Holds
 from .inbox import Inbox
 from .ledger import Ledger
 from .matching import History
+from .promise import Promise
 from .recorder import Recorder
 from .tasks import Tasks
 from .trail import Trail
@@ -55,7 +56,7 @@ class Execution:
     closed: BaseException | None = None
     """Set when the run leaves this handler: every further call raises it again. With ``parting`` it is the one state of
     the run at this worker, as ``stage`` tells."""
-    parting: asyncio.Future[int] | None = None
+    parting: Promise[int] | None = None
     """The receipt for the entry that ends this claim, when that is in the journal."""
     diverged: NonDeterminismError | None = None
     task: asyncio.Task[None] | None = None
@@ -237,7 +238,7 @@ class Execution:
             self.closed = error
             self.close_waits()
 
-    def journal(self, entry: Entry) -> asyncio.Future[int]:
+    def journal(self, entry: Entry) -> Promise[int]:
         """Put an entry in the journal, unless the run has left: a handler that comes back late records nothing."""
         if self.closed is not None:
             raise self.closed
@@ -407,7 +408,7 @@ class Execution:
         """Whether it has to come to a new record before it can be cancelled."""
         return owes_record(self)
 
-    def leave(self, transition: Transition) -> asyncio.Future[int]:
+    def leave(self, transition: Transition) -> Promise[int]:
         """Journal the entry that ends this claim."""
         endings.settle(self, transition, self.graph)
         if self.recorder.observers is not None:

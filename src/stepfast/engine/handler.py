@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,7 @@ from typing import Any
 from ..errors import InvalidInput, PayloadError
 from .execution import Execution
 
-InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def call_code(execution: Execution, args: list[Any], in_thread: InThread) -> Awaitable[Any]:

@@ -41,6 +41,7 @@ from ..model.ids import made_at
 from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
 from .clock import Clock
 from .failure import decode_error, type_name
+from .promise import Promise
 from .run_logging import step_of
 from .sending import decoded, encoded, goes_on_as
 
@@ -352,7 +353,7 @@ class Observers:
         else:
             parting.add_done_callback(lambda receipt: self._left(execution, receipt))
 
-    def _left(self, execution: Execution, receipt: asyncio.Future[int]) -> None:
+    def _left(self, execution: Execution, receipt: Promise[int]) -> None:
         move = execution.departure
         if receipt.exception() is not None or move is None:
             self.loses(execution)

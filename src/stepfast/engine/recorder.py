@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..model.payload import Payloads
@@ -17,6 +17,7 @@ from ..model.remote_steps import Way
 from ..model.rows import DagStepRow, Outcome
 from ..settings import Settings
 from .clock import Clock
+from .promise import Promise
 
 if TYPE_CHECKING:
     from .execution import Execution
@@ -98,14 +99,14 @@ class Recorder:
         self.loop_thread: int
         """The event loop that the code runs in, and the thread of that loop."""
 
-    def record(self, entry: Entry) -> asyncio.Future[int]:
+    def record(self, entry: Entry) -> Promise[int]:
         """Journal an entry. Resolves to the database's time once it is committed; raises LeaseLost if refused."""
         never()
 
     def note(self, entry: Entry) -> None:
         """Journal an entry that nobody waits for; safe to call from any thread. A replay notes nothing."""
 
-    def run_in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+    def run_in_thread(self, function: Callable[[], Any]) -> Awaitable[Any]:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
         never()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ContextMisuse
@@ -23,13 +24,26 @@ current_cursor: ContextVar[Cursor | None] = ContextVar("stepfast_line", default=
 
 
 class BlockingTry:
-    """One try of a blocking step, as its thread knows it."""
+    """One try of a blocking step, as its thread knows it: what to call there, with the caller's context variables."""
 
-    __slots__ = ("abandoned",)
+    __slots__ = ("_args", "_context", "_function", "_kwargs", "abandoned")
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.abandoned = False
         """Whether nobody waits for it any more."""
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._context: Context | None = copy_context()
+
+    def __call__(self) -> Any:
+        """Call it in its thread; but not if it waited for its turn for so long that nobody waits for it any more."""
+        context, self._context = self._context, None  # which will know this try: only the collector could free both
+        return None if self.abandoned or context is None else context.run(self._call)
+
+    def _call(self) -> Any:
+        current_try.set(self)
+        return self._function(*self._args, **self._kwargs)
 
 
 current_try: ContextVar[BlockingTry | None] = ContextVar("stepfast_try", default=None)

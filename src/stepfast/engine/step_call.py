@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..cancellation import seen
@@ -22,7 +21,7 @@ from .durable_call import DurableCall
 from .failure import encode_error, step_failed, type_name
 from .heeding import heed
 from .run_logging import tell_try
-from .scope import BlockingTry, current_call, current_try, wake
+from .scope import BlockingTry, current_call, wake
 from .signature import name_of
 from .step import Undoable, Work
 
@@ -226,13 +225,11 @@ class StepCall(DurableCall[T]):
         )
 
     async def _call_in_thread(self) -> Any:
-        context, blocking = contextvars.copy_context(), BlockingTry()
-        context.run(current_try.set, blocking)
-        work = functools.partial(context.run, self._work.function, *self._args, **self._kwargs)
-        call = functools.partial(_unless_abandoned, blocking, work)
+        work = self._work
+        blocking = BlockingTry(work.function, self._args, self._kwargs)
         try:
-            future = self._execution.recorder.run_in_thread(call)
-            result = await (future if self._work.options.timeout is None else self._bounded(future))
+            call = self._execution.recorder.run_in_thread(blocking)
+            result = await (call if work.options.timeout is None else self._bounded(asyncio.ensure_future(call)))
         except BaseException:
             blocking.abandoned = True
             raise
@@ -352,11 +349,6 @@ def exited(error: BaseException) -> RuntimeError:
     if isinstance(error, SystemExit):
         said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
     return RuntimeError(said).with_traceback(error.__traceback__)
-
-
-def _unless_abandoned(blocking: BlockingTry, work: Callable[[], Any]) -> Any:
-    """Call it in its thread; but not if it waited for its turn for so long that nobody waits for it any more."""
-    return None if blocking.abandoned else work()
 
 
 async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:

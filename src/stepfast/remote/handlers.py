@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from ..engine.signature import input_type, is_async, name_of, positional, source_line
@@ -14,7 +14,7 @@ from ..model.payload import Payloads, check_type
 from ..settings import FORMAT
 from .messages import COMPLETED, FAILED, Claimed, Outcome, RemoteTask, error_text, no_handler, refusal
 
-InThread = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Handler(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..engine.clock import Clock
@@ -14,8 +14,8 @@ from .threads import Threads
 class Pool(Protocol):
     """Threads for blocking calls."""
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run a blocking call; the future belongs to the running loop."""
+    def submit(self, function: Callable[[], Any]) -> Awaitable[Any]:
+        """Run a blocking call; to be awaited in the running loop."""
         ...
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ its thread is counted until it does."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..engine.execution import Execution
@@ -33,7 +33,7 @@ class HandlerThreads:
         """How many threads are at work for runs that have left."""
         return len(self._stuck)
 
-    def call(self, execution: Execution, function: Callable[[], Any]) -> asyncio.Future[Any]:
+    def call(self, execution: Execution, function: Callable[[], Any]) -> Awaitable[Any]:
         """Call the handler of a run in a thread."""
 
         def call() -> Any:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
+from ..engine.promise import Promise, wake_all
 from ..errors import AttemptEnded, DatabaseRefused, LeaseLost
 from ..model.batches import Batch, FlushAnswer
 from ..model.events import JournalFlushed
@@ -20,9 +21,11 @@ from .doubts import Doubts
 from .kit import Kit
 
 
-class Receipt(asyncio.Future[int]):
+class Receipt(Promise[int]):
     """Comes when an entry is committed, with the database's time. It cannot be cancelled: an entry that is in the
     journal will be decided by the commit, not by somebody's timeout."""
+
+    __slots__ = ()
 
     def cancel(self, msg: object = None) -> bool:
         """Refused; the waiting task is cancelled once the receipt has come."""
@@ -84,7 +87,7 @@ class Journal:
 
     def record(self, entry: Entry) -> Receipt:
         """Put an entry in; the receipt comes with its commit."""
-        receipt = Receipt(loop=self.loop)
+        receipt = Receipt(self.loop)
         if self._over:
             _refuse((entry, receipt))
             return receipt
@@ -243,8 +246,8 @@ class Journal:
         entry, receipt = items[0]
         told = "journal: the database refused a record of run %s"
         self._kit.logger.error(told, entry.run_id, extra={"run_id": entry.run_id})
-        if receipt is not None and not receipt.done():
-            receipt.set_exception(error)
+        if receipt is not None:
+            receipt.fail(error)
 
     def _leave_aside(self) -> None:
         """Later entries of a run that is set aside go behind its earlier ones."""
@@ -273,9 +276,7 @@ class Journal:
         if self._doubts.open:
             self._doubts.compared(batch, answer)
         if not (answer.lost or answer.busy or answer.barred):
-            for _, receipt in items:
-                if receipt is not None:
-                    receipt.set_result(answer.now_ms)
+            self._hand_out([receipt for _, receipt in items if receipt is not None], answer.now_ms)
             self._port.flushed(batch.transitions)
         else:
             self._deliver_some(items, batch, answer)
@@ -295,6 +296,7 @@ class Journal:
 
     def _deliver_some(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         again: list[Item] = []
+        receipts: list[Receipt] = []
         for entry, receipt in items:
             if entry.run_id in answer.busy:
                 again.append((entry, receipt))
@@ -302,11 +304,18 @@ class Journal:
                 _refuse((entry, receipt))
             elif entry.run_id in answer.barred and isinstance(entry, StepWith) and (entry.starts or entry.sends):
                 _bar((entry, receipt))
-            elif receipt is not None and not receipt.done():
-                receipt.set_result(answer.now_ms)
+            elif receipt is not None:
+                receipts.append(receipt)
+        self._hand_out(receipts, answer.now_ms)
         self._waiting = again + self._waiting
         refused = answer.lost | answer.busy
         self._port.flushed([move for move in batch.transitions if move.run_id not in refused])
+
+    def _hand_out(self, receipts: list[Receipt], now: int) -> None:
+        """One commit, and one turn of the event loop in which all who waited for it go on."""
+        for receipt in receipts:
+            receipt.keep(now)
+        self.loop.call_soon(wake_all, self.loop, iter(receipts))
 
     def disown(self) -> None:
         """The worker goes on under a new id: what was put in under the old one is not its to write."""
@@ -327,16 +336,15 @@ class Journal:
 
 def _refuse(item: Item) -> None:
     entry, receipt = item
-    if receipt is not None and not receipt.done():
-        receipt.set_exception(LeaseLost(f"run {entry.run_id} is no longer this worker's (claim {entry.claim})"))
-        receipt.exception()  # seen: the handler may be gone already
+    if receipt is not None:
+        receipt.fail(LeaseLost(f"run {entry.run_id} is no longer this worker's (claim {entry.claim})"))
 
 
 def _bar(item: Item) -> None:
     """The run is being cancelled: it starts no children any more."""
     entry, receipt = item
-    if receipt is not None and not receipt.done():
-        receipt.set_exception(AttemptEnded(f"run {entry.run_id} is being cancelled"))
+    if receipt is not None:
+        receipt.fail(AttemptEnded(f"run {entry.run_id} is being cancelled"))
 
 
 def _size(entry: Entry) -> int:

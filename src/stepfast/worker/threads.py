@@ -21,6 +21,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from ..engine.promise import Promise, wake_all
+
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
 _LOOK = 0.002
@@ -36,8 +38,8 @@ _FEW = 8
 _QUICK_AGAIN = 64
 """After so many quick calls in a row they share few threads again."""
 
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-Done = tuple["asyncio.Future[Any]", Any, BaseException | None]
+Job = tuple[Callable[[], Any], Promise[Any]]
+Done = tuple[Promise[Any], Any, BaseException | None]
 
 
 class Threads:
@@ -69,20 +71,20 @@ class Threads:
         self._quick = 0
         """Quick calls in a row, since each has a thread of its own."""
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run a blocking call; the future belongs to the running loop."""
+    def submit(self, function: Callable[[], Any]) -> Promise[Any]:
+        """Run a blocking call; the promise belongs to the running loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = self._loop.create_future()
+        promise: Promise[Any] = Promise(self._loop)
         with self._lock:
-            self._backlog.append((function, future))
+            self._backlog.append((function, promise))
             waking = self._awake == 0 or monotonic() < self._wide_until
             spawning = waking and self._wake()
         if spawning:
             self._spawn()
         elif not waking and self._looking is None:
             self._look_later(self._loop)
-        return future
+        return promise
 
     def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""
@@ -149,9 +151,10 @@ class Threads:
             self._spawn()
 
     def _hand_back(self) -> None:
+        """Let those go on who wait for what is done by now; what they call meanwhile is handed back later."""
+        assert self._loop is not None
         self._handing_back = False
-        while self._done:
-            _resolve(*self._done.popleft())
+        wake_all(self._loop, iter([_settled(*self._done.popleft()) for _ in range(len(self._done))]))
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class Threads:
         """Make the calls of the backlog; whether to wait for more."""
         while True:
             try:
-                function, future = self._backlog.popleft()
+                function, promise = self._backlog.popleft()
             except IndexError:
                 with self._lock:
                     if self._backlog:
@@ -186,13 +189,13 @@ class Threads:
             self._taken += 1
             began = monotonic()
             try:
-                done: Done = (future, function(), None)
+                done: Done = (promise, function(), None)
             except BaseException as caught:  # ends here: handed to whoever waits for the thread
-                done = (future, None, caught)
+                done = (promise, None, caught)
             if began < self._wide_until:
                 self._notice(monotonic() - began)
             self._done.append(done)
-            del function, future, done
+            del function, promise, done
             if not self._handing_back:
                 self._handing_back = True
                 self._call_loop()
@@ -215,12 +218,11 @@ class Threads:
             pass  # the loop is closed: nobody waits any more
 
 
-def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
+def _settled(promise: Promise[Any], result: Any, error: BaseException | None) -> Promise[Any]:
     if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):  # cannot be set on a future
-        future.set_exception(RuntimeError("the function raised StopIteration"))
+        promise.keep(result)
+    elif isinstance(error, StopIteration):  # cannot be raised in a coroutine
+        promise.fail(RuntimeError("the function raised StopIteration"))
     else:
-        future.set_exception(error)
+        promise.fail(error)
+    return promise
