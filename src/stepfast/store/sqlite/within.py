@@ -79,7 +79,7 @@ async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles
         row = database.execute(sql["status_of"], (mail.run_id,)).fetchone()
         if row is None:
             return Answer(None)
-        state, reason, is_dag = row
+        state, reason, is_dag, _ = row
         if is_dag and state not in status.TERMINAL:
             done = post_to_step(database, sql, mail)
             step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
