@@ -89,7 +89,7 @@ def _start_linked(
 ) -> int:
     """Insert them, steps of dag runs last; how many rows. A dag run whose key is taken is not there, and so has no
     steps."""
-    rows = [(run, _linked_row(run, n, now, seed)) for n, run in enumerate(runs, 1)]
+    rows = list(zip(runs, _linked_rows(runs, now, seed), strict=True))
     others = [(run, row) for run, row in rows if run.dag_step is None]
     started = execute_wide(database, sql["start_linked"], [row for _, row in others])
     steps = [(run.dag_step.dag_id, row) for run, row in rows if run.dag_step is not None]
@@ -102,16 +102,25 @@ def _start_linked(
     return started + execute_wide(database, sql["start_linked"], [row for _, row in steps])
 
 
-def _linked_row(run: NewRun, number: int, now: int, seed: str) -> Row:
-    stands = begin(run, now)
-    place = now * 1000 + number if stands.ready else None
+def _linked_rows(runs: Sequence[NewRun], now: int, seed: str) -> Iterator[Row]:
+    """What runs of one kind have in common is worked out once."""
+    known: dict[Any, tuple[Beginning, Row]] = {}
+    for number, run in enumerate(runs, 1):
+        kind = (run.shape, bool(run.steps), None if run.dag_step is None else bool(run.dag_step.pending))
+        if (common := known.get(kind)) is None:
+            stands = begin(run, now)
+            common = known[kind] = (stands, _common(run.shape, stands, now, seed))
+        yield _linked_row(run, now * 1000 + number, *common)
+
+
+def _linked_row(run: NewRun, place: int, stands: Beginning, common: Row) -> Row:
     dag_id, dag_step, pending = run.dag_step or (None, None, run.steps)
     return (
         run.id,
         run.input,
         run.key,
-        place,
-        *_common(run.shape, stands, now, seed),
+        place if stands.ready else None,
+        *common,
         stands.status,
         stands.waiting_for,
         stands.started_at,
