@@ -19,7 +19,7 @@ import asyncpg
 
 from stepfast.engine import undo
 from stepfast.model import leaving
-from stepfast.model.batches import Batch
+from stepfast.model.batches import Batch, FlushAnswer
 from stepfast.model.ids import new_id
 from stepfast.model.records import Mail
 from stepfast.model.status import TERMINAL
@@ -45,11 +45,11 @@ def freeze_inside_flush(_: Arguments) -> None:
     """The process stops between the fence and the writes of a flush, with the rows locked: a machine that vanishes."""
     done: list[str] = []
 
-    def frozen(batch: Batch, now: int) -> Any:
+    def frozen(batch: Batch, answer: FlushAnswer) -> Any:
         if not done:
             done.append("flush")
             os.kill(os.getpid(), signal.SIGSTOP)
-        yield from record(batch, now)
+        yield from record(batch, answer)
 
     flow.record = frozen  # type: ignore[attr-defined]
 
@@ -195,8 +195,8 @@ def die_after_the_end_of_a_child(_: Arguments) -> None:
 def die_while_taking(_: Arguments) -> None:
     """The process dies between taking a signal and the commit of its record."""
 
-    def recorded(batch: Batch, now: int) -> Any:
-        yield from record(batch, now)
+    def recorded(batch: Batch, answer: FlushAnswer) -> Any:
+        yield from record(batch, answer)
         if any(entry.takes for entry in batch.joint):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -230,7 +230,7 @@ def _rewrite(*replacements: tuple[str, str, str], store: Any = PostgresStore) ->
 
 def without_fence(_: Arguments) -> None:
     """Whoever writes is believed."""
-    sqlite_flushing._passing = lambda batch, claims, answer: (batch.steps, batch.transitions)
+    sqlite_flushing._passing = lambda batch, claims, answer: batch
     held = ("fence", r"r\.worker IS \?1 AND r\.claim = f\.claim", "?1 IS NOT NULL")
     _rewrite(held, ("fence", r"r\.claim,", "f.claim,"), store=SqliteStore)
     rule = r"r\.worker [A-Z= ]+ \$1 AND r\.claim = f\.claim"
@@ -322,6 +322,7 @@ def without_bar(_: Arguments) -> None:
         yield from ()
 
     flow.bar = bar  # type: ignore[assignment, attr-defined]
+    sqlite_flushing.bar = bar  # type: ignore[assignment, attr-defined]
 
 
 def without_reverse(_: Arguments) -> None:

@@ -31,7 +31,7 @@ def swapped(owner: Any, name: str, value: Any, create: bool = False) -> Any:
 def fence() -> Iterator[None]:
     """Whoever writes is believed: by the short way of the usual freight, and by the flow."""
     with (
-        swapped(flushing, "_passing", lambda batch, claims, answer: (batch.steps, batch.transitions)),
+        swapped(flushing, "_passing", lambda batch, claims, answer: batch),
         rewritten("fence", "r.worker IS ?1 AND r.claim = f.claim", "?1 IS NOT NULL"),
         rewritten("fence", "r.claim,", "f.claim,"),
     ):

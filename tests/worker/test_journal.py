@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -420,7 +421,8 @@ async def test_a_commit_whose_reply_was_lost_counts_once(
     url: str, postgres_server: Any, make_app: MakeApp, calls: Calls, tables: Tables, lose: int
 ) -> None:
     """Rule 7: over every commit of a run: failed tries, steps, the end. Nothing is called twice, nothing recorded
-    twice, and whoever waits for the result hears of it without a poll."""
+    twice, whoever waits for the result hears of it without a poll, and the code is told the times of its records."""
+    told: list[datetime] = []
     async with Proxy("127.0.0.1", postgres_server.port) as proxy:
         app = make_app(HARDLY_EVER, at=proxy.url(url))
 
@@ -433,8 +435,11 @@ async def test_a_commit_whose_reply_was_lost_counts_once(
 
             quick = ctx.options(retries=3, backoff=Backoff(base=0.001))
             first = await ctx.step("first", lambda: calls.hit("first"))
+            told.append(ctx.now())
             second = await quick.step(flaky)
+            told.append(ctx.now())
             third = await ctx.step("third", lambda: calls.hit("third"))
+            told.append(ctx.now())
             return f"{first} {second} {third}"
 
         run = await app.start(mixed)
@@ -444,6 +449,7 @@ async def test_a_commit_whose_reply_was_lost_counts_once(
         async with app.worker():
             assert await run.result(timeout=PATIENCE) == "1 flaky 1"
             assert network.order is not None and network.order.happened.is_set()
+            assert told == [step.completed_at for step in await run.steps()]
         await app.close()
     assert calls == {"first": 1, "flaky": 3, "third": 1}
     assert await tables.run(run.id, "status, claim, attempt, losses") == ("completed", 1, 1, 0)

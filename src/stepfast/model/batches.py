@@ -57,7 +57,7 @@ class Batch(Struct, gc=False):
         def kept(entries: list[E]) -> list[E]:
             return [entry for entry in entries if belongs(entry)]
 
-        return Batch(
+        part = Batch(
             kept(self.steps),
             kept(self.tries),
             kept(self.running),
@@ -66,6 +66,8 @@ class Batch(Struct, gc=False):
             kept(self.values),
             doubts=self.doubts,
         )
+        part.claims = {entry.run_id: entry.claim for entry in part.entries()}
+        return part
 
     def clear(self) -> None:
         """Take everything out of the batch."""
@@ -77,6 +79,7 @@ class FlushAnswer(Struct, gc=False):
     """What the database said to a flush."""
 
     now_ms: int
+    """The database's time; 0 if nothing was written."""
     lost: set[str] = field(default_factory=set)
     """Runs that are no longer this worker's: nothing of them was written."""
     busy: set[str] = field(default_factory=set)
@@ -93,10 +96,20 @@ class FlushAnswer(Struct, gc=False):
     """Whether steps that other workers hold are to end, because their dag run begins to fail."""
     vanished: set[str] = field(default_factory=set)
     """Those of the lost of which less is stored than was believed, though they name this worker still."""
+    earlier: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """Addresses of steps (run, branch, position), and when they were recorded, if that was by an earlier flush, whose
+    reply was lost."""
+
+    def time_of(self, entry: Entry) -> int:
+        """When an entry was committed that was neither lost nor left for the next flush."""
+        step = entry.step if isinstance(entry, StepWith) else entry
+        if self.earlier and isinstance(step, StepDone):
+            return self.earlier.get((step.run_id, step.branch, step.position), self.now_ms)
+        return self.now_ms
 
     def with_that_of(self, other: FlushAnswer) -> FlushAnswer:
-        """The answer to a batch that was written in two parts. Its time is that of this part, if anything was written:
-        runs of the other that have another time end with it, and nobody asks them for the time any more."""
+        """The answer to a batch that was written in two parts. Its time is that of this part, if anything was written.
+        Where the other has another time its runs have ended, and do not go on by what they are told."""
         return FlushAnswer(
             self.now_ms or other.now_ms,
             self.lost | other.lost,
@@ -107,4 +120,5 @@ class FlushAnswer(Struct, gc=False):
             self.lanes | other.lanes,
             self.asked_elsewhere or other.asked_elsewhere,
             self.vanished | other.vanished,
+            self.earlier | other.earlier,
         )

@@ -275,7 +275,7 @@ class Journal:
     async def _deliver(self, items: list[Item], batch: Batch, answer: FlushAnswer) -> None:
         if self._doubts.open:
             self._doubts.compared(batch, answer)
-        if not (answer.lost or answer.busy or answer.barred):
+        if not (answer.lost or answer.busy or answer.barred or answer.earlier):
             self._hand_out([receipt for _, receipt in items if receipt is not None], answer.now_ms)
             self._port.flushed(batch.transitions)
         else:
@@ -305,6 +305,7 @@ class Journal:
             elif entry.run_id in answer.barred and isinstance(entry, StepWith) and (entry.starts or entry.sends):
                 _bar((entry, receipt))
             elif receipt is not None:
+                receipt.keep(answer.time_of(entry))
                 receipts.append(receipt)
         self._hand_out(receipts, answer.now_ms)
         self._waiting = again + self._waiting

@@ -20,15 +20,18 @@ from .requests import COMMIT, Flow, Rows, ask
 from .standings import found, lock_free
 
 Standings = dict[str, Standing]
+Claims = set[tuple[str, int]]
+"""Runs, and the claims under which they are written to."""
 Meet = Callable[[int | None], None]
 """Told when the server was started that answers; None: there is no server."""
 
 
 class Fenced(NamedTuple):
-    """What may be written, and the runs it is about: locked in this transaction."""
+    """What may be written."""
 
     batch: Batch
     runs: Standings
+    """The runs that passed the fence, locked in this transaction. Of some of them nothing is written all the same."""
     dags: Standings
     """The dag runs whose steps end here."""
 
@@ -58,15 +61,14 @@ def _failing(batch: Batch) -> set[str]:
 def _flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
     """Write a batch, or as much of it as passes, in one transaction."""
     answer = FlushAnswer(0)
-    asked_for = {(entry.run_id, entry.claim) for entry in batch.entries()}
-    passed = yield from _pass(worker, batch, meet, answer)
+    claims = {(entry.run_id, entry.claim) for entry in batch.entries()}
+    passed = yield from _pass(worker, batch, claims, meet, answer)
     if passed.runs:
         yield from bar(passed.batch, answer)
-        yield from record(passed.batch, answer.now_ms)
+        yield from record(passed.batch, answer)
         yield from _move(worker, passed, answer)
-    refused = asked_for - {(run.id, run.claim) for run in passed.runs.values()}
+    refused = claims - {(run.id, run.claim) for run in passed.runs.values()}
     if refused:
-        yield COMMIT
         yield from _explain(worker, refused, answer)
     return answer
 
@@ -74,11 +76,10 @@ def _flush(worker: str, batch: Batch, meet: Meet) -> Flow[FlushAnswer]:
 # -- the fence -----------------------------------------------------------------------------------------------------
 
 
-def _pass(worker: str, batch: Batch, meet: Meet, answer: FlushAnswer) -> Flow[Fenced]:
+def _pass(worker: str, batch: Batch, claims: Claims, meet: Meet, answer: FlushAnswer) -> Flow[Fenced]:
     """The part of the batch that this worker may write. It may not where somebody else has the run; where less is
     stored of a run than was believed, or something else: then the run is lost, and nothing of it is written."""
     dags, kept_out = yield from _lock_dags(batch.transitions)
-    claims = {(entry.run_id, entry.claim) for entry in batch.entries()}
     rows = (yield from ask("fence", worker, Rows(claims))) if claims else []
     if rows:
         meet(rows[0][0])
@@ -121,7 +122,7 @@ def _find_foreign(batch: Batch) -> Flow[set[str]]:
     return {row[0] for row in (yield from ask("foreign_steps", addresses))} if addresses else set()
 
 
-def _explain(worker: str, refused: set[tuple[str, int]], answer: FlushAnswer) -> Flow[None]:
+def _explain(worker: str, refused: Claims, answer: FlushAnswer) -> Flow[None]:
     """Say why runs did not pass: they are lost, unless they are still ours; then somebody held their rows just now."""
     rows = yield from ask("still_ours", worker, Rows(refused))
     answer.busy = {row[0] for row in rows}

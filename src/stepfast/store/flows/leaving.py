@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from ...model import status
 from ...model.batches import FlushAnswer
 from ...model.forgetting import gone_with
-from ...model.graph import Settled
 from ...model.leaving import leave
 from ...model.pausing import pause
 from ...model.records import NewRun, Transition
-from ...model.settling import fallen, settled_at
+from ...model.settling import settled_at
 from ...model.standing import Standing
 from .requests import Flow, Start, put
 from .settling import Settlement, settle, write
@@ -30,12 +29,7 @@ def let_go(
     yield from put("keep_traces", [(m.run_id, m.trace) for m in moves if m.trace is not None])
     after = [leave(runs[m.run_id], m, _when(m, dags, now), number) for number, m in enumerate(moves, 1)]
     ends = [m.settled for m in moves if m.settled is not None and m.status in status.TERMINAL]
-    if _some_are_left_open(after, ends):
-        yield from change(after)  # nobody holds them any more: they are found among the open steps of their run
-        moving, after = {run.id for run in after if run.ended}, []
-    else:
-        moving = {run.id for run in after}
-    done = (yield from settle(ends, dags, now, moving)) if ends else Settlement()
+    done = (yield from settle(ends, dags, now, {run.id for run in after})) if ends else Settlement()
     answer.undelivered |= yield from write(done, after)
     answer.lanes |= done.lanes
     mine = [run_id for run_id, holder in done.marked.items() if holder == worker]
@@ -44,12 +38,6 @@ def let_go(
     successors = [(m.run_id, m.successor) for m in moves if m.successor is not None]
     if successors:
         yield from _continue(successors, answer)
-
-
-def _some_are_left_open(after: Sequence[Standing], ends: Sequence[Settled]) -> bool:
-    """Whether steps are let go that come again, together with the failure of another step of their run."""
-    failed = fallen(ends)
-    return bool(failed) and any(run.dag_id in failed and not run.ended for run in after)
 
 
 def _when(move: Transition, dags: Mapping[str, Standing], now: int) -> int:

@@ -38,11 +38,25 @@ def bar(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     answer.barred = set(barred.values())
 
 
-def record(batch: Batch, now: int) -> Flow[None]:
+def record(batch: Batch, answer: FlushAnswer) -> Flow[None]:
     """Everything in a batch that passed the fence but transitions, in the order in which it belongs."""
-    rows = [step_row(step, now) for step in batch.steps]
-    rows += [step_row(entry.step, now, entry.takes[0] if entry.takes else None) for entry in batch.joint]
-    yield from put("record_steps", rows)
+    rows = step_rows(batch, answer.now_ms)
+    if (yield from put("record_steps", rows)) < len(rows):
+        yield from find_earlier(steps_of(batch), answer)
+    yield from record_beside(batch, answer.now_ms)
+
+
+def find_earlier(steps: Sequence[StepDone], answer: FlushAnswer) -> Flow[None]:
+    """When these steps were recorded, some of them by an earlier flush whose reply was lost. Whoever waits for a record
+    is told the time that a replay will find."""
+    if not steps:
+        return
+    rows = yield from ask("recorded_at", Rows((step.run_id, step.branch, step.position) for step in steps))
+    answer.earlier = {(row[0], row[1], row[2]): row[3] for row in rows if row[3] != answer.now_ms}
+
+
+def record_beside(batch: Batch, now: int) -> Flow[None]:
+    """What goes with the recorded steps, and what is recorded beside them."""
     yield from _join(batch.joint)
     yield from send_out(batch.joint, now)
     yield from put("record_tries", [_try_row(entry, now) for entry in batch.tries])
@@ -54,6 +68,12 @@ def record(batch: Batch, now: int) -> Flow[None]:
 def steps_of(batch: Batch) -> list[StepDone]:
     """All records of steps in a batch, those among them that something goes with last."""
     return [*batch.steps, *(entry.step for entry in batch.joint)] if batch.joint else batch.steps
+
+
+def step_rows(batch: Batch, now: int) -> list[tuple[Any, ...]]:
+    """All records of steps in a batch as rows, made at a time."""
+    rows = [step_row(step, now) for step in batch.steps]
+    return rows + [step_row(entry.step, now, entry.takes[0] if entry.takes else None) for entry in batch.joint]
 
 
 def step_row(step: StepDone, now: int, mail: str | None = None) -> tuple[Any, ...]:
