@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import types
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -21,6 +23,11 @@ async def double(number: int) -> int:
 
 def triple(number: int) -> int:
     return number * 3
+
+
+@types.coroutine
+def as_in_old_times(number: int) -> Generator[Any, None, int]:
+    return (yield from double(number * 2).__await__())
 
 
 class Adder:
@@ -62,6 +69,7 @@ async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
         (triple, (4,), 12),
         (lambda number: number + 1, (4,), 5),
         (lambda: double(4), (), 8),
+        (lambda: as_in_old_times(4), (), 16),
         (functools.partial(double, 5), (), 10),
         (functools.partial(triple, number=5), (), 15),
         (Adder(1).add, (4,), 5),
@@ -70,8 +78,8 @@ async def test_a_step_is_named_after_its_function(app: Stepfast) -> None:
         (step(retries=1)(triple), (4,), 12),
         (len, ([1, 2],), 2),
     ],
-    ids=["async", "def", "lambda", "lambda-of-coroutine", "partial", "partial-def", "method", "object", "step",
-         "step-def", "builtin"],
+    ids=["async", "def", "lambda", "lambda-of-coroutine", "lambda-of-generator", "partial", "partial-def", "method",
+         "object", "step", "step-def", "builtin"],
 )  # fmt: skip
 async def test_a_label_goes_with_any_callable(app: Stepfast, function: Any, args: tuple[Any, ...], result: int) -> None:
     """Issue face: a label and any callable, sync or async, also a lambda."""

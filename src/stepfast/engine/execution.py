@@ -334,6 +334,8 @@ class Execution:
 
     def never_awaited(self) -> list[str]:
         """The names of calls that the code made and forgot, in the order of their positions."""
+        if not self.unawaited:
+            return []
         forgotten = [call for call in self.unawaited if not self.history.is_left_out(call.branch)]
         forgotten.sort(key=lambda call: call.position)
         return [call.name if isinstance(call, UnplacedCall) else repr(call.name) for call in forgotten]

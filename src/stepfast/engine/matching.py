@@ -117,7 +117,7 @@ class History:
 
     def check_all_taken(self) -> None:
         """At the end of the code, every record must have been asked for."""
-        record = self.first_left()
+        record = self.first_left() if self.untaken else None
         if record is not None:
             raise NonDeterminismError(
                 f"{recorded_as(record)}, but the code returned without calling it (end of the function). {CAUSES}"

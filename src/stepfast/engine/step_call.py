@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..cancellation import seen
@@ -233,7 +234,7 @@ class StepCall(DurableCall[T]):
         except BaseException:
             blocking.abandoned = True
             raise
-        return await result if inspect.isawaitable(result) else result
+        return await result if _is_awaitable(result) else result
 
     async def _bounded(self, future: asyncio.Future[Any]) -> Any:
         """Wait for a try no longer than its timeout, even if it ignores being cancelled."""
@@ -349,6 +350,12 @@ def exited(error: BaseException) -> RuntimeError:
     if isinstance(error, SystemExit):
         said = f"sys.exit({error.code!r}) was called; a handler cannot end its worker"
     return RuntimeError(said).with_traceback(error.__traceback__)
+
+
+def _is_awaitable(result: Any) -> bool:
+    """Whether a plain function gave something that is to be awaited. Most give data, of which the class tells."""
+    kind = type(result)
+    return (hasattr(kind, "__await__") or kind is GeneratorType) and inspect.isawaitable(result)
 
 
 async def _no_exit(work: Awaitable[Any], step: StepCall[Any]) -> Any:
