@@ -173,12 +173,12 @@ async def test_the_short_way_comes_to_what_the_flow_comes_to(scene: Scene, seed:
 
 
 async def _tells_the_times_of_records(scene: Scene, entries: list[Entry], answer: FlushAnswer) -> None:
-    """Whoever waits for a record is told the time that a replay finds, also if an earlier flush wrote it."""
+    """Whoever waits for an outcome is told the time that a replay finds, also if an earlier flush wrote it."""
     for entry in entries:
         step = entry.step if isinstance(entry, StepWith) else entry
         if not isinstance(step, StepDone) or entry.run_id in answer.lost | answer.barred:
             continue
-        where = "run_id = ? AND branch = ? AND position = ?"
+        where = "run_id = ? AND branch = ? AND position = ? AND status <> 'waiting'"
         address = (step.run_id, step.branch, step.position)
         rows = await scene.rows.fetch(f"SELECT completed_at FROM [steps] WHERE {where}", *address)
         assert rows in ([(answer.time_of(entry),)], [])  # unless it is to be made anew

@@ -29,10 +29,12 @@ FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[]) AS u(run_id, c
 WHERE s.claim <> u.claim AND s.status <> 'waiting';
 
 -- name: recorded_at
--- When steps at these addresses were recorded.
+-- When the outcomes at these addresses were recorded. An open record may be an older one, which was found again: nobody
+-- asks for its time.
 SELECT s.run_id::text AS run_id, s.branch, s.position, s.completed_at
 FROM unnest($1::uuid[], $2::text[], $3::integer[]) AS u(run_id, branch, position)
-{join} {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position;
+{join} {schema}.steps s ON s.run_id = u.run_id AND s.branch = u.branch AND s.position = u.position
+WHERE s.status <> 'waiting';
 
 -- name: own_steps
 -- Which of these addresses were recorded under their very claim: written before, by a flush whose reply was lost.
