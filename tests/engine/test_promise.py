@@ -107,6 +107,17 @@ async def test_everybody_who_asks_is_told() -> None:
     assert told == [1, 3]
 
 
+async def test_who_still_waits_is_told_of_a_failure_though_the_first_has_gone() -> None:
+    promise, told = Promise[int](asyncio.get_running_loop()), list[object]()
+    promise.add_done_callback(print)
+    promise.add_done_callback(told.append)
+    assert promise.remove_done_callback(print) == 1
+    promise.fail(ValueError("no"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert told == [promise]
+
+
 async def test_a_wait_with_a_limit_takes_it_for_a_future() -> None:
     kept, other = promises(2)
     asyncio.get_running_loop().call_soon(keep, [kept])

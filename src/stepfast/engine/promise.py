@@ -105,7 +105,7 @@ class Promise(Generic[T]):
         """Note why nothing will come. Those who wait are woken by a turn of their own: few promises fail."""
         if not self._done:
             self._done, self._error = True, error
-            if self._waiter is not None:
+            if self._waiter is not None or self._others:
                 self._loop.call_soon(self.wake)
 
     def wake(self) -> None:
