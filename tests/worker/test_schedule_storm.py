@@ -36,9 +36,15 @@ async def storm(app: Stepfast, make_process: MakeProcess, ledger: Ledger, worker
             victim.kill()
             alive.append(await stack.enter_async_context(make_process(SETTINGS)))
         await ledger.seen("quick", len(ledger.lines("quick")) + 5)
+        await eventually(lambda: _ticked(app), 60)
         for name in SPANS:
             await app.pause_schedule(name)
         await eventually(lambda: _settled(app), 60)
+
+
+async def _ticked(app: Stepfast) -> bool:
+    """Whether each schedule has started several runs: of one tick there is no next to compare with."""
+    return all([len(await app.runs(tag=f"schedule:{name}", limit=2)) == 2 for name in SPANS])
 
 
 async def _settled(app: Stepfast) -> bool:
