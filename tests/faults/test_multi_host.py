@@ -33,6 +33,7 @@ async def test_the_doctor_says_that_a_server_is_read_only(pair: Pair) -> None:
     url = pair.create_database("shop")
     async with Stepfast(url):
         pass  # its tables are made
+    pair.catch_up()
     both, _, _ = url.partition("?")
     name, _, hosts = both.rpartition("/")[0].partition("@")
     standby_first = f"{name}@{','.join(reversed(hosts.split(',')))}/shop"

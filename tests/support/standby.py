@@ -77,9 +77,17 @@ class Pair:
         return f"postgresql://postgres@{hosts}/{database}?target_session_attrs=read-write"
 
     def create_database(self, name: str) -> str:
-        """A database on both."""
+        """Create a database, and wait until both have it."""
         self.primary.create_database(name)
+        self.catch_up()
         return self.url(name)
+
+    def catch_up(self) -> None:
+        """Wait until the standby shows all that is committed: a synchronous one has it, but may not show it yet."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.caught_up:
+            assert time.monotonic() < deadline, f"the standby does not catch up:\n{self.primary.log[-3000:]}"
+            time.sleep(0.02)
 
     def fall_behind(self) -> None:
         """From now on the standby is sent nothing: what is committed is lost with the primary."""
