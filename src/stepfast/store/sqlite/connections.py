@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from .parameters import OwnConnection
+
 T = TypeVar("T")
 
 GIVEN_NOW = "stepfast_now"
@@ -35,7 +37,7 @@ def connect(
     *,
     ours: str,
     read_only: bool = False,
-    factory: type[sqlite3.Connection] = sqlite3.Connection,
+    factory: type[OwnConnection] = OwnConnection,
     now: Callable[[], int] | None = None,
 ) -> sqlite3.Connection:
     """A connection to the file, or to a new database in memory; transactions are begun and ended by hand. ``ours`` is

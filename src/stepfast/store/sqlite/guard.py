@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from ...errors import ContextMisuse, StepTimeout
+from .parameters import OwnConnection
 
 _INSTRUCTIONS = 10_000
 """Instructions of SQLite's machine between two looks at the clock: well below a millisecond."""
@@ -28,7 +29,7 @@ _HARMLESS = re.compile(
 _NOT_YOURS = ("close", "set_authorizer", "set_progress_handler")
 
 
-class GuardedConnection(sqlite3.Connection):
+class GuardedConnection(OwnConnection):
     """A connection that can have a guard."""
 
     guard: Guard | None = None

@@ -19,6 +19,7 @@ from ...model import status
 from ...model.records import Answer, Mail, NewRun
 from .connections import is_busy
 from .mailing import post, post_to_step, refuse_if_full
+from .parameters import bindable
 from .starting import start
 from .troubles import Troubles
 
@@ -41,7 +42,7 @@ class Borrowed:
         with closing(self._connection.cursor()) as cursor:
             if isinstance(cursor, sqlite3.Cursor):
                 cursor.row_factory = None
-            cursor.execute(sql, values)
+            cursor.execute(*bindable(sql, values))
             return Fetched(cursor.rowcount, cursor.fetchall() if cursor.description else [])
 
     def executemany(self, sql: str, rows: Sequence[Any]) -> None:

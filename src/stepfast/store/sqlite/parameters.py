@@ -1,0 +1,59 @@
+"""Numbered parameters (``?2``), bound in a way that the Python at hand does not complain of.
+
+Python 3.12.0 to 3.12.3 takes a number for a name, and warns of each one that is bound by its place. For these the
+statement is said without numbers, and a value that it uses twice is given twice.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+TAKES_NUMBERS_FOR_NAMES = (3, 12) <= sys.version_info[:3] < (3, 12, 4)
+_PARAMETER = re.compile(r"'[^']*'|\?(\d*)")
+"""A text in quotes, in which a question mark is none of ours, or a parameter with its number, if it has one."""
+
+
+class OwnConnection(sqlite3.Connection):
+    """A connection that our statements are run on."""
+
+    if TAKES_NUMBERS_FOR_NAMES:
+
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            """Run a statement."""
+            return super().execute(*without_numbers(sql, parameters))
+
+        def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+            """Run a statement for each row of values."""
+            text, places = _without_numbers(sql)
+            return super().executemany(text, ([row[place] for place in places] for row in parameters))
+
+
+def bindable(sql: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """A statement and its values, as a connection that is not our own takes them."""
+    return without_numbers(sql, values) if TAKES_NUMBERS_FOR_NAMES else (sql, values)
+
+
+def without_numbers(sql: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """The same statement with nameless parameters, and the values in the order in which it asks for them."""
+    text, places = _without_numbers(sql)
+    return text, [values[place] for place in places]
+
+
+@lru_cache(maxsize=4096)
+def _without_numbers(sql: str) -> tuple[str, list[int]]:
+    """A statement without numbers, and which value is bound at each of its parameters. One that had no number has, as
+    SQLite counts, the number that follows the highest before it."""
+    places: list[int] = []
+
+    def place(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        places.append(int(found[1]) - 1 if found[1] else max(places, default=-1) + 1)
+        return "?"
+
+    return _PARAMETER.sub(place, sql), places

@@ -1,0 +1,45 @@
+"""Statements with numbered parameters say the same without numbers, which some Pythons want."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import warnings
+from contextlib import closing
+
+import pytest
+
+from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnection, without_numbers
+
+
+@pytest.mark.parametrize(
+    ("sql", "nameless", "bound"),
+    [
+        ("SELECT ?1, ?2", "SELECT ?, ?", ["a", "b"]),
+        ("SELECT ?2, ?1, ?2", "SELECT ?, ?, ?", ["b", "a", "b"]),
+        ("SELECT ?, ?", "SELECT ?, ?", ["a", "b"]),
+        ("SELECT ?2, ?, ?1", "SELECT ?, ?, ?", ["b", "c", "a"]),
+        ("SELECT '?1 ''?2''?', ?3", "SELECT '?1 ''?2''?', ?", ["c"]),
+    ],
+)
+def test_a_statement_without_numbers_says_the_same(sql: str, nameless: str, bound: list[str]) -> None:
+    assert without_numbers(sql, ("a", "b", "c")) == (nameless, bound)
+    with closing(sqlite3.connect(":memory:")) as database, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        given = "abc"[: max("abc".index(value) for value in bound) + 1]
+        assert database.execute(nameless, bound).fetchall() == database.execute(sql, tuple(given)).fetchall()
+
+
+def test_our_connections_bind_numbers_without_a_warning() -> None:
+    with closing(sqlite3.connect(":memory:", factory=OwnConnection)) as database:
+        assert database.execute("SELECT ?2, ?1, ?2", ("a", "b")).fetchall() == [("b", "a", "b")]
+        database.execute("CREATE TABLE pairs (one, other)")
+        database.executemany("INSERT INTO pairs VALUES (?2, ?1)", [("a", "b"), ("c", "d")])
+        assert database.execute("SELECT * FROM pairs").fetchall() == [("b", "a"), ("d", "c")]
+
+
+def test_only_the_pythons_that_warn_are_spoken_to_without_numbers() -> None:
+    with closing(sqlite3.connect(":memory:")) as database, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        database.execute("SELECT ?1", ("a",))
+    assert bool(told) is TAKES_NUMBERS_FOR_NAMES, sys.version
