@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -296,9 +297,11 @@ async def test_a_rollback_takes_starts_and_signals_back(scene: Scene, path: str)
 
 
 async def test_a_connection_of_another_thread_is_refused_in_one_sentence(scene: Scene, path: str) -> None:
-    connection = await asyncio.to_thread(sqlite3.connect, path)
-    with pytest.raises(ConfigurationError, match="thread"):
-        await scene.store.start_within(connection, [new_run()])
+    with ThreadPoolExecutor(1) as other:
+        connection = await asyncio.wrap_future(other.submit(sqlite3.connect, path))
+        with pytest.raises(ConfigurationError, match="thread"):
+            await scene.store.start_within(connection, [new_run()])
+        await asyncio.wrap_future(other.submit(connection.close))
 
 
 async def test_a_transaction_that_may_not_write_any_more_is_told_how_to_begin(scene: Scene, path: str) -> None:

@@ -134,8 +134,8 @@ def _in_transaction(
     Where the connection leads is looked at when the work is done, and can still be undone: SQLite waits for the lock
     of whoever writes only as long as nothing was read in the same transaction."""
     database = Borrowed(connection)
-    begins_itself = not driver.in_transaction and _begins_at_first_write(driver)
     try:
+        begins_itself = not driver.in_transaction and _begins_at_first_write(driver)
         if not begins_itself:
             database.execute("SAVEPOINT stepfast")
         try:
