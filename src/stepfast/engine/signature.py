@@ -142,14 +142,26 @@ def positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def code_version(function: Callable[..., Any]) -> str:
-    """A short hash of the source, which changes when the code does."""
+    """A short hash of the source, or of the code where no source is known. It changes when the code does."""
     plain = inspect.unwrap(_unwrap(function))
+    code = getattr(plain, "__code__", None)
     try:
-        text = inspect.getsource(plain)
+        text = inspect.getsource(plain) if code is None or code.co_filename != _ANY_TEXT else _told(code)
     except (OSError, TypeError):
-        code = getattr(plain, "__code__", None)
-        text = repr((code.co_code, code.co_names, code.co_varnames)) if code else name_of(function)
+        text = _told(code) if code else name_of(function)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
+_ANY_TEXT = "<string>"
+"""The file of whatever was made by ``exec``. Lines that Python finds under this name may be those of another text."""
+
+
+def _told(part: Any) -> str:
+    """Code, or a constant of it, as a text that is the same in every process."""
+    if isinstance(part, types.CodeType):
+        names = (part.co_code, part.co_names, part.co_varnames)
+        return f"{names!r} {[_told(constant) for constant in part.co_consts]}"
+    return repr(sorted(map(repr, part))) if isinstance(part, frozenset) else repr(part)
 
 
 UNRESOLVED = object()
