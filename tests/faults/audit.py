@@ -7,6 +7,7 @@ The triggers belong to the tests and are made after the tables; the product know
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -151,7 +152,7 @@ class Database:
     async def execute(self, script: str) -> None:
         """Statements without parameters or results."""
         if not self.is_postgres:
-            with self._open() as database:
+            with contextlib.closing(self._open()) as database:
                 database.executescript(script)
             return
         connection = await asyncpg.connect(self._url.text)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from importlib import resources
+from typing import Any
 
 import pytest
 
 from stepfast.store import statements
 from stepfast.store.sqlite.dialect import older, translate
+from stepfast.store.sqlite.parameters import OwnConnection
 from stepfast.store.sqlite.wide import execute_wide
 
 DATABASES = ("stepfast.store.postgres", "stepfast.store.sqlite")
@@ -56,24 +60,29 @@ def test_an_older_library_is_told_the_size_of_a_payload_otherwise() -> None:
 def test_a_question_about_one_column_takes_an_array_of_values() -> None:
     sql = translate("SELECT u.id FROM unnest($1::uuid[]) AS u(id) WHERE u.id <> $2 ORDER BY u.id")
     assert "(SELECT value AS id FROM json_each(?1)) AS u" in sql
-    assert sqlite3.connect(":memory:").execute(sql, (json.dumps(["b", "a", "c"]), "c")).fetchall() == [("a",), ("b",)]
+    assert found(sql, json.dumps(["b", "a", "c"]), "c") == [("a",), ("b",)]
 
 
 def test_a_question_about_several_columns_takes_an_array_of_rows_as_one_parameter() -> None:
     sql = translate("SELECT u.b, u.a, $1, $4 FROM unnest($2::text[],\n    $3::integer[])\n    AS u(a,\n b) LIMIT $5")
     assert re.findall(r"\?\d", sql) == ["?1", "?3", "?2", "?4"]
-    values = ("first", json.dumps([["x", 1], ["y", 2]]), "last", 9)
-    found = sqlite3.connect(":memory:").execute(sql, values).fetchall()
-    assert found == [(1, "x", "first", "last"), (2, "y", "first", "last")]
+    rows = found(sql, "first", json.dumps([["x", 1], ["y", 2]]), "last", 9)
+    assert rows == [(1, "x", "first", "last"), (2, "y", "first", "last")]
+
+
+def found(sql: str, *values: Any) -> list[Any]:
+    """What a question brings on a database without tables."""
+    with closing(sqlite3.connect(":memory:", factory=OwnConnection)) as database:
+        return database.execute(sql, values).fetchall()
 
 
 @pytest.fixture
-def table() -> sqlite3.Connection:
+def table() -> Iterator[sqlite3.Connection]:
     """A table of three rows."""
-    database = sqlite3.connect(":memory:")
-    database.execute("CREATE TABLE s_t (id TEXT PRIMARY KEY, n INTEGER)")
-    database.execute("INSERT INTO s_t VALUES ('a', 1), ('b', 2), ('c', 3)")
-    return database
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE s_t (id TEXT PRIMARY KEY, n INTEGER)")
+        database.execute("INSERT INTO s_t VALUES ('a', 1), ('b', 2), ('c', 3)")
+        yield database
 
 
 INSERT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 import warnings
@@ -9,7 +10,10 @@ from contextlib import closing
 
 import pytest
 
+from stepfast import Stepfast
+from stepfast.store.sqlite import SqliteStore
 from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnection, without_numbers
+from tests.store.scene import Rows
 
 
 @pytest.mark.parametrize(
@@ -20,6 +24,7 @@ from stepfast.store.sqlite.parameters import TAKES_NUMBERS_FOR_NAMES, OwnConnect
         ("SELECT ?, ?", "SELECT ?, ?", ["a", "b"]),
         ("SELECT ?2, ?, ?1", "SELECT ?, ?, ?", ["b", "c", "a"]),
         ("SELECT '?1 ''?2''?', ?3", "SELECT '?1 ''?2''?', ?", ["c"]),
+        ("SELECT ?2 -- the run's, not ?3\n, ?1", "SELECT ? -- the run's, not ?3\n, ?", ["b", "a"]),
     ],
 )
 def test_a_statement_without_numbers_says_the_same(sql: str, nameless: str, bound: list[str]) -> None:
@@ -28,6 +33,21 @@ def test_a_statement_without_numbers_says_the_same(sql: str, nameless: str, boun
         warnings.simplefilter("ignore", DeprecationWarning)
         given = "abc"[: max("abc".index(value) for value in bound) + 1]
         assert database.execute(nameless, bound).fetchall() == database.execute(sql, tuple(given)).fetchall()
+
+
+async def test_every_statement_can_be_said_without_numbers() -> None:
+    async with Stepfast("sqlite://") as app:
+        await app.migrate()
+        store = await app.store()
+        assert isinstance(store, SqliteStore)
+        rows = Rows(store)
+        for sql in store._sql.values():
+            if "?" not in sql:
+                continue
+            nameless, bound = without_numbers(sql, range(40))
+            assert not re.search(r"\?\d", re.sub(r"--.*", "", nameless))
+            assert await rows.fetch(f"EXPLAIN {sql}", *range(max(bound) + 1))
+            assert await rows.fetch(f"EXPLAIN {nameless}", *bound)
 
 
 def test_our_connections_bind_numbers_without_a_warning() -> None:

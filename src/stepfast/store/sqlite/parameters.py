@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 TAKES_NUMBERS_FOR_NAMES = (3, 12) <= sys.version_info[:3] < (3, 12, 4)
-_PARAMETER = re.compile(r"'[^']*'|\?(\d*)")
-"""A text in quotes, in which a question mark is none of ours, or a parameter with its number, if it has one."""
+_PARAMETER = re.compile(r"--[^\n]*|'[^']*'|\?(\d*)")
+"""A parameter with its number, if it has one; or a remark or a text in quotes, in which a question mark is none."""
 
 
 class OwnConnection(sqlite3.Connection):
