@@ -4,6 +4,7 @@ from ``app`` and from ``app.sync`` (rule 10)."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -82,7 +83,7 @@ async def async_connection_of(kind: str, url: str) -> AsyncIterator[Any]:
 async def ended(connection: Any, how: str) -> None:
     """Commit, or roll back."""
     end = getattr(connection, how)
-    if asyncio.iscoroutinefunction(end):
+    if inspect.iscoroutinefunction(end):
         await end()
     else:
         await asyncio.to_thread(end) if not isinstance(connection, orm.scoped_session) else end()
