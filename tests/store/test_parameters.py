@@ -55,7 +55,13 @@ def test_our_connections_bind_numbers_without_a_warning() -> None:
         assert database.execute("SELECT ?2, ?1, ?2", ("a", "b")).fetchall() == [("b", "a", "b")]
         database.execute("CREATE TABLE pairs (one, other)")
         database.executemany("INSERT INTO pairs VALUES (?2, ?1)", [("a", "b"), ("c", "d")])
-        assert database.execute("SELECT * FROM pairs").fetchall() == [("b", "a"), ("d", "c")]
+        database.executemany("INSERT INTO pairs VALUES (:one, :other)", [{"one": "e", "other": "f"}])
+        assert database.execute("SELECT * FROM pairs").fetchall() == [("b", "a"), ("d", "c"), ("e", "f")]
+        assert database.execute("SELECT :b, :a", {"a": 1, "b": 2}).fetchall() == [(2, 1)]
+
+
+def test_parameters_with_names_keep_them() -> None:
+    assert without_numbers("SELECT :a", {"a": 1}) == ("SELECT :a", {"a": 1})
 
 
 def test_only_the_pythons_that_warn_are_spoken_to_without_numbers() -> None:

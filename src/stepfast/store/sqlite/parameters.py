@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -29,19 +29,20 @@ class OwnConnection(sqlite3.Connection):
 
         def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
             """Run a statement for each row of values."""
-            text, places = _without_numbers(sql)
-            return super().executemany(text, ([row[place] for place in places] for row in parameters))
+            text, _ = _without_numbers(sql)
+            return super().executemany(text, (without_numbers(sql, row)[1] for row in parameters))
 
 
-def bindable(sql: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+def bindable(sql: str, values: Any) -> tuple[str, Any]:
     """A statement and its values, as a connection that is not our own takes them."""
     return without_numbers(sql, values) if TAKES_NUMBERS_FOR_NAMES else (sql, values)
 
 
-def without_numbers(sql: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
-    """The same statement with nameless parameters, and the values in the order in which it asks for them."""
+def without_numbers(sql: str, values: Any) -> tuple[str, Any]:
+    """The same statement with nameless parameters, and the values in the order in which it asks for them. One whose
+    parameters have names stays as it is."""
     text, places = _without_numbers(sql)
-    return text, [values[place] for place in places]
+    return (text, [values[place] for place in places]) if places else (sql, values)
 
 
 @lru_cache(maxsize=4096)
