@@ -24,11 +24,11 @@ class OwnConnection(sqlite3.Connection):
     if TAKES_NUMBERS_FOR_NAMES:
 
         def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            """Run a statement."""
+            """Run one of our statements."""
             return super().execute(*without_numbers(sql, parameters))
 
         def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-            """Run a statement for each row of values."""
+            """Run one of our statements for each row of values."""
             text, _ = _without_numbers(sql)
             return super().executemany(text, (without_numbers(sql, row)[1] for row in parameters))
 
@@ -39,7 +39,7 @@ def bindable(sql: str, values: Any) -> tuple[str, Any]:
 
 
 def without_numbers(sql: str, values: Any) -> tuple[str, Any]:
-    """The same statement with nameless parameters, and the values in the order in which it asks for them. One whose
+    """A statement with nameless parameters instead, and its values in the order in which it asks for them. One whose
     parameters have names stays as it is."""
     text, places = _without_numbers(sql)
     return (text, [values[place] for place in places]) if places else (sql, values)
