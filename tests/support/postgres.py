@@ -99,8 +99,9 @@ def _system_bindirs() -> dict[int, Path]:
         *Path("/usr/lib/postgresql").glob("*/bin"),
         *Path("/opt/homebrew/opt").glob("postgresql@*/bin"),
     ]
-    if pg_config := shutil.which("pg_config"):
-        folders.append(Path(subprocess.check_output([pg_config, "--bindir"], text=True).strip()))
+    if pg_config := shutil.which("pg_config"):  # Debian's may be there without a server, and then only complains
+        asked = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True)
+        folders += [Path(asked.stdout.strip())] if asked.returncode == 0 else []
     found = {major_version(folder): folder for folder in folders if (folder / "postgres").exists()}
     return dict(sorted(found.items(), reverse=True))
 
