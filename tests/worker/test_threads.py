@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar, copy_context
 
 import pytest
 
@@ -188,3 +191,23 @@ async def test_calls_are_done_however_soon_idle_threads_leave(
             assert await threads.submit(lambda n=n: n) == n  # type: ignore[misc]
             await asyncio.sleep(0.001)
     assert threads._awake in (0, 1)
+
+
+async def test_a_look_at_the_backlog_keeps_nothing_of_the_run_that_caused_it() -> None:
+    class Ours:
+        """What a run has in its context."""
+
+    mine: ContextVar[Ours] = ContextVar("mine")
+    threads, go_on = Threads("test"), threading.Event()
+    context, ours = copy_context(), Ours()
+    context.run(mine.set, ours)
+    gone = weakref.ref(ours)
+    waiting = [context.run(threads.submit, go_on.wait) for _ in range(3)]
+    assert threads._looking is not None
+    threads.close()
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        assert [await one for one in waiting] == [True, True, True]
+    del context, ours
+    gc.collect()
+    assert gone() is None

@@ -18,6 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from time import monotonic
 from typing import Any
 
@@ -62,6 +63,8 @@ class Threads:
         self._taken = 0
         """Calls taken out of the backlog since somebody last looked."""
         self._looking: asyncio.TimerHandle | None = None
+        self._nobodys = Context()
+        """Looks belong to no run: even a cancelled timer keeps its context, and with it the run that called."""
         self._looked_at = 0.0
         self._stalled = 0
         """How many looks in a row that came in time have found the backlog standing still."""
@@ -118,7 +121,7 @@ class Threads:
 
     def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
         self._taken, self._looked_at = 0, monotonic()
-        self._looking = loop.call_later(_LOOK, self._look, loop)
+        self._looking = loop.call_later(_LOOK, self._look, loop, context=self._nobodys)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """If calls wait because others block, each gets a thread."""
