@@ -108,7 +108,7 @@ async def scene_on(url: str) -> AsyncIterator[Scene]:
         scene.calm()
         await everything_ends(scene)
         await scene.app.close()
-        await eventually(lambda: _threads() == threads)
+        await eventually(lambda: _threads() <= threads)
         await eventually(lambda: not [t for t in asyncio.all_tasks() - tasks if "Proxy" not in repr(t.get_coro())])
         if proxy is not None:
             await _disconnected(url)
@@ -260,5 +260,5 @@ async def _disconnected(url: str) -> None:
         await watch.close()
 
 
-def _threads() -> list[str]:
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("stepfast"))
+def _threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name.startswith("stepfast")}

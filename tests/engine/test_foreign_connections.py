@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from stepfast import ConfigurationError, Context, DatabaseUnavailable, InvalidState, RunNotFound, Stepfast
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, eventually
+from tests.support.postgres import BLOCKED
 
 SYNC = ["psycopg", "psycopg2", "session", "connection", "session over psycopg2", "scoped session"]
 ASYNC = ["psycopg async", "async session over psycopg"]
@@ -225,7 +226,7 @@ async def test_a_wait_for_a_key_blocks_no_event_loop_and_can_be_cancelled(app: S
         run = await app.start(asks, 1, key="k", connection=first)
         waits = asyncio.create_task(app.start(asks, 1, key="k", connection=second))
         given_up = asyncio.create_task(app.start(asks, 1, key="k", connection=third))
-        blocked = "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted"
+        blocked = f"SELECT count(*) = 2 {BLOCKED}"
         await eventually(lambda: first.execute(blocked).fetchone() == (True,))
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):

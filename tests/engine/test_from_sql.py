@@ -19,6 +19,7 @@ from stepfast import Context, InvalidState, Settings, Stepfast
 from stepfast.model.schema import first_problem
 from tests.engine.conftest import MakeApp
 from tests.support.engine import PATIENCE, Calls, Gate, eventually
+from tests.support.postgres import BLOCKED
 
 QUICK = Settings(poll=0.05, sweep=0.05, moment=0)
 
@@ -421,7 +422,7 @@ async def test_two_starts_of_one_key_wait_for_each_other_and_are_one(app: Stepfa
         async with sql.transaction():
             first = await sql.fetchval(call)
             second = asyncio.create_task(other.fetchval(call))
-            await eventually(lambda: sql.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+            await eventually(lambda: sql.fetchval(f"SELECT count(*) {BLOCKED}"))
         assert await second == first
     finally:
         await other.close()

@@ -72,6 +72,8 @@ class SimThread:
 
     def _tell_of_the_end(self) -> None:
         if not self._alive:
+            if self._thread is not None:
+                self._thread.join()  # it has given its last turn back, but may still be counted
             for tell in self.ended:
                 tell()
 

@@ -36,7 +36,8 @@ async def collate(connection: Any) -> None:
     """Give each column of the tables a collation of a language. Of the views, which stand on them, those are made anew
     that statements ask."""
     schema = f"'{NAMESPACE}'::regnamespace"
-    known = "SELECT collname::text FROM pg_collation WHERE collname::text = ANY($1) LIMIT 1"
+    known = "SELECT collname::text FROM pg_collation WHERE collname::text = ANY($1) AND collencoding IN (-1, 6) "
+    known += "ORDER BY array_position($1, collname::text) LIMIT 1"
     collation = await connection.fetchval(known, WANTED)
     asked = [
         (name, await connection.fetchval(f"SELECT pg_get_viewdef('{NAMESPACE}.{name}'::regclass)")) for name in ASKED

@@ -15,6 +15,7 @@ from stepfast.model.records import Claimed, StepDone, StepRecord
 from tests.store.conftest import ON_POSTGRES, ON_SQLITE, only_on
 from tests.store.scene import Scene, completed, joint, opened, step
 from tests.support.engine import eventually
+from tests.support.postgres import BLOCKED
 
 Call = Callable[[Any], Any]
 
@@ -400,8 +401,7 @@ async def test_a_wish_that_is_being_written_when_the_function_returns_is_waited_
     await wish.start()
     await somebody.execute("UPDATE stepfast.runs SET asked = 'cancel' WHERE id = $1", run.id)
     task = asyncio.create_task(on_postgres.transact(run, on_postgres.books()))
-    blocked = "SELECT 1 FROM pg_locks WHERE NOT granted"
-    await eventually(lambda: somebody.fetchval(blocked))
+    await eventually(lambda: somebody.fetchval(f"SELECT count(*) {BLOCKED}"))
     await wish.commit()
     await task
     await somebody.close()

@@ -64,6 +64,10 @@ FETCHABLE = {
 }
 
 
+BLOCKED = "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()"
+"""The waiting for locks in one database; ``pg_locks`` alone tells of all that the server has."""
+
+
 class PostgresUnavailable(Exception):
     """No Postgres could be found, fetched or started; the message says what was tried."""
 

@@ -451,11 +451,19 @@ async def test_delivering_looks_only_at_the_mail_in_hand(connection: Any, statem
 
 async def test_mail_that_is_left_with_a_chain_is_found_by_its_runs(connection: Any, statements: dict[str, str]) -> None:
     """However much lies in other boxes, and whatever has ended."""
-    first = await connection.fetchval("SELECT run_id FROM stepfast.mailbox WHERE NOT delivered LIMIT 1")
-    for name, argument in {"undelivered_of": first, "heirs": [first]}.items():
-        rows, pages = await looked_at(connection, statements[name], argument)
-        assert rows <= 10, name
-        assert pages <= 100, name
+    first, last = [await connection.fetchval(f"SELECT md5('s{number}')::uuid") for number in (3, 6)]
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        went_on = "UPDATE stepfast.runs SET reason = 'continued', output = $2 WHERE id = $1"
+        await connection.execute(went_on, first, f'"{last}"')
+        assert len(await connection.fetch(statements["undelivered_of"], first)) == 1
+        for name, argument in {"undelivered_of": first, "heirs": [first]}.items():
+            rows, pages = await looked_at(connection, statements[name], argument)
+            assert rows <= 10, name
+            assert pages <= 40, name
+    finally:
+        await transaction.rollback()
 
 
 async def test_settling_a_step_looks_only_at_those_that_wait_for_it(
