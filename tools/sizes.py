@@ -48,6 +48,8 @@ def too_large(tree: ast.Module, counted: bool) -> Iterator[tuple[int, str]]:
             for made in (part for part in node.body if isinstance(part, Function) and part.name == "__init__"):
                 if (count := arguments(made)) > ARGUMENTS:
                     yield made.lineno, f"{node.name} is made of {count} things, more than {ARGUMENTS}: group them"
+            if (count := fields(node)) > ARGUMENTS:
+                yield node.lineno, f"{node.name} is made of {count} things, more than {ARGUMENTS}: group them"
 
 
 def length(function: Function) -> int:
@@ -59,6 +61,13 @@ def arguments(function: Function) -> int:
     """How many things a constructor is given."""
     given = function.args
     return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+
+
+def fields(node: ast.ClassDef) -> int:
+    """How many things a dataclass is given; rows and other plain values are tuples or structs, and may have more."""
+    if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        return 0
+    return sum(isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation) for part in node.body)
 
 
 def main(arguments: list[str]) -> int:

@@ -333,11 +333,10 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         announce_database(self.url, self.namespace, self.url_named, self.logger)
         announce_namesakes(self.workflows, await connected.store.workers(), self.logger)
         announce_retention(settings, self.logger)
-        clock = self._clock
-        me = Identity(self._registry.with_steps(), queues, clock, list(self._declared.specs), self._declared_texts())
-        kit = Kit(
-            self._workers_store(connected.store), settings, self._payloads, self.logger, me, clock, connected.observers
-        )
+        declared = list(self._declared.specs), self._declared_texts()
+        me = Identity(self._registry.with_steps(), queues, self._clock, *declared)
+        store = self._workers_store(connected.store)
+        kit = Kit(store, settings, self._payloads, self.logger, me, connected.observers)
         if connected.carriage is None:
             connected.carriage = carriage_for(connected.store, self.transport, self.url, self._pool, self.settings)
         worker = Worker(kit, connected.switchboard, self._new_child, self._declared, connected.carriage)

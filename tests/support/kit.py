@@ -22,7 +22,7 @@ def make_kit(store: Any = None, **settings: Any) -> Kit:
     """With whatever stands in for the store; None: nobody gets to ask it."""
     made = Settings(**settings)
     clock = Clockwork()
-    return Kit(store, made, Payloads(made), logging.getLogger("test"), Identity({}, None, clock), clock)
+    return Kit(store, made, Payloads(made), logging.getLogger("test"), Identity({}, None, clock))
 
 
 EPOCH = 1_700_000_000_000

@@ -105,7 +105,8 @@ async def test_a_loop_that_moves_is_left_alone(lines: Lines) -> None:
 async def test_it_is_not_said_again_and_again(lines: Lines) -> None:
     """One long block, and another soon after: one warning."""
     clock = StandingClock()
-    kit = replace(make_kit(blocked_after=5), logger=logger_for(lines), clock=clock)
+    kit = replace(make_kit(blocked_after=5), logger=logger_for(lines))
+    kit.me.clock = clock
     watch = LoopWatch(kit, threading.get_ident())
 
     def block() -> None:

@@ -28,7 +28,7 @@ class Identity:
     ) -> None:
         self._limits = dict(limits)
         """What the code declares of queues, as it is stored."""
-        self._clock = clock
+        self.clock = clock
         self.id = clock.new_id()
         self.registered = True
         """Whether the database has been told of the id. The first one is registered before anything else begins."""
@@ -44,7 +44,7 @@ class Identity:
     def renew(self) -> str:
         """Go on under a new id; the old one."""
         self.registered = False  # first: the heartbeat's thread reads the id, and then this
-        old, self.id = self.id, self._clock.new_id()
+        old, self.id = self.id, self.clock.new_id()
         return old
 
     def serves(self, lane: Lane) -> bool:

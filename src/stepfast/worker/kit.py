@@ -28,9 +28,13 @@ class Kit:
     payloads: Payloads
     logger: logging.Logger
     me: Identity
-    clock: Clockwork
     observers: Observers | None = None
     """Who is told what happens to runs, if anybody is."""
+
+    @property
+    def clock(self) -> Clockwork:
+        """Where time, threads and chance come from."""
+        return self.me.clock
 
     def ask(
         self,
