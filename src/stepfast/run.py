@@ -258,7 +258,7 @@ class Run(Generic[O]):
         if answer.done:
             if connected.observers is not None:
                 connected.observers.tell(
-                    connected.observers.signalled, SignalSent(mail.run_id, name, connection is not None)
+                    connected.observers.signalled, SignalSent(answer.whose or mail.run_id, name, connection is not None)
                 )
             return
         if answer.reason == status.NO_SUCH_STEP:

@@ -16,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stepfast import ConfigurationError, Context, DatabaseUnavailable, InvalidInput, InvalidState, RunNotFound, Stepfast
 from stepfast.model.ids import new_id
+from stepfast.settings import Settings
+from stepfast.telemetry import Observer
 from tests.engine.conftest import MakeApp
 from tests.store.scene import Rows
 from tests.support.engine import Calls, eventually
@@ -316,6 +318,33 @@ async def test_a_signal_to_the_first_of_a_chain_that_has_ended_is_refused(app: S
     assert str(refused.value) == str(usual.value) and run.id not in str(usual.value)
     assert await caller.notes() == ["kept"]
     assert await caller.fetch("SELECT id FROM [mailbox]") == []
+
+
+async def test_a_signal_to_the_first_of_a_chain_is_as_one_to_its_last(make_app: MakeApp, kind: str) -> None:
+    """Observers are told of the last; its bound holds for all who send to it; and when it is gone, nobody is there."""
+    told = list[str]()
+    hears = type("Hears", (Observer,), {"signalled": lambda self, event: told.append(event.run_id)})()
+    app = make_app(observers=[hears], settings=Settings(max_signals=2))
+    caller = Caller(kind, app)
+
+    @app.workflow
+    async def counter(ctx: Context, number: int) -> None:
+        ctx.continue_as(number + 1) if number < 2 else await ctx.sleep(600)
+
+    run = await app.start(counter, 0)
+    await app.drain()
+    last = await (await app.store()).heir(run.id)
+    for _ in range(2):
+        async with caller.transaction() as connection:
+            await run.signal("word", connection=connection)
+    assert told == [last] * 2 and last != run.id
+    async with caller.transaction() as connection:
+        with pytest.raises(InvalidState, match=f"{last} has 2 signals"):
+            await run.signal("word", connection=connection)
+    await caller.fetch(f"DELETE FROM [runs] WHERE id = '{last}'")
+    async with caller.transaction() as connection:
+        with pytest.raises(InvalidState, match="is completed; a signal can only be sent"):
+            await run.signal("word", connection=connection)
 
 
 async def test_a_signal_to_a_run_that_does_not_exist_is_refused(app: Stepfast, caller: Caller, double: Any) -> None:

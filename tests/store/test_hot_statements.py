@@ -9,7 +9,9 @@ steps of dags: for them nothing is different here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import asyncpg
@@ -25,10 +27,12 @@ from stepfast.model.leaving import leave
 from stepfast.model.pausing import resume
 from stepfast.model.records import Claimed, Lane, Transition
 from stepfast.model.standing import READ_COLUMNS, Standing, place_at
-from stepfast.model.waking import wake
+from stepfast.model.status import RUN_STATUSES
+from stepfast.model.waking import wake, way_to_signal
 from stepfast.settings import SUSPECT_LOSSES
 from stepfast.store.postgres import PostgresStore
 from tests.model.walks import live
+from tests.store.conftest import SHARED, Stores, only_on
 from tests.store.scene import Scene, child_of, new_run, signal, step
 from tests.worker.spying import Counted
 
@@ -208,10 +212,10 @@ async def test_the_ends_of_children_are_one_statement(scene: Scene) -> None:
 # -- what SQL callers are refused, by functions of the database ------------------------------------------------------
 
 
-async def refused(scene: Scene, call: str, run_id: str) -> bool:
+async def refused(scene: Scene, call: str, run_id: str, *more: str) -> bool:
     """Whether a function of the database refuses this run; if not, it leaves mail, and delivery decides."""
     try:
-        await scene.rows.fetch(f"SELECT stepfast.{call}(?::uuid)", run_id)
+        await scene.rows.fetch(f"SELECT stepfast.{call}(?::uuid{', ?' * len(more)})", run_id, *more)
     except asyncpg.ObjectNotInPrerequisiteStateError:
         return True
     return False
@@ -254,6 +258,96 @@ async def test_a_resume_by_sql_is_refused_where_the_function_changes_nothing(sce
         assert await refused(scene, "resume", run_id) == idle, run
         refusals.append(idle)
     assert {True, False} == set(refusals)
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_signal_by_sql_is_refused_where_the_function_refuses_it(scene: Scene) -> None:
+    """What is for a run that went on as another is left with it, to be taken there."""
+    for run_id, run in (await ended_or_not(scene)).items():
+        way = way_to_signal(run.status, run.reason)
+        assert await refused(scene, "signal", run_id, "approved") == (way == "refused"), run
+        assert await letters(scene, run_id) == (way != "refused")
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_signal_by_sql_to_a_dag_run_is_refused_where_the_function_refuses_its_step(scene: Scene) -> None:
+    for dag_id, dag, step_id, of_it in await dags_and_steps(scene):
+        takes = way_to_signal(dag.status) == way_to_signal(of_it.status) == "take"
+        assert await refused(scene, "signal", dag_id, "first") != takes, (dag, of_it)
+        assert (await letters(scene, dag_id), await letters(scene, step_id)) == (0, takes)
+
+
+# -- signals within a caller's transaction ---------------------------------------------------------------------------
+
+
+async def ended_or_not(scene: Scene) -> dict[str, Standing]:
+    """Runs in every status, and some that went on as others, of which nothing else is known."""
+    found = stood(lambda run, now: True, 150)
+    over = [(run, now) for run, now in found if run.status == "completed"][:5]
+    put = await put_rows(scene, [*found, *((replace(run, reason="continued"), now) for run, now in over)], dags=False)
+    for run_id, run in put.items():
+        if run.reason == "continued":
+            await scene.rows.set(run_id, "output", None)
+    ways = {(run.status, way_to_signal(run.status, run.reason)) for run in put.values()}
+    assert {way for _, way in ways} == {"take", "forward", "refused"}
+    assert {run_status for run_status, _ in ways} == set(RUN_STATUSES)
+    return put
+
+
+async def dags_and_steps(scene: Scene) -> list[tuple[str, Standing, str, Standing]]:
+    """Dag runs in every status, each with a step in every status; not all of these come to be."""
+    sorts = {run.status: (run, now) for run, now in stood(lambda run, now: not run.held, 150)}
+    sorts["skipped"] = (replace(sorts["completed"][0], status="skipped"), sorts["completed"][1])
+    found = []
+    for dag, now in [each for name, each in sorts.items() if name != "skipped"]:
+        for of_it in sorts.values():
+            [(dag_id, one)] = (await put_rows(scene, [(replace(dag, graph=GRAPH), now)], False)).items()
+            within = replace(of_it[0], graph=GRAPH, dag_id=dag_id, dag_step="first")
+            [(step_id, other)] = (await put_rows(scene, [(within, of_it[1])], False)).items()
+            found.append((dag_id, one, step_id, other))
+    return found
+
+
+async def letters(scene: Scene, run_id: str) -> int:
+    """How many signals lie with a run, to be delivered."""
+    [(count,)] = await scene.rows.fetch("SELECT count(*) FROM [mailbox] WHERE run_id = ? AND NOT delivered", run_id)
+    return int(count)
+
+
+@contextlib.asynccontextmanager
+async def callers_own(stores: Stores) -> AsyncIterator[Any]:
+    """A connection of a caller's."""
+    if stores.url.kind == "sqlite":
+        assert stores.url.path is not None
+        with contextlib.closing(sqlite3.connect(stores.url.path, timeout=30, isolation_level=None)) as connection:
+            yield connection
+    else:
+        theirs = await asyncpg.connect(stores.url.text)
+        yield theirs
+        await theirs.close()
+
+
+@only_on(*SHARED)
+async def test_a_signal_within_a_transaction_is_taken_where_the_function_says(scene: Scene, stores: Stores) -> None:
+    async with callers_own(stores) as connection:
+        for run_id, run in (await ended_or_not(scene)).items():
+            answer = await scene.store.send_within(connection, signal(run_id))
+            takes = way_to_signal(run.status, run.reason) == "take"
+            assert (answer.done, answer.status, answer.reason) == (takes, run.status, run.reason), run
+            assert await letters(scene, run_id) == takes
+
+
+@only_on(*SHARED)
+async def test_a_signal_within_a_transaction_to_a_dag_run_is_taken_where_the_function_says_so_of_its_step(
+    scene: Scene, stores: Stores
+) -> None:
+    async with callers_own(stores) as connection:
+        for dag_id, dag, step_id, of_it in await dags_and_steps(scene):
+            answer = await scene.store.send_within(connection, signal(dag_id, "first"))
+            goes_on, takes = way_to_signal(dag.status) == "take", way_to_signal(of_it.status) == "take"
+            reason = "no_such_step" if goes_on and not takes else dag.reason
+            assert (answer.done, answer.status, answer.reason) == (goes_on and takes, dag.status, reason), (dag, of_it)
+            assert (await letters(scene, dag_id), await letters(scene, step_id)) == (0, goes_on and takes)
 
 
 async def test_a_signal_that_is_sent_twice_is_there_once_and_counts_once(scene: Scene) -> None:

@@ -18,9 +18,10 @@ the same end. Each event has a file:
 ======================  ====================================================================================
 
 Three decisions are also written in SQL, because they are made thousands of times a second in one statement: a claim,
-the usual end of a run, and the usual signal. So is what ``stepfast.cancel`` and ``resume`` refuse to callers from SQL.
-Tests prove that the statements and the functions agree. How a new run stands is written by the statements that start
-it.
+the usual end of a run, and the usual signal. So is what ``stepfast.cancel``, ``resume`` and ``signal`` refuse to
+callers from SQL, and which run takes a signal within a caller's transaction on SQLite, where the first statement has to
+write. Tests prove that the statements and the functions agree. How a new run stands is written by the statements that
+start it.
 """
 
 from __future__ import annotations

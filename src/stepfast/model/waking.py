@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from . import status
@@ -18,6 +20,14 @@ def wanted_mail(run: Standing) -> frozenset[str]:
 
 _SIGNALS = frozenset({status.MAIL_SIGNAL})
 _ALL = _SIGNALS | status.MAIL_ENDS
+
+
+def way_to_signal(run_status: str, reason: str | None = None) -> Literal["take", "forward", "refused"]:
+    """What becomes of a signal to a run: it is put into its mailbox, or it is for the run that this one went on as, or
+    it is refused, because the run has ended. For a dag run that goes on, its step of that name is asked likewise."""
+    if run_status not in status.TERMINAL:
+        return "take"
+    return "forward" if reason == status.REASON_CONTINUED else "refused"
 
 
 def wake(run: Standing, signals: int, ends: int, now: int, number: int = 0) -> Standing:

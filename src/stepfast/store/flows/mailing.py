@@ -10,7 +10,7 @@ from ...model.cancelling import way_to_cancel
 from ...model.records import Answer, Lane, Mail
 from ...model.standing import Standing
 from ...model.status import MAIL_CANCEL, MAIL_ENDS, MAIL_RESUME, MAIL_SIGNAL, NO_SUCH_STEP, REASON_CONTINUED
-from ...model.waking import wake, wanted_mail
+from ...model.waking import wake, wanted_mail, way_to_signal
 from ..protocol import Delivery, mailbox_full
 from .operating import cancel_dags, cancel_runs, resume_runs
 from .requests import COMMIT, Flow, Rows, ask, put
@@ -36,11 +36,12 @@ def send(mail: Mail, again: bool, most: int) -> Flow[Answer]:
 
 def _send_to(run: Standing, mail: Mail, again: bool, most: int, now: int) -> Flow[Answer]:
     answer = Answer(run.status, run.reason, running=run.held)
-    if run.reason == REASON_CONTINUED and run.ended:
+    way = way_to_signal(run.status, run.reason)
+    if way == "forward":
         yield from _forward_all(run)
     if again and (yield from ask("was_taken", run.id, mail.id)):
         answer.done = True
-    elif not run.ended:
+    elif way == "take":
         values = (run.id, mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format)
         if (yield from ask("send", *values, most, mail.trace)):
             after = wake(run, 1, 0, now)
@@ -60,7 +61,7 @@ def _send_to_step(dag: Standing, mail: Mail, again: bool, most: int) -> Flow[Ans
         answer = yield from _send_to(step, mail, again, most, now)
         if answer.done:
             return Answer(dag.status, dag.reason, True, answer.lane, running=answer.running)
-    return Answer(dag.status, dag.reason if dag.ended else NO_SUCH_STEP)
+    return Answer(dag.status, NO_SUCH_STEP if way_to_signal(dag.status) == "take" else dag.reason)
 
 
 def _forward_all(run: Standing) -> Flow[None]:

@@ -63,11 +63,12 @@ SELECT status, reason, graph IS NOT NULL AND dag_id IS NULL AS dag,
 FROM {schema}.runs WHERE id = $1;
 
 -- name: leave_mail
--- A signal inside a transaction of the sender's: only inserted, unless there are $8 already. It is delivered after the
--- commit.
+-- A signal inside a transaction of the sender's: only inserted, unless there are $8 already, here and with the run that
+-- is going to read it ($10, the last that this one went on as, or the same). It is delivered after the commit.
 INSERT INTO {schema}.mailbox (run_id, id, kind, name, value, error, format, sent_at, delivered, trace)
 SELECT $1::uuid, $2::uuid, $3, $4, $5, $6, $7::smallint, {now}, false, $9
-WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b WHERE b.run_id = $1 AND b.kind = 'signal' LIMIT $8) AS x)
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {schema}.mailbox b
+                             WHERE b.run_id IN ($1, $10::uuid) AND b.kind = 'signal' LIMIT $8) AS x)
       < $8::bigint
 ON CONFLICT (run_id, id) DO NOTHING
 RETURNING 1;

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ...model.records import Answer, Lane, Look, Mail, Mailbox
-from ...model.status import MAIL_ENDS, NO_SUCH_STEP, REASON_CONTINUED, TERMINAL
+from ...model.status import MAIL_ENDS, NO_SUCH_STEP
+from ...model.waking import way_to_signal
 from ...settings import Settings
 from ..protocol import holds_all, mailbox_full
 from .callers import Callers
@@ -77,24 +78,28 @@ class Mailroom:
         receiver = mail.run_id if step is None else str(step["id"])
         if again and await connection.fetchval(self._sql["was_taken"], receiver, mail.id):
             return Answer(run["status"], run["reason"], done=True)
-        if (refused := _refusal(run)) is not None:
-            return refused
-        if run["reads"] and (refused := await self._heir_refuses(connection, mail.run_id)) is not None:
-            return refused
-        if run["dag"] and (step is None or step["status"] in TERMINAL):
+        way, whose = way_to_signal(run["status"], run["reason"]), None
+        if way == "forward" and run["reads"]:
+            run, whose = await self._last(connection, run, mail.run_id)
+            way = way_to_signal(run["status"], run["reason"])
+            way = "refused" if way == "forward" else way  # the one it went on as is gone
+        if way == "refused":
+            return Answer(run["status"], run["reason"], whose=whose)
+        if run["dag"] and (step is None or way_to_signal(step["status"]) != "take"):
             return Answer(run["status"], NO_SUCH_STEP)
-        mail = replace(mail, run_id=receiver)
-        if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most, mail.trace) is None:
-            await self._refuse_if_full(connection, mail)
-        return Answer(run["status"], run["reason"], done=True)
+        await self._put(connection, replace(mail, run_id=receiver), whose or receiver)
+        return Answer(run["status"], run["reason"], done=True, whose=whose)
 
-    async def _heir_refuses(self, connection: Any, run_id: str) -> Answer | None:
-        """A run that went on as others takes no mail when the last of them has ended. As long as that one goes on, what
-        is for it is left with the run that was named: what was left there before goes on first."""
-        heir = await connection.fetchval(self._sql["heir"], run_id)
-        last = await connection.fetchrow(self._sql["status_of"], heir)
-        refused = None if last is None else _refusal(last)
-        return None if refused is None else replace(refused, whose=heir)
+    async def _last(self, connection: Any, run: Any, run_id: str) -> tuple[Any, str]:
+        """The last of the runs that one went on as, and its id. It decides; what it takes is left with the run that was
+        named all the same: what was left there before goes on first."""
+        while way_to_signal(run["status"], run["reason"]) == "forward":
+            heir = str(await connection.fetchval(self._sql["heir"], run_id) or run_id)
+            found = None if heir == run_id else await connection.fetchrow(self._sql["status_of"], heir)
+            if found is None:
+                break
+            run, run_id = found, heir
+        return run, run_id
 
     async def _step(self, connection: Any, mail: Mail) -> Any:
         """The step of a dag run that a signal is for."""
@@ -104,18 +109,15 @@ class Mailroom:
     def _most(self) -> int:
         return self._settings.max_signals
 
-    async def _refuse_if_full(self, connection: Any, mail: Mail) -> None:
-        """Raise an error if mail was not put into the box because too many others are there; it may also be there
-        already."""
-        if await connection.fetchval(self._sql["is_there"], mail.run_id, mail.id) is None:
-            raise mailbox_full(mail.run_id, self._most)
-
-
-def _refusal(run: Any) -> Answer | None:
-    """A run that has ended takes no mail. What is for one that went on as another is taken there by whoever delivers
-    it."""
-    over = run["status"] in TERMINAL and run["reason"] != REASON_CONTINUED
-    return Answer(run["status"], run["reason"]) if over else None
+    async def _put(self, connection: Any, mail: Mail, reader: str) -> None:
+        """Put mail into the box, unless it is there already. An error is raised if too many others are: in this box and
+        in that of the run which is going to read it, if that is another."""
+        if await connection.fetchval(self._sql["leave_mail"], *_values(mail), self._most, mail.trace, reader):
+            return
+        for box in dict.fromkeys((mail.run_id, reader)):
+            if await connection.fetchval(self._sql["is_there"], box, mail.id):
+                return
+        raise mailbox_full(reader, self._most)
 
 
 def _values(mail: Mail) -> tuple[Any, ...]:

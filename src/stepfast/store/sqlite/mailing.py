@@ -10,6 +10,7 @@ import msgspec
 
 from ...model import status
 from ...model.records import Look, Mail, Mailbox
+from ...model.waking import way_to_signal
 from ..protocol import holds_all, mailbox_full
 from .wide import fetch_wide
 
@@ -38,19 +39,18 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def post(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> bool:
-    """Leave mail to be delivered later; False: the run has ended, or there is none, or it has this mail already."""
+def post(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> None:
+    """Leave mail to be delivered later, unless the run has ended, or there is none, or it has this mail already."""
     row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.trace, mail.run_id)
-    return database.execute(sql["post"], row).rowcount > 0
+    database.execute(sql["post"], row)
 
 
-def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> bool:
-    """Leave a signal for the step of its name, to be delivered later; whether there is one that has not ended."""
+def post_to_step(database: sqlite3.Connection, sql: dict[str, str], mail: Mail) -> str | None:
+    """Leave a signal for the step of its name, to be delivered later; the id of that step, if it takes signals."""
     row = (mail.id, mail.kind, mail.name, mail.value, mail.error, mail.format, mail.trace, mail.run_id, mail.name)
-    if database.execute(sql["post_to_step"], row).rowcount > 0:
-        return True
+    database.execute(sql["post_to_step"], row)
     step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
-    return step is not None and step[1] not in status.TERMINAL
+    return None if step is None or way_to_signal(step[1]) != "take" else str(step[0])
 
 
 def refuse_if_full(database: Any, sql: dict[str, str], run_id: str, most: int) -> None:

@@ -17,6 +17,7 @@ from ...callers_thread import callers_thread, refuse_without_loop
 from ...errors import ConfigurationError, DatabaseUnavailable
 from ...model import status
 from ...model.records import Answer, Mail, NewRun
+from ...model.waking import way_to_signal
 from .connections import is_busy
 from .mailing import post, post_to_step, refuse_if_full
 from .parameters import bindable
@@ -73,22 +74,23 @@ async def start_within(connection: Any, sql: dict[str, str], runs: Sequence[NewR
 
 
 async def send_within(connection: Any, sql: dict[str, str], mail: Mail, troubles: Troubles, most: int) -> Answer:
-    """Post a signal, unless the run has ended."""
+    """Post a signal, unless the run has ended. A sender to a run that went on as another asks the last of them instead.
+    On Postgres the signal is left with the run that was named, because earlier ones may lie there, to go on first; with
+    one writer at a time, all mail goes on with the run."""
 
     def send(database: Any) -> Answer:
-        posted = post(database, sql, mail)
+        post(database, sql, mail)
         row = database.execute(sql["status_of"], (mail.run_id,)).fetchone()
         if row is None:
             return Answer(None)
         state, reason, is_dag, _ = row
-        if is_dag and state not in status.TERMINAL:
-            done = post_to_step(database, sql, mail)
-            step = database.execute(sql["step_named"], (mail.run_id, mail.name)).fetchone()
-            if step is not None:
-                refuse_if_full(database, sql, step[0], most)
-            return Answer(state, reason if done else status.NO_SUCH_STEP, done)
-        refuse_if_full(database, sql, mail.run_id, most)
-        return Answer(state, reason, done=posted or state not in status.TERMINAL)
+        if way_to_signal(state, reason) != "take":
+            return Answer(state, reason)
+        receiver = post_to_step(database, sql, mail) if is_dag else mail.run_id
+        if receiver is None:
+            return Answer(state, status.NO_SUCH_STEP)
+        refuse_if_full(database, sql, receiver, most)
+        return Answer(state, reason, done=True)
 
     return await _within(connection, send, sql, troubles)
 
