@@ -326,6 +326,48 @@ async def test_a_large_history_is_bounded_by_its_size_too(stores: Stores, store:
     assert len(await scene.store.steps(run.id)) == 10
 
 
+BORDERS: list[tuple[int, list[tuple[list[str | None], int, bool]]]] = [
+    (3, [(["1"] * 2, 2, True), (["1"] * 3, 3, True), (["1"] * 4, 3, False), (["1" * 11, "2", "3"], 1, False)]),
+    (1, [(["1"], 1, True), (["1"] * 2, 1, False)]),
+    (
+        9,
+        [
+            (["12345"] * 2, 2, True),  # as many bytes as there may be, and no record after them
+            (["12345"] * 3, 3, True),  # the last begins within the bound
+            (["12345"] * 4, 3, False),
+            (["1" * 11], 1, True),
+            (["1" * 11, None], 1, False),  # though it would bring no byte more
+            ([None] * 9, 9, True),
+            ([None] * 10, 9, False),
+            (['"äöü"', "12", "3"], 3, True),  # bytes are counted: 8, 10, 11
+            (['"äöü"', "123", "4"], 2, False),
+            (['"\U0001f600\U0001f600"', "1"], 2, True),
+            (['"\U0001f600\U0001f600"', "1", "2"], 2, False),
+        ],
+    ),
+]
+"""Of so many records at most, and of ten bytes: outputs, how many of them come along, and whether they are all."""
+
+
+@only_on(*SHARED)
+@pytest.mark.parametrize(("most", "cases"), BORDERS)
+async def test_a_history_is_known_to_be_whole_exactly_if_it_is(
+    stores: Stores, store: Store, most: int, cases: list[tuple[list[str | None], int, bool]]
+) -> None:
+    """All of them by one claim, and each by its own."""
+    scene = await stores.scene(await stores.open(settings=Settings(history_records=most, history_bytes=10)))
+    await scene.start_many(len(cases))
+    runs = await scene.claim(100)
+    expected = {}
+    for run, (outputs, brought, complete) in zip(runs, cases, strict=True):
+        await scene.flush(*(step(run, n, output) for n, output in enumerate(outputs)))
+        expected[run.id] = (outputs[:brought], complete)
+    for limit in (100, 1):
+        await scene.store.give_back(scene.worker, [(run.id, run.claim) for run in runs])
+        runs = [run for _ in range(len(cases) if limit == 1 else 1) for run in await scene.claim(limit)]
+        assert {run.id: ([record.output for record in run.records], run.complete) for run in runs} == expected
+
+
 async def test_histories_of_several_runs_are_kept_apart(scene: Scene) -> None:
     await scene.start_many(3)
     runs = await scene.claim()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
+from ...model.claiming import first_records
 from ...model.ids import new_seed
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import Settings
@@ -110,13 +112,13 @@ async def bring_history(
     by_id = {run.id: run for run in runs}
     wanted = {run.id for run in runs if remembered.get(run.id) != run.claim - 1}
     if wanted:
-        rows = await connection.fetch(sql["history"], list(wanted), settings.history_records, settings.history_bytes)
-        for row in rows:
-            by_id[str(row[0])].records.append(StepRecord(*row[1:]))
+        most, most_bytes = settings.history_records, settings.history_bytes
+        rows = await connection.fetch(sql["history"], list(wanted), most, most_bytes)
+        for run_id, its in groupby(rows, itemgetter(0)):
+            run = by_id[str(run_id)]
+            run.records, run.complete = first_records((StepRecord(*row[1:]) for row in its), most, most_bytes)
     for run in runs:
-        size = sum(len(record.output or "") for record in run.records)
-        small = len(run.records) < settings.history_records and size * 4 < settings.history_bytes
-        run.complete = small and run.id in wanted
+        run.complete = run.complete and run.id in wanted
     attempts = [run.attempt for run in runs]
     for row in await connection.fetch(sql["history_tries"], list(by_id), attempts):
         tries = Tries(row["failures"], row["due_at"] or 0)

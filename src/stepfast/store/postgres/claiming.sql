@@ -110,16 +110,18 @@ SELECT r.id::text AS id, r.workflow, r.queue, r.priority, r.claim, r.attempt, r.
 FROM {schema}.runs r WHERE r.worker = $1 AND r.token = $2;
 
 -- name: history
--- The first records of claimed runs: at most $2 of each and about $3 bytes; the rest comes in pages when needed.
-SELECT u.id AS run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status, s.output, s.error, s.arguments, s.attempts,
-       s.started_at, s.completed_at, s.line, s.format, s.undo
+-- The first records of claimed runs: at most $2 of each, and none after more than $3 bytes; and one more, without a large
+-- output, by which first_records() of model/claiming.py sees that there are others. The rest comes in pages when needed.
+SELECT u.id AS run_id, s.branch, s.position, s.seq, s.name, s.kind, s.status, CASE WHEN s.before <= $3 THEN s.output END,
+       s.error, s.arguments, s.attempts, s.started_at, s.completed_at, s.line, s.format, s.undo
 FROM unnest($1::uuid[]) AS u(id)
 CROSS JOIN LATERAL (
-    SELECT p.*, sum(p.size) OVER (ORDER BY p.branch, p.position) - p.size AS before
+    SELECT p.*, sum(p.size) OVER pile - p.size AS before, lag(p.size, 1, 0) OVER pile AS last
     FROM (SELECT *, COALESCE(octet_length(output), 0) AS size FROM {schema}.steps
-          WHERE run_id = u.id ORDER BY branch, position LIMIT $2) AS p
+          WHERE run_id = u.id ORDER BY branch, position LIMIT $2::bigint + 1) AS p
+    WINDOW pile AS (ORDER BY p.branch, p.position)
 ) AS s
-WHERE s.before <= $3
+WHERE s.before - s.last <= $3
 ORDER BY u.id, s.branch, s.position;
 
 -- name: history_tries

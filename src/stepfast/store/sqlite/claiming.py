@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from ...model.admission import Admission, Wish
+from ...model.claiming import first_records
 from ...model.records import Claimed, Lane, StepRecord, Tries
 from ...settings import SUSPECT_LOSSES, Settings
 from ..flows.limiting import claim_limited
@@ -158,14 +159,9 @@ class Claims:
         return runs
 
     def _bring_records(self, database: sqlite3.Connection, run: Claimed) -> None:
-        """Read until there are enough; the cursor is lazy, so that no more is read than is brought along."""
-        size = 0
+        """Read until there are enough; the cursor is lazy, so that only one more is read than is brought along."""
+        settings = self._settings
         cursor = database.execute(self._sql["history"], (run.id,))
-        for row in cursor:
-            if len(run.records) == self._settings.history_records or size > self._settings.history_bytes:
-                run.complete = False
-                break
-            record = StepRecord(*row)
-            size += len(record.output or "")
-            run.records.append(record)
+        history = (StepRecord(*row) for row in cursor)
+        run.records, run.complete = first_records(history, settings.history_records, settings.history_bytes)
         cursor.close()
