@@ -56,6 +56,24 @@ def state_of(known: list[Migration], version: int, compatible_from: int) -> Sche
     return SchemaState(version, known[-1].number, compatible_from, pending)
 
 
+def due(known: list[Migration], state: SchemaState) -> list[Migration]:
+    """The migrations that tables which stand like this have yet to see."""
+    return known[len(known) - len(state.pending) :]
+
+
+def meta_of(migration: Migration) -> dict[str, str]:
+    """What `meta` says of the tables once a migration was applied."""
+    return {"version": str(migration.number), "compatible_from": str(migration.compatible_from)}
+
+
+def script_of(known: list[Migration], statements: dict[str, str]) -> str:
+    """All migrations as one text, for the database's own shell."""
+    parts = [statements["script_head"] + ";"]
+    parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in known]
+    parts.append(fill(statements["script_tail"], meta_of(known[-1])) + ";")
+    return "\n\n".join(parts) + "\n"
+
+
 def refuse_too_new(state: SchemaState) -> None:
     """Old code must not write into tables it does not understand."""
     if state.compatible_from > state.newest:

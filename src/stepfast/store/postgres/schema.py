@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 
 from ...errors import ConfigurationError, InvalidState, sentence
-from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
+from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..protocol import SchemaState
-from ..statements import fill, split_statements
+from ..statements import split_statements
 from .health import ENCODING_ADVICE
 from .roles import Roles
 from .transactions import transaction
@@ -48,12 +48,12 @@ class Schema:
             made_schema = not await connection.fetchval(self._sql["schema_exists"], self._schema)
             if made_schema:
                 await connection.execute(self._sql["create_schema"])
-            for migration in self._known[len(self._known) - len(state.pending) :]:
+            for migration in due(self._known, state):
                 # One by one, because a server that passes them on to others cannot take several at once.
                 for statement in split_statements(migration.text):
                     await connection.execute(statement)
-                await connection.execute(self._sql["put_meta"], "version", str(migration.number))
-                await connection.execute(self._sql["put_meta"], "compatible_from", str(migration.compatible_from))
+                for key, value in meta_of(migration).items():
+                    await connection.execute(self._sql["put_meta"], key, value)
             if made_schema:
                 await connection.execute(self._sql["put_meta"], _MADE_SCHEMA, "yes")
             await self._grant_anew(connection)
@@ -103,12 +103,7 @@ class Schema:
 
     def script(self) -> str:
         """The whole of it for psql."""
-        last = self._known[-1]
-        words = {"version": str(last.number), "compatible_from": str(last.compatible_from)}
-        parts = [self._sql["script_head"] + ";"]
-        parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in self._known]
-        parts.append(fill(self._sql["script_tail"], words) + ";")
-        return "\n\n".join(parts) + "\n"
+        return script_of(self._known, self._sql)
 
 
 def refuse_encoding(connection: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 
 from ...errors import ConfigurationError
-from ..migrations import Migration, made_by, refuse_to_drop, refuse_too_new, state_of
+from ..migrations import Migration, due, made_by, meta_of, refuse_to_drop, refuse_too_new, script_of, state_of
 from ..protocol import SchemaState
-from ..statements import fill, split_script
+from ..statements import split_script
 
 
 class Schema:
@@ -30,12 +30,12 @@ class Schema:
         """Apply what is pending. The writer's transaction keeps every other process out meanwhile."""
         state = self.state(database)
         refuse_too_new(state)
-        for migration in self._known[len(self._known) - len(state.pending) :]:
+        for migration in due(self._known, state):
             # Statement by statement: executescript() would commit first.
             for statement in split_script(migration.text):
                 database.execute(statement)
-            database.execute(self._sql["put_meta"], ("version", str(migration.number)))
-            database.execute(self._sql["put_meta"], ("compatible_from", str(migration.compatible_from)))
+            for item in meta_of(migration).items():
+                database.execute(self._sql["put_meta"], item)
         return state.pending
 
     def drop(self, database: sqlite3.Connection) -> None:
@@ -52,12 +52,7 @@ class Schema:
 
     def script(self) -> str:
         """The whole of it for the sqlite3 shell."""
-        last = self._known[-1]
-        words = {"version": str(last.number), "compatible_from": str(last.compatible_from)}
-        parts = [self._sql["script_head"] + ";"]
-        parts += [f"-- {m.number:04}_{m.name}\n{m.text}" for m in self._known]
-        parts.append(fill(self._sql["script_tail"], words) + ";")
-        return "\n\n".join(parts) + "\n"
+        return script_of(self._known, self._sql)
 
 
 def _refuse_other_spelling(made: str, wanted: str) -> None:
