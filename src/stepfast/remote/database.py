@@ -7,10 +7,11 @@ begin transactions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from ..cancellation import insist, requests
 from ..errors import ConfigurationError, SchemaError
 from ..settings import Settings
 from ..store.protocol import MissingRight
@@ -115,6 +116,17 @@ def open_database(where: Location, settings: Settings) -> Database:
         raise ConfigurationError(
             f"{server} needs the package {error.name!r}: pip install 'stepfast[{extra}]'"
         ) from None
+
+
+@contextmanager
+def translated(meaning: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise what an error of the driver means; or the cancellation that it hides."""
+    before = requests()
+    try:
+        yield
+    except Exception as error:
+        insist(before)
+        raise meaning(error) from None
 
 
 def missing_tables(said: str) -> SchemaError:

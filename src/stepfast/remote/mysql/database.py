@@ -10,12 +10,11 @@ from typing import Any
 
 import asyncmy
 
-from ...cancellation import insist, requests
 from ...errors import ConfigurationError, DatabaseRefused, DatabaseUnavailable, sentence
 from ...model.redacting import is_shown_in, redact
 from ...settings import Settings
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables
+from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, translated
 from ..names import results_table, tasks_table
 from ..transport_url import mysql_options
 from .server_errors import is_no_right, is_not_let_in, translate
@@ -72,7 +71,7 @@ class MysqlDatabase:
                 read_timeout=self._settings.command_timeout,
                 **options,
             )
-        with self._translated():
+        with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 self._packet = int((await run(connection, "SELECT @@max_allowed_packet"))[0][0])
 
@@ -85,14 +84,14 @@ class MysqlDatabase:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Work]:
         """A transaction on a connection of the pool."""
-        with self._translated():
+        with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection, transaction(connection):
                 yield _Work(connection, self._sql, self._packet)
 
     @contextlib.asynccontextmanager
     async def within(self, connection: Any) -> AsyncIterator[_Work]:
         """Work in the transaction that a caller has open."""
-        with self._translated():
+        with translated(self._meaning):
             yield _Work(connection, self._sql, self._packet)
 
     async def locate(self) -> None:
@@ -100,7 +99,7 @@ class MysqlDatabase:
 
     async def create(self) -> bool:
         """Under a lock of ours. The server itself lets nobody make the same table twice."""
-        with self._translated():
+        with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 work = _Work(connection, self._sql, self._packet)
                 if await self._exist(work):
@@ -122,15 +121,6 @@ class MysqlDatabase:
     def script(self) -> str:
         """The statements for the mysql client."""
         return self._script["create"] + ";\n"
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        before = requests()
-        try:
-            yield
-        except Exception as error:
-            insist(before)
-            raise self._meaning(error) from None
 
     def _meaning(self, error: Exception) -> Exception:
         known = translate(error)

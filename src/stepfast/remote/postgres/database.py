@@ -8,7 +8,6 @@ from typing import Any
 
 import asyncpg
 
-from ...cancellation import insist, requests
 from ...errors import SchemaError, sentence
 from ...model.url import parse_url
 from ...settings import Settings
@@ -17,7 +16,15 @@ from ...store.postgres.connections import Connector, connect_error
 from ...store.postgres.server_errors import translate
 from ...store.postgres.transactions import borrowed, close_pool, transaction
 from ...store.statements import load_statements, split_statements
-from ..database import CONNECTIONS, PARAMETER, Location, may_not_make_tables, may_not_use_tables, missing_tables
+from ..database import (
+    CONNECTIONS,
+    PARAMETER,
+    Location,
+    may_not_make_tables,
+    may_not_use_tables,
+    missing_tables,
+    translated,
+)
 from ..names import results_table, tasks_table
 
 _NOW = "(extract(epoch FROM statement_timestamp())::double precision * 1000::double precision)::bigint"
@@ -75,20 +82,20 @@ class PostgresDatabase:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Work]:
         """A transaction on a connection of the pool."""
-        with self._translated():
+        with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection, transaction(connection):
                 yield _Work(connection, self._sql)
 
     @contextlib.asynccontextmanager
     async def within(self, connection: Any) -> AsyncIterator[_Work]:
         """Work in the transaction that a caller has open."""
-        with self._translated():
+        with translated(self._meaning):
             yield _Work(connection, self._sql)
 
     async def locate(self) -> None:
         """Statements name the schema from here on. Sessions of ours have a search_path without it. A right that is
         missing is told now, to whoever needs it: later it would stop the transactions that other runs share."""
-        with self._translated():
+        with translated(self._meaning):
             async with borrowed(self._pool, self._settings.connect_timeout) as connection:
                 work = _Work(connection, self._sql)
                 found = [(await work.fetch("located", name=name))[0][0] for name in self._names]
@@ -132,15 +139,6 @@ class PostgresDatabase:
     def script(self) -> str:
         """The statements for psql."""
         return self._script["create"] + ";\n"
-
-    @contextlib.contextmanager
-    def _translated(self) -> Any:
-        before = requests()
-        try:
-            yield
-        except Exception as error:
-            insist(before)
-            raise self._meaning(error) from None
 
     def _meaning(self, error: Exception) -> Exception:
         known = translate(error)
