@@ -60,6 +60,10 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """The rows that a question brings; a list among the arguments is a column of many values."""
         raise NotImplementedError
 
+    async def _fetch_of_dags(self, name: str, *arguments: Any) -> Sequence[Any]:
+        """The rows that a question about dag runs brings. Workers ask them: a database may keep a connection for it."""
+        return await self._fetch(name, *arguments)
+
     async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         """Drive a flow, which is made when it begins, because it may have to begin again."""
         raise NotImplementedError
@@ -155,11 +159,11 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
 
     async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
         """The steps of a dag run."""
-        return [DagStepRow(*row) for row in await self._fetch("dag_steps", dag_id)]
+        return [DagStepRow(*row) for row in await self._fetch_of_dags("dag_steps", dag_id)]
 
     async def graph(self, name: str, version: str, dag_id: str) -> str | None:
         """The stored graph of a dag in a version, or the copy that this run of it brought along."""
-        [(text,)] = await self._fetch("graph", name, version, dag_id)
+        [(text,)] = await self._fetch_of_dags("graph", name, version, dag_id)
         return None if text is None else str(text)
 
     async def value(self, run_id: str, key: str) -> tuple[str, int] | None:

@@ -1,10 +1,10 @@
-"""Reading dag runs on Postgres: their steps, what these have put out, and the graph they go by."""
+"""Reading dag runs on Postgres: what their steps have put out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.rows import DagOutputs, DagStepRow
+from ...model.rows import DagOutputs
 from .connections import KeptConnection
 
 
@@ -14,10 +14,6 @@ class GraphReader:
     def __init__(self, kept: KeptConnection, statements: dict[str, str]) -> None:
         self._kept = kept
         self._sql = statements
-
-    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
-        """The steps of a dag run."""
-        return [DagStepRow(*row) for row in await self._kept.fetch(self._sql["dag_steps"], dag_id)]
 
     async def outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """The inputs of dag runs, and the outputs of their steps that were completed at a time or after."""
@@ -32,8 +28,3 @@ class GraphReader:
                 if str(dag_id) in found:
                     found[str(dag_id)].outputs.append((output[0], output[1], output[2], output[3]))
         return found
-
-    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
-        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
-        text: str | None = (await self._kept.fetch(self._sql["graph"], name, version, dag_id))[0]["graph"]
-        return text

@@ -14,7 +14,7 @@ from ...model.admission import Admission, Wish
 from ...model.batches import NO_DOUBTS, Batch, FlushAnswer
 from ...model.gate import Bound
 from ...model.records import Answer, Beat, Claimed, Lane, Look, Mail, Mailbox, NewRun, StepDone, Tick
-from ...model.rows import DagOutputs, DagStepRow
+from ...model.rows import DagOutputs
 from ...model.status import RUNNING
 from ...model.tally import Believer
 from ...model.url import DatabaseUrl
@@ -226,17 +226,9 @@ class PostgresStore(BaseStore):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def dag_steps(self, dag_id: str) -> list[DagStepRow]:
-        """The steps of a dag run."""
-        return await self._graphs.dag_steps(dag_id)
-
     async def dag_outputs(self, wanted: Sequence[tuple[str, int]]) -> dict[str, DagOutputs]:
         """What the steps of dag runs see."""
         return await self._graphs.outputs(wanted)
-
-    async def graph(self, name: str, version: str, dag_id: str) -> str | None:
-        """The stored graph of a dag in a version, or the copy that this run of it brought along."""
-        return await self._graphs.graph(name, version, dag_id)
 
     # -- senders -------------------------------------------------------------------------------------------------
 
@@ -349,6 +341,9 @@ class PostgresStore(BaseStore):
     async def _fetch(self, name: str, *arguments: Any) -> list[Any]:
         rows: list[Any] = await self._with_connection(lambda c: c.fetch(self._sql[name], *arguments))
         return rows
+
+    async def _fetch_of_dags(self, name: str, *arguments: Any) -> list[Any]:
+        return await self._kept["mail"].fetch(self._sql[name], *arguments)
 
     async def _drive(self, flow: Callable[..., Flow[T]], *arguments: Any) -> T:
         result: T = await self._with_connection(lambda c: self._driver.run(c, flow(*arguments)))

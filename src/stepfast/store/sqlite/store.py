@@ -253,8 +253,6 @@ class SqliteStore(BaseStore):
         """What the steps of dag runs see."""
         return await self._read(lambda database: graph_reading.dag_outputs(database, self._sql, wanted))
 
-    # -- operators and senders ------------------------------------------------------------------------------
-
     # -- workers --------------------------------------------------------------------------------------------
 
     def pulse(self, patience: float = 10.0) -> SqlitePulse:
