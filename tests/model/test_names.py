@@ -99,6 +99,31 @@ async def test_the_limit_of_names_is_kept_wherever_one_comes_in() -> None:
             assert error is not None and "at most 10" in error.message
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("x" * 11, {}),
+        ("charge", {"compensate": "x" * 11}),
+        ("charge", {"group": "x" * 11}),
+        ("charge", {"partition": "x" * 11}),
+        ("charge", {"partition": "north"}),  # charge@north
+    ],
+)
+async def test_the_limit_of_names_is_kept_by_remote_steps(name: str, options: dict[str, Any]) -> None:
+    async with Stepfast("sqlite://", settings=Settings(max_name=10)) as app:
+
+        @app.workflow(max_attempts=1)
+        async def order(ctx: Context) -> None:
+            await ctx.remote(name, **options)
+
+        run = await app.start(order)
+        await app.drain()
+        error = (await run.info()).error
+        assert error is not None and error.type.endswith("ConfigurationError") and "at most 10" in error.message
+        with pytest.raises(ConfigurationError, match="at most 10"):
+            app.dag("d").remote("step", handler=name, **options)
+
+
 async def test_the_limit_of_names_may_be_raised() -> None:
     """What is declared before there is an application has no limit of its own."""
     long = "x" * 300

@@ -26,7 +26,7 @@ def vectors(name: str) -> Any:
 
 @pytest.mark.parametrize("case", vectors("groups"), ids=lambda case: case["group"])
 def test_groups(case: dict[str, Any]) -> None:
-    assert remote_order(case["name"], None, {"partition": case["partition"]}).group == case["group"]
+    assert remote_order(case["name"], None, {"partition": case["partition"]}, 200).group == case["group"]
 
 
 def step_of(run_id: str, seq: int) -> RemoteStep:

@@ -475,14 +475,14 @@ async def test_a_transport_is_checked_when_the_application_is_made(sqlite_url: s
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
     given = {"name": "echo", **options}
     with pytest.raises((ConfigurationError, InvalidInput), match=said):
-        remote_order(given.pop("name"), 1, given)  # type: ignore[arg-type]
+        remote_order(given.pop("name"), 1, given, 200)  # type: ignore[arg-type]
 
 
 def test_groups_are_spelled_as_the_contract_does() -> None:
     for name in ("pipeline.extract", "a:b:c", "Ä b"):
         for partition, behind in ((None, ""), ("", ""), ("default", ""), ("eu", "@eu"), ("a:b", "@a:b")):
-            assert remote_order(name, 1, {"partition": partition}).group == name.replace(":", "-") + behind
-    assert remote_order("charge", 1, {"group": "pay:ments@tenant:7"}).group == "pay-ments@tenant:7"
+            assert remote_order(name, 1, {"partition": partition}, 200).group == name.replace(":", "-") + behind
+    assert remote_order("charge", 1, {"group": "pay:ments@tenant:7"}, 200).group == "pay-ments@tenant:7"
     assert RemoteWorker("postgresql://localhost/x", "pay:ments@tenant:7").group == "pay-ments@tenant:7"
     assert issubclass(FatalError, NonRetryableError)
 

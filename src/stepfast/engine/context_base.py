@@ -318,7 +318,8 @@ class ContextBase:
 
     def _make_remote(self, name: str, input: Any, options: RemoteKeywords, where: str) -> RemoteCall[Any]:
         self._check("ctx.remote")
-        return RemoteCall(self._execution, self._cursor, remote_order(name, input, options), where)
+        order = remote_order(name, input, options, self._execution.recorder.settings.max_name)
+        return RemoteCall(self._execution, self._cursor, order, where)
 
     def _make_set(self, key: str, value: Any) -> UnplacedCall[None]:
         self._check("ctx.set")

@@ -184,13 +184,14 @@ class Dag(Workflow[Any, dict[str, Any]]):
         """A step that workers elsewhere serve, as by ``ctx.remote``: ``fulfil.remote("pages.read", after=["scan"])``.
         ``input(ctx)`` makes its input; by default that is the input of the run and the outputs of the steps before."""
         refuse_unknown(f"dag.remote of dag {self.name!r}", given, DagRemoteKeywords.__annotations__)
-        check_name(name, f"the name of a step of dag {self.name!r}", self._settings.max_name)
+        longest = self._settings.max_name
+        check_name(name, f"the name of a step of dag {self.name!r}", longest)
         own: DagStepKeywords = {key: given[key] for key in _OF_STEPS if key in given}  # type: ignore[literal-required,assignment]
         options: RemoteKeywords = {key: given[key] for key in _OF_REMOTE if key in given}  # type: ignore[literal-required,assignment]
         with self._naming(name):
             check_takes_context(input, "input")
             before = self._names(given.get("after", ()))
-            served = served_elsewhere(handler or name, input, before, given.get("compensate"), options)
+            served = served_elsewhere(handler or name, input, before, given.get("compensate"), options, longest)
         served.function.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)  # a graph is from there
         undo = NO_OPTIONS if served.undo is None else StepOptions(compensate=served.undo)
         self._add(self._step(name, served.function, undo, None, {**own, "retries": 0}))

@@ -24,15 +24,15 @@ class Served(NamedTuple):
 
 
 def served_elsewhere(
-    name: str, given: Given | None, before: Iterable[str], compensate: Any, options: RemoteKeywords
+    name: str, given: Given | None, before: Iterable[str], compensate: Any, options: RemoteKeywords, max_name: int
 ) -> Served:
     """A step by the name of its handler; ``given(ctx)`` makes its input, which otherwise is the input of the run and
     the outputs of the steps before it."""
     make = _usual(tuple(before)) if given is None else given
-    remote_order(name, None, options, "dag.remote")  # what is wrong with it is told now
+    remote_order(name, None, options, max_name, "dag.remote")  # what is wrong with it is told now
     if compensate is not None and not isinstance(compensate, str):
         raise ConfigurationError(f"compensate must be the name of a remote step here, not {compensate!r}")
-    undo = None if compensate is None else remote_undo(compensate, options, of_dag_step(make))
+    undo = None if compensate is None else remote_undo(compensate, options, of_dag_step(make), max_name)
 
     async def serve(ctx: Any) -> Any:
         return await ctx.remote(name, make(ctx), **options)
