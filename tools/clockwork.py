@@ -33,6 +33,8 @@ CALLS = {
 METHODS = {"call_at", "call_later", "run_in_executor"}
 """Of an event loop, whatever it is called."""
 NAMES = {"Random", "Threads", "new_id"}
+CLASSES = {"Clock", "Clockwork"}
+"""A clock is an object: what is asked of its class is always the time of life."""
 
 
 def check(package: Path) -> list[str]:
@@ -55,6 +57,8 @@ def past_the_clock(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names if taken(node, name.name))
         elif isinstance(node, ast.Call) and (what := called(node)) is not None:
             yield node.lineno, f"{what}()"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in CLASSES:
+            yield node.lineno, f"{node.value.id}.{node.attr}"
 
 
 def taken(node: ast.ImportFrom, name: str) -> bool:

@@ -110,7 +110,7 @@ class Stepfast(QueueVerbs, ReplayVerbs, Scheduling, StatsVerbs):
         self._connections = Connections(
             lambda: open_store(self.url, self.namespace, self.settings, self._pool, self._clock.database_now),
             self.settings, self.logger,
-            lambda: observers_of(self.observers, self.logger), lambda: self._clock,
+            lambda: observers_of(self.observers, self.logger, self._clock), lambda: self._clock,
         )  # fmt: skip
         self._declared_queues: dict[str, dict[str, Any]] = {}
         self._sync: SyncApp | None = None

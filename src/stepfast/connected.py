@@ -22,7 +22,6 @@ from .store import Store
 from .store.protocol import MissingRight
 from .watcher import Watcher
 from .worker.carriage import Carriage
-from .worker.clockwork import REAL
 from .worker.wakeups import Switchboard
 from .worker.worker import Worker
 
@@ -40,9 +39,9 @@ class Connected:
         store: Store,
         settings: Settings,
         logger: logging.Logger,
-        user: object = None,
-        observers: Observers | None = None,
-        clock: Clock = REAL,
+        user: object,
+        observers: Observers | None,
+        clock: Clock,
     ) -> None:
         self.store = store
         self.observers = observers

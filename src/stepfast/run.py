@@ -43,6 +43,7 @@ from .reports import (
     told_once,
     waiting_steps,
 )
+from .worker.clockwork import REAL
 from .worker.patience import patiently
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ class Run(Generic[O]):
         """Whether there is such a run at all; an outage is ridden out for as long as the caller would wait."""
         until = None if limit is None else time.monotonic() + limit
         logger = (await self._connect()).logger
-        await patiently(self._row, "run", logger, 1.0, lambda: until is not None and time.monotonic() > until)
+        await patiently(
+            self._row, "run", logger, 1.0, lambda: until is not None and time.monotonic() > until, clock=REAL
+        )
 
     async def _outcome(self, limit: float | None) -> Outcome:
         """How it ended; a run that goes on as another has not."""
@@ -114,6 +117,7 @@ class Run(Generic[O]):
             heir = await patiently(
                 lambda: connected.store.heir(run_id),  # noqa: B023
                 "run", connected.logger, 1.0, lambda: until is not None and time.monotonic() > until,
+                clock=REAL,
             )  # fmt: skip
             if heir == run_id:
                 raise RunNotFound(msgspec.json.decode(outcome.output or "null"))
@@ -232,7 +236,7 @@ class Run(Generic[O]):
         connected, until = await self._connect(), time.monotonic() + _PATIENCE
         plans = await patiently(
             lambda: connected.store.awaited(self.id, mail.name), "run", connected.logger, 1.0,
-            lambda: time.monotonic() > until,
+            lambda: time.monotonic() > until, clock=REAL,
         )  # fmt: skip
         value = self._payloads.plain(mail.value, mail.format, "the value") if plans else None
         problem = misfit(value, plans)
@@ -308,15 +312,16 @@ class Run(Generic[O]):
             return None
         connected, until = await self._connect(), time.monotonic() + _PATIENCE
         heir = await patiently(
-            lambda: connected.store.heir(run_id), "run", connected.logger, 1.0, lambda: time.monotonic() > until
-        )
+            lambda: connected.store.heir(run_id), "run", connected.logger, 1.0,
+            lambda: time.monotonic() > until, clock=REAL,
+        )  # fmt: skip
         return None if heir == run_id else heir
 
     async def _ask(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask, riding out a short outage (every wish is safe to repeat), and wake whoever is to hear of it."""
         connected = await self._connect()
         until = time.monotonic() + _PATIENCE
-        answer = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until)
+        answer = await patiently(call, "run", connected.logger, 1.0, lambda: time.monotonic() > until, clock=REAL)
         if answer.status is None:
             raise RunNotFound(self.id)
         lanes = answer.lanes | ({answer.lane} if answer.lane is not None else set())

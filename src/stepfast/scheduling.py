@@ -22,6 +22,7 @@ from .schedule_info import ScheduleInfo, schedule_info
 from .schedule_specs import DeclaredSchedules
 from .settings import Settings
 from .store.flows.scheduling import Found
+from .worker.clockwork import REAL
 from .worker.patience import patiently
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _span(since: datetime, until: datetime, now: int) -> tuple[int, int]:
 async def _patient(connected: Connected, call: Callable[[], Awaitable[Found]]) -> Found:
     """What the database says, also if it is away for a moment."""
     until = time.monotonic() + _PATIENCE
-    return await patiently(call, "schedules", connected.logger, 1.0, lambda: time.monotonic() > until)
+    return await patiently(call, "schedules", connected.logger, 1.0, lambda: time.monotonic() > until, clock=REAL)
 
 
 def _changeable(found: Found, name: str) -> ScheduleRow:

@@ -94,7 +94,7 @@ class Starter:
         until = self._clock.now() + _PATIENCE
         done = await patiently(
             lambda: self._store.start_debounced(run, debounce),
-            "start", self._logger, 1.0, lambda: self._clock.now() > until,
+            "start", self._logger, 1.0, lambda: self._clock.now() > until, clock=self._clock,
         )  # fmt: skip
         if done.lane is not None:
             self._switchboard.ready([done.lane])

@@ -28,6 +28,8 @@ PAST_THE_CLOCK = [
     "Threads('step')",
     "key = os.urandom(16)",
     "when = datetime.now(UTC)",
+    "now = Clock.now()",
+    "ask = Clockwork.now",
 ]
 FROM_THE_CLOCK = [
     "await asyncio.sleep(0)",

@@ -13,6 +13,7 @@ import pytest
 from stepfast import Backoff, ConfigurationError, Context, Settings, Stepfast, SyncContext
 from stepfast.telemetry import Observer, StepCalled
 from tests.support.engine import Gate
+from tests.support.kit import StandingClock
 from tests.telemetry.conftest import Diary, MakeApp
 
 AT_ONCE = Backoff(base=0, jitter=False)
@@ -373,6 +374,28 @@ async def test_an_observer_that_raises_hurts_nobody_and_is_logged_once(
     said = [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
     assert len(said) == 3
     assert "Broken.step_called raised ValueError; the run goes on" in said[0]
+
+
+async def test_an_observer_that_goes_on_raising_is_logged_once_a_minute_by_the_clock_of_the_application(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Observer):
+        def started(self, event: Any) -> None:
+            raise ValueError
+
+    app, clock = Stepfast("sqlite://", observers=[Broken()]), StandingClock()
+    app._clock = clock
+
+    @app.task
+    async def job() -> None: ...
+
+    async with app:
+        with caplog.at_level(logging.ERROR, "stepfast"):
+            for seconds in (0, 59, 2):
+                clock.advance(seconds)
+                await app.start(job)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and "(1 more times in the last minute)" in said[1]
 
 
 async def test_a_run_that_was_put_off_is_ready_when_it_is_due(app: Stepfast, diary: Diary) -> None:

@@ -143,16 +143,16 @@ def check_observer(observer: object) -> Observer:
     return observer
 
 
-def observers_of(given: Sequence[Observer], logger: logging.Logger) -> Observers | None:
+def observers_of(given: Sequence[Observer], logger: logging.Logger, clock: Clock) -> Observers | None:
     """The observers that are to be told; None if there are none, so that whoever tells has one thing to look at."""
-    return Observers(given, logger) if given else None
+    return Observers(given, logger, clock) if given else None
 
 
 class Observers:
     """All observers of an application. Each attribute named after a hook holds those who want to hear of it."""
 
-    def __init__(self, given: Sequence[Observer], logger: logging.Logger) -> None:
-        self._logger = logger
+    def __init__(self, given: Sequence[Observer], logger: logging.Logger, clock: Clock) -> None:
+        self._logger, self._clock = logger, clock
         self._failed: dict[str, tuple[float, int]] = {}
         """Of observers that raised: until when nothing is said of them, and how often they did meanwhile."""
         self.started: Listeners[RunStarted] = _listeners(given, "started")
@@ -189,7 +189,7 @@ class Observers:
     def _complain(self, listener: Callable[[Any], None], error: BaseException) -> None:
         """Say it once, and then at most once a minute: an observer that is broken raises at every step."""
         name = getattr(listener, "__qualname__", repr(listener))
-        now = Clock.now()
+        now = self._clock.now()
         silent_until, times = self._failed.get(name, (0.0, 0))
         if now < silent_until:
             self._failed[name] = (silent_until, times + 1)

@@ -111,16 +111,16 @@ class Shift:
         self._stopping.set()
         clock = self._clock
         await clock.wait((self._duties["claiming"],), _CLAIM_ENDS)
-        await ended((self._duties["claiming"],), clock=clock)
+        await ended((self._duties["claiming"],), clock)
         await self._wait_for_handlers(grace)
         left = list(self._running)
-        await ended(list(self._running.values()), clock=clock)
+        await ended(list(self._running.values()), clock)
         if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
             lost = [step_id for step_id, _ in self._recorder.unrecorded]
             self._logger.warning("results of %d steps could not be recorded: %s", len(lost), some_of(lost))
         if left:
             await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger, clock)
-        await ended(list(self._duties.values()), clock=clock)
+        await ended(list(self._duties.values()), clock)
         self._threads.close()
 
     async def _wait_for_handlers(self, grace: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from types import MethodType
 from typing import Any
 
+from ..engine.clock import Clock
 from ..engine.dag import DagStepWorkflow
 from ..engine.dag_remote import is_served_elsewhere
 from ..engine.observing import Observers
@@ -118,8 +119,8 @@ class Doubles:
 class LabObservers(Observers):
     """Sees every call of a step before it is made."""
 
-    def __init__(self, doubles: Doubles, logger: Any) -> None:
-        super().__init__((), logger)
+    def __init__(self, doubles: Doubles, logger: Any, clock: Clock) -> None:
+        super().__init__((), logger, clock)
         self._doubles = doubles
         self.step_called = (_heard,)  # steps tell of their beginning only where somebody listens
 

@@ -64,8 +64,9 @@ class LabApp(Stepfast):
             return store
 
         self._connections = Connections(
-            make_store, self.settings, self.logger, lambda: LabObservers(doubles, self.logger), lambda: self._clock
-        )
+            make_store, self.settings, self.logger,
+            lambda: LabObservers(doubles, self.logger, self._clock), lambda: self._clock,
+        )  # fmt: skip
 
     def _workers_store(self, store: Store) -> Store:
         self.mortal = MortalStore(store, self._cut, lambda: self.die())

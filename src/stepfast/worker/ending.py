@@ -15,7 +15,6 @@ from typing import Any
 from ..cancellation import seen
 from ..engine.clock import Clock
 from ..errors import StepfastError, sentence
-from .clockwork import REAL
 
 _LAST_WORD = 1.0
 """Seconds for a task that was cancelled to come to its end; then nobody waits for it any more."""
@@ -46,7 +45,7 @@ async def to_the_end(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def bounded(
-    work: Coroutine[Any, Any, Any], seconds: float, what: str, logger: logging.Logger, clock: Clock = REAL
+    work: Coroutine[Any, Any, Any], seconds: float, what: str, logger: logging.Logger, clock: Clock
 ) -> bool:
     """Do it if it can be done in so many seconds; whether it was. What goes wrong is told in the log and not raised."""
     task = asyncio.create_task(work)
@@ -57,12 +56,12 @@ async def bounded(
         raise
     if not task.done():
         logger.warning("%s took longer than %g s; it is not waited for", what, seconds)
-        await ended((task,), clock=clock)
+        await ended((task,), clock)
         return False
     return _went_well(task, what, logger)
 
 
-async def ended(tasks: Iterable[asyncio.Task[Any]], seconds: float = _LAST_WORD, clock: Clock = REAL) -> None:
+async def ended(tasks: Iterable[asyncio.Task[Any]], clock: Clock, seconds: float = _LAST_WORD) -> None:
     """Cancel tasks and wait until they have ended, but not for long: one that ignores it is left behind."""
     pending = {task for task in tasks if not task.done()}
     for task in pending:

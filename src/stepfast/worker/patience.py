@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from ..cancellation import insist, requests
 from ..engine.clock import Clock
 from ..errors import AppClosed, ConfigurationError, DatabaseRefused, DatabaseUnavailable, SchemaError, StepfastError
-from .clockwork import REAL
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ def patiently(
     longest: float,
     give_up: Callable[[], bool] | None = None,
     *,
-    clock: Clock = REAL,
+    clock: Clock,
 ) -> Coroutine[Any, Any, T]:
     """The call's answer, however long the database is away. With ``give_up`` the last error comes through. Nobody is
     asked again for a caller who was cancelled, or of an application that was closed."""
@@ -46,7 +45,7 @@ def dutifully(
     give_up: Callable[[], bool] | None = None,
     *,
     refusable: bool = False,
-    clock: Clock = REAL,
+    clock: Clock,
 ) -> Coroutine[Any, Any, T]:
     """The answer to a call that a worker has to make whatever the database says of it: also a missing right is waited
     for, and said loudly. A refusal comes through only where somebody knows which record it is about (``refusable``): a

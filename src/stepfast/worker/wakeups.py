@@ -16,7 +16,6 @@ from ..model.records import Lane, NewRun, Transition
 from ..model.wishes import Granted
 from ..store import Store
 from ..store.protocol import Wakeups
-from .clockwork import REAL
 
 Listener = Callable[[Wakeups], None]
 
@@ -32,7 +31,7 @@ def started_lanes(runs: Iterable[NewRun]) -> tuple[set[Lane], bool]:
 class Switchboard:
     """Passes wake-ups on, inside the process at once and to other processes by the store."""
 
-    def __init__(self, store: Store, logger: logging.Logger, clock: Clock = REAL) -> None:
+    def __init__(self, store: Store, logger: logging.Logger, clock: Clock) -> None:
         self._clock = clock
         self._store = store
         self._logger = logger

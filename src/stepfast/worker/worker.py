@@ -163,7 +163,7 @@ class Worker:
         await self._bounded(self._hand_over(), _GIVE_BACK, "giving runs back")
         self.duties.journal.give_up()
         self.duties.sweeper.stopped = self.duties.courier.stopped = True
-        await ended((*self._tasks, *self.duties.chores), clock=self._kit.clock)
+        await ended((*self._tasks, *self.duties.chores), self._kit.clock)
         for closing in (self.duties.mailman.close, self.duties.graphs.close, self.duties.executor.close):
             await self._bounded(closing(), _CLOSE, "closing")
         await self._sign_off()
