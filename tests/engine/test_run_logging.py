@@ -12,7 +12,7 @@ import pytest
 
 import stepfast
 from stepfast import Backoff, Context, NonRetryableError, RunFailed, Stepfast
-from stepfast.engine.run_logging import some_of
+from stepfast.engine.run_logging import tell_each
 from stepfast.settings import Settings
 
 SOURCE = Path(stepfast.__file__).parent
@@ -162,10 +162,23 @@ def test_how_the_source_is_read(said: str, found: tuple[bool, bool]) -> None:
     assert (each.names_a_run(), each.has_run_id()) == found
 
 
-def test_of_many_runs_the_first_are_named() -> None:
-    assert some_of(["a"]) == "a"
-    assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
-    assert some_of(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
+@pytest.mark.parametrize("number", [1, 5, 6, 1000])
+def test_of_many_runs_the_first_have_a_record_each(caplog: pytest.LogCaptureFixture, number: int) -> None:
+    runs = [f"run-{index}" for index in range(number)]
+    tell_each(logging.getLogger("stepfast"), "expired", [{"run_id": run_id} for run_id in runs])
+    named = [record for record in caplog.records if hasattr(record, "run_id")]
+    assert [(record.getMessage(), getattr(record, "run_id", None)) for record in named] == [
+        (f"run {run_id}: expired", run_id) for run_id in runs[:5]
+    ]
+    rest = [record.getMessage() for record in caplog.records if record not in named]
+    assert rest == ([f"{number - 5} more runs: expired"] if number > 5 else [])
+
+
+def test_steps_of_others_are_told_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+    tell_each(logging.getLogger("stepfast"), "sent once more", [{"run_id": "a", "step_id": "a:3", "step": "charge"}])
+    (record,) = caplog.records
+    assert record.getMessage() == "step a:3: sent once more"
+    assert [getattr(record, name, None) for name in ("run_id", "step_id", "step")] == ["a", "a:3", "charge"]
 
 
 async def test_without_log_errors_no_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -143,7 +143,9 @@ async def test_only_the_clock_of_the_database_counts(home: Home, monkeypatch: py
 
 
 @joined
-async def test_a_step_whose_task_keeps_vanishing_fails_in_the_end(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_whose_task_keeps_vanishing_fails_in_the_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Another engine is at work on the same tables."""
     monkeypatch.setattr("stepfast.model.remote_steps.MOST_RESENT", 2)
 
@@ -162,3 +164,5 @@ async def test_a_step_whose_task_keeps_vanishing_fails_in_the_end(home: Home, mo
     error = (await run.info()).error
     assert error is not None
     assert "it was sent out 3 times, because its task vanished from the transport" in error.message
+    told = [record for record in caplog.records if "has vanished" in record.getMessage()]
+    assert {(getattr(each, "run_id", None), getattr(each, "step", None)) for each in told} == {(run.id, "echo")}

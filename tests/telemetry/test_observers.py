@@ -374,6 +374,9 @@ async def test_an_observer_that_raises_hurts_nobody_and_is_logged_once(
     said = [record.getMessage() for record in caplog.records if "observer" in record.getMessage()]
     assert len(said) == 3
     assert "Broken.step_called raised ValueError; the run goes on" in said[0]
+    told = next(record for record in caplog.records if "step_called" in record.getMessage())
+    found = tuple(getattr(told, name, None) for name in ("run_id", "workflow", "attempt", "step"))
+    assert found == (run.id, "order", 1, "one")
 
 
 async def test_an_observer_that_goes_on_raising_is_logged_once_a_minute_by_the_clock_of_the_application(

@@ -84,7 +84,7 @@ async def test_the_step_and_the_line_are_named(lines: Lines, way: str) -> None:
     said, over = lines.said
     assert f"by run {run.id} (shop)" in said
     assert ("step 'charge'" in said) == (way != "body")
-    assert lines.of[0] == (run.id, "shop", 1, None if way == "body" else "charge")
+    assert lines.of == [(run.id, "shop", 1, None if way == "body" else "charge")] * 2
     assert f"at {HERE}:{line_of(blocking, 'lines.blocked')} in blocking" in said
     assert "moves again" in over
 

@@ -274,7 +274,9 @@ async def test_a_run_that_names_the_worker_without_its_knowledge_is_given_back(
         )  # fmt: skip
         assert await run.result(timeout=PATIENCE) == 1
     assert await tables.run(run.id, "claim, attempt, losses") == (2, 1, 0)
-    assert f"giving back 1 runs that are stored as ours, but not executed here: {run.id}" in caplog.messages
+    (told,) = (record for record in caplog.records if "given back" in record.getMessage())
+    assert told.getMessage() == f"run {run.id}: stored as ours, but not executed here; given back"
+    assert getattr(told, "run_id", None) == run.id
 
 
 @only_postgres

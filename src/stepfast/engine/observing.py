@@ -42,7 +42,7 @@ from ..model.records import Claimed, Mail, NewRun, StepDone, Transition
 from .clock import Clock
 from .failure import decode_error, type_name
 from .promise import Promise
-from .run_logging import step_of
+from .run_logging import ids_of_event, step_of
 from .sending import decoded, encoded, goes_on_as
 
 if TYPE_CHECKING:
@@ -184,9 +184,9 @@ class Observers:
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # ends here: nothing is awaited, so nobody is cancelled in there
-                self._complain(listener, error)
+                self._complain(listener, event, error)
 
-    def _complain(self, listener: Callable[[Any], None], error: BaseException) -> None:
+    def _complain(self, listener: Callable[[Any], None], event: object, error: BaseException) -> None:
         """Say it once, and then at most once a minute: an observer that is broken raises at every step."""
         name = getattr(listener, "__qualname__", repr(listener))
         now = self._clock.now()
@@ -196,7 +196,10 @@ class Observers:
             return
         self._failed[name] = (now + _SAY_AGAIN, 0)
         more = f" ({times} more times in the last minute)" if times else ""
-        self._logger.error("observer %s raised %s%s; the run goes on", name, type_name(error), more, exc_info=error)
+        self._logger.error(
+            "observer %s raised %s%s; the run goes on", name, type_name(error), more,
+            exc_info=error, extra=ids_of_event(event),
+        )  # fmt: skip
 
     @property
     def of_steps(self) -> Observers | None:

@@ -6,7 +6,8 @@ them out, and only the class is told. Payloads are never logged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StepFailed, sentence
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 _NAMED = 5
-"""How many runs are named in a line that speaks of many."""
+"""Of how many runs or steps that share a fate each has a record of its own."""
+_IDS = ("run_id", "workflow", "attempt", "step")
 
 
 def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
@@ -28,10 +30,20 @@ def ids_of(execution: Execution, step: str | None = None) -> dict[str, Any]:
     return ids if step is None else {**ids, "step": step}
 
 
-def some_of(ids: Sequence[str]) -> str:
-    """The first of many runs or steps, for a line that speaks of them all."""
-    left = len(ids) - _NAMED
-    return ", ".join(ids[:_NAMED]) + (f" and {left} more" if left > 0 else "")
+def ids_of_event(event: object) -> dict[str, Any]:
+    """The ids of the run that an event is about, as far as the event has them."""
+    return {name: value for name in _IDS if (value := getattr(event, name, None)) is not None}
+
+
+def tell_each(logger: logging.Logger, told: str, each: Sequence[Mapping[str, str]]) -> None:
+    """Warn of what became of runs, or of remote steps, which are given by their ids: the first few by a record each, so
+    that they are found by their ids, and of the others only how many there are."""
+    kind = "step" if each and "step_id" in each[0] else "run"
+    one, more = f"{kind} %s: {told}", f"%d more {kind}s: {told}"
+    for ids in each[:_NAMED]:
+        logger.warning(one, ids[f"{kind}_id"], extra=ids)
+    if len(each) > _NAMED:
+        logger.warning(more, len(each) - _NAMED)
 
 
 class OfRun:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from ..engine.run_logging import some_of
+from ..engine.run_logging import tell_each
 from ..errors import DatabaseUnavailable, StepfastError
 from ..model.payload import Payloads
 from ..settings import Settings
@@ -116,8 +116,8 @@ class Shift:
         left = list(self._running)
         await ended(list(self._running.values()), clock)
         if not await self._wait_for(self._recorder.emptied, _LAST_RESULTS):
-            lost = [step_id for step_id, _ in self._recorder.unrecorded]
-            self._logger.warning("results of %d steps could not be recorded: %s", len(lost), some_of(lost))
+            lost = [ids_of_step(step_id) for step_id, _ in self._recorder.unrecorded]
+            tell_each(self._logger, "the result could not be recorded", lost)
         if left:
             await bounded(self._serving.give_back(left), _GIVE_BACK, "giving remote tasks back", self._logger, clock)
         await ended(list(self._duties.values()), clock)

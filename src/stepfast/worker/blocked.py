@@ -46,6 +46,8 @@ class LoopWatch:
         """When the word was sent that has not been taken yet."""
         self._told: float | None = None
         """Since when the loop is blocked, if that was said."""
+        self._ids: dict[str, str | int] = {}
+        """Of whom it was said."""
         self._silent_until = 0.0
 
     @property
@@ -61,6 +63,8 @@ class LoopWatch:
             self._loop.call_soon_threadsafe(self._taken)
         elif now - sent >= self._after and now >= self._silent_until:
             self._silent_until = now + _SAY_AGAIN
+            if self._told is None:
+                self._ids = {}
             self._told = self._told or sent  # before it is said: the loop may move again while it is
             self._say(now - sent)
 
@@ -73,18 +77,19 @@ class LoopWatch:
         """In the event loop: it moves."""
         since, self._sent, self._told = self._told, None, None
         if since is not None:
-            blocked = self._clock.now() - since
-            self._logger.warning("the event loop moves again; it was blocked for %.1f s", blocked)
+            told = "the event loop moves again; it was blocked for %.1f s"
+            self._logger.warning(told, self._clock.now() - since, extra=self._ids)
 
     def _say(self, seconds: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         site = Site(None, None, None, None, "unknown code") if frame is None else find_site(frame)
+        ids = self._ids = _ids(site)
         who = "" if site.run is None else f" by run {site.run} ({site.workflow})"
         step = "" if site.step is None else f", step {site.step!r}"
         self._logger.warning(
             "the event loop has been blocked for %.1f s%s%s, at %s. Nothing else of this process moves meanwhile: "
             "await something that does not block, or block in a plain def step, which runs in a thread",
-            seconds, who, step, site.line, extra=_ids(site),
+            seconds, who, step, site.line, extra=ids,
         )  # fmt: skip
 
 

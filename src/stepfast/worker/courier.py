@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ..engine.run_logging import some_of
+from ..engine.run_logging import tell_each
 from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
 from ..store.remote_port import Due, Key
@@ -204,8 +204,8 @@ class Courier:
         await self._dispatch(tasks[middle:])
 
     async def _send_again(self, lost: list[Task]) -> None:
-        told = "%d tasks of remote steps have vanished from the transport, and are sent once more: %s"
-        self._kit.logger.warning(told, len(lost), some_of([task.step_id for task in lost]))
+        ids = [{"run_id": task.run_id, "step_id": task.step_id, "step": task.name} for task in lost]
+        tell_each(self._kit.logger, "the task has vanished from the transport; sent once more", ids)
         if await self._ask(lambda: self._store.resend_remote(lost, "its task vanished from the transport")):
             self._port.outcomes_left()
         self._bell.set()

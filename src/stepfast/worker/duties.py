@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..engine.run_logging import some_of
+from ..engine.run_logging import tell_each
 from ..errors import StepfastError
 from ..model.batches import FlushAnswer
 from ..model.records import BeatAnswer, Claimed, Lane, NewRun, StepWith, Tick, Transition
@@ -317,8 +317,8 @@ class Duties:
                 self.executor.ask(run.id, run.asked, run.claim)
         strays = self._strays.find(held, self._is_known, self.claimer.questions)
         if strays and not self.stopping:
-            told = "giving back %d runs that are stored as ours, but not executed here: %s"
-            self._kit.logger.warning(told, len(strays), some_of([run_id for run_id, _ in strays]))
+            told = "stored as ours, but not executed here; given back"
+            tell_each(self._kit.logger, told, [{"run_id": run_id} for run_id, _ in strays])
             self.chore(self._give_back(strays))
 
     def _is_known(self, run_id: str, claim: int) -> bool:

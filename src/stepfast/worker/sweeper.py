@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from ..engine.run_logging import some_of
+from ..engine.run_logging import tell_each
 from ..model.events import RunsSwept
 from ..model.records import Tick
 from .claimer import Claimer
@@ -127,8 +127,8 @@ class Sweeper:
             if done.lanes:
                 self._port.ready(done.lanes)
             if done.ended:
-                told = "%d runs expired or passed their deadline: %s"
-                self._logger.warning(told, len(done.ended), some_of(done.ended))
+                told = "expired, or past the deadline"
+                tell_each(self._logger, told, [{"run_id": run_id} for run_id in done.ended])
                 self._port.ended()
                 tell_swept(self._kit, RunsSwept(expired=len(done.ended)))
             if done.asked:
