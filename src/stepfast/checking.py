@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .engine.dag import Dag
 from .engine.dag_run import steps_gone, undos_gone
@@ -22,6 +22,7 @@ from .engine.execution import Execution
 from .engine.handler import decode_input
 from .engine.kinds import kind_of
 from .engine.matching import CAUSES, recorded_as
+from .engine.options import Seconds
 from .engine.recorder import Recorder
 from .engine.replay_only import Replaying, replay
 from .engine.undo import unreachable
@@ -62,6 +63,19 @@ class CheckedRun:
     """``fits``, ``diverges``, ``too_long``, or ``unknown``: its code is not here."""
     detail: str
     """Where it goes on; or where it diverges, with what is recorded and what the code does now."""
+
+
+class CheckKeywords(TypedDict, total=False):
+    """The options of ``app.check``, as ``app.sync.check`` takes them."""
+
+    workflow: str | Workflow[Any, Any] | None
+    """Only runs of this one."""
+    limit: int | None
+    """How many runs are checked at most."""
+    timeout: Seconds
+    """For the replay of each run."""
+    progress: Callable[[CheckedRun], None] | None
+    """Called with each run as it is found."""
 
 
 Verdict = tuple[str, str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from typing import TypedDict
 
 from .archiving import Archive, open_archive
 from .engine.options import Seconds
@@ -17,6 +18,18 @@ from .worker.removing import FIRST, Remover
 
 Progress = Callable[[int], None]
 """Told how many runs are gone so far."""
+
+
+class PruneKeywords(TypedDict, total=False):
+    """The options of ``app.prune``, as ``app.sync.prune`` takes them."""
+
+    archive: str | os.PathLike[str] | None
+    """The file that the runs are written to before they go."""
+    status: str | None
+    """Only runs that ended so."""
+    dry_run: bool
+    """Whether they are only counted."""
+    progress: Progress | None
 
 
 def keep_for(older_than: Seconds, status: str | None) -> Keep:

@@ -16,6 +16,7 @@ from .engine.options import ScheduleKeywords, Seconds, StartKeywords, StartManyK
 from .errors import AppClosed, ContextMisuse
 from .listing import ListKeywords
 from .model.limits import LimitKeywords
+from .pruning import PruneKeywords
 from .queues import QueueInfo
 from .reports import Activity, RunInfo, StepInfo
 from .run import Run
@@ -24,7 +25,7 @@ from .stats import Stats
 
 if TYPE_CHECKING:
     from .app import Stepfast
-    from .checking import CheckedRun
+    from .checking import CheckedRun, CheckKeywords
     from .engine.workflow import Workflow
 
 I = TypeVar("I")  # noqa: E741
@@ -138,17 +139,17 @@ class SyncApp:
         """Start a run for each tick of a schedule in a span. ``progress`` is called in the thread of ``app.sync``."""
         return [SyncRun(run, self) for run in self.call(self._app.backfill(name, since, until, progress=progress))]
 
-    def prune(self, older_than: Seconds, **options: Any) -> int:
+    def prune(self, older_than: Seconds, **options: Unpack[PruneKeywords]) -> int:
         """Remove runs that ended longer ago than this; the options are those of ``app.prune``."""
         return self.call(self._app.prune(older_than, **options))
 
-    def check(self, **options: Any) -> list[CheckedRun]:
+    def check(self, **options: Unpack[CheckKeywords]) -> list[CheckedRun]:
         """Which unfinished runs this code does not fit; the options are those of ``app.check``."""
         return self.call(self._app.check(**options))
 
-    def replay(self, exported: Any, **options: Any) -> CheckedRun:
-        """Replay an exported run against this code; the options are those of ``app.replay``."""
-        return self.call(self._app.replay(exported, **options))
+    def replay(self, exported: Any, *, timeout: Seconds = 10.0) -> CheckedRun:
+        """Replay an exported run against this code, for at most so many seconds; see ``app.replay``."""
+        return self.call(self._app.replay(exported, timeout=timeout))
 
     def migrate(self) -> list[str]:
         """Make or update the tables."""

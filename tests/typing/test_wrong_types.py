@@ -55,6 +55,8 @@ async def checkout(ctx: Context, cents: int) -> str:
     await ctx.start(checkout, 5, key="k")  # wrong
     number: int = await ctx.step(charge, 5)  # wrong
     await ctx.step(5)  # wrong
+    await ctx.remote("pay", retry=3)  # wrong
+    await ctx.remote("pay", type=int, retries="3")  # wrong
     fine: str = await ctx.step(charge, 5, note="x")
     return fine
 
@@ -63,6 +65,7 @@ async def checkout(ctx: Context, cents: int) -> str:
 def in_a_thread(ctx: SyncContext, cents: int) -> float:
     ctx.step(charge, "5")  # wrong
     ctx.transaction(write, "5")  # wrong
+    ctx.remote("pay", type=int, grp="payments")  # wrong
     number: int = ctx.step(charge, cents)  # wrong
     return ctx.step(add_tax, cents, 1.2)
 
@@ -88,6 +91,10 @@ async def send_off(ctx: DagContext) -> None: ...
 async def pack(ctx: DagContext) -> None: ...
 
 
+fulfil.remote("pack.it", affter=["pack"])  # wrong
+fulfil.remote("send.it", after=["pack"], retries=3, compensate=add_tax)  # wrong
+
+
 async def trigger() -> None:
     await app.start(checkout, "5")  # wrong
     await app.start(checkout, 5, priority="high")  # wrong
@@ -103,6 +110,10 @@ async def trigger() -> None:
     await app.runs(state="failed")  # wrong
     await app.runs(limit="5")  # wrong
     app.sync.runs(state="failed")  # wrong
+    app.sync.prune(0, archve="old.jsonl")  # wrong
+    app.sync.prune(0, dry_run="yes")  # wrong
+    app.sync.check(limit="5")  # wrong
+    app.sync.replay("{}", timeot=5)  # wrong
     await app.work(queues=["a"], sweep=3)  # wrong
 """
 

@@ -112,6 +112,7 @@ async def checkout(ctx: Context, order: Order) -> str:
     assert_type(await ctx.remote("pay", order, type=int), int)
     assert_type(await ctx.remote("pay", order, type=Order, retries=3, timeout=60, compensate="refund"), Order)
     assert_type(await ctx.remote("pay"), Any)
+    await ctx.remote("pay", type=int | None, group="payments", partition="north", backoff=Backoff(base=1))
     assert_type(ctx.run_id, str)
     assert_type(ctx.attempt, int)
     assert_type(ctx.uuid(), UUID)

@@ -17,13 +17,12 @@ from typing import (
 )  # fmt: skip
 
 from ..errors import ContextMisuse
-from ..model.backoff import Backoff
 from .branches import BranchCall, Many, MapCall, gather, to_await
 from .children import ChildCall, StartCall
 from .context_base import ContextBase
 from .durable_call import DurableCall, call_line
 from .first import FirstCall, check_runners
-from .options import ChildKeywords, RemoteKeywords
+from .options import ChildKeywords, RemoteKeywords, RemoteOptions
 from .polling import UntilCall
 from .remote_call import RemoteCall
 from .signals import SignalCall
@@ -159,32 +158,10 @@ class Context(ContextBase):
 
     @overload
     def remote(
-        self,
-        name: str,
-        input: Any = None,
-        *,
-        type: type[T],
-        group: str | None = None,
-        partition: str | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        compensate: str | Callable[..., Any] | None = None,
+        self, name: str, input: Any = None, *, type: type[T], **options: Unpack[RemoteOptions]
     ) -> RemoteCall[T]: ...
     @overload
-    def remote(
-        self,
-        name: str,
-        input: Any = None,
-        *,
-        group: str | None = None,
-        partition: str | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        type: Any = Any,
-        compensate: str | Callable[..., Any] | None = None,
-    ) -> RemoteCall[Any]: ...
+    def remote(self, name: str, input: Any = None, **options: Unpack[RemoteKeywords]) -> RemoteCall[Any]: ...
     def remote(self, name: str, input: Any = None, **options: Any) -> RemoteCall[Any]:
         """A step that a worker elsewhere serves, in any language: ``await ctx.remote("pipeline.extract", {…})``. No
         worker is held while it is waited for. RemoteStepError if it fails for good."""

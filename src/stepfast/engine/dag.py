@@ -18,7 +18,17 @@ from ..model.rows import Definition
 from ..settings import Settings
 from .dag_remote import served_elsewhere
 from .failure import type_name
-from .options import After, Catch, DagKeywords, DagRemoteKeywords, DagStepKeywords, RemoteKeywords, Seconds
+from .options import (
+    After,
+    Catch,
+    DagKeywords,
+    DagPlaceKeywords,
+    DagRemoteKeywords,
+    DagStepKeywords,
+    RemoteKeywords,
+    Seconds,
+    ServedKeywords,
+)
 from .signature import name_of
 from .step import NO_OPTIONS, StepFunction, StepOptions, step_options
 from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
@@ -26,8 +36,8 @@ from .workflow import DAG, DAG_STEP, Workflow, WorkflowOptions, workflow_options
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_OF_STEPS = ("after", "join", "at_least", "when", "catch")
-_OF_REMOTE = ("group", "partition", "retries", "backoff", "timeout", "type")
+_OF_STEPS = tuple(DagPlaceKeywords.__annotations__)
+_OF_REMOTE = (*ServedKeywords.__annotations__, "type")
 """Which options of ``dag.remote`` are those of any step of a dag, and which go out with it."""
 
 

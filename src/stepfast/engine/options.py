@@ -33,8 +33,8 @@ class StepKeywords(TypedDict, total=False):
     """What undoes the step: called with its output and its arguments."""
 
 
-class RemoteKeywords(TypedDict, total=False):
-    """The options of ``ctx.remote``."""
+class ServedKeywords(TypedDict, total=False):
+    """The options of every remote step, of ``ctx.remote`` and ``dag.remote``: who serves it, and how long."""
 
     group: str | None
     """The group of workers that serves it; by default the name of the step."""
@@ -44,10 +44,20 @@ class RemoteKeywords(TypedDict, total=False):
     backoff: Backoff | None
     timeout: Seconds | None
     """For the whole of it: the wait for a worker, and every retry."""
-    type: Any
-    """What the output is read as."""
+
+
+class RemoteOptions(ServedKeywords, total=False):
+    """The options of ``ctx.remote`` but for the type of its output."""
+
     compensate: str | Callable[..., Any] | None
     """What undoes it: the name of another remote step, or a function that is called with the output and the input."""
+
+
+class RemoteKeywords(RemoteOptions, total=False):
+    """The options of ``ctx.remote``."""
+
+    type: Any
+    """What the output is read as."""
 
 
 class WorkflowKeywords(TypedDict, total=False):
@@ -71,10 +81,9 @@ class DagKeywords(TypedDict, total=False):
     deadline: Seconds | None
 
 
-class DagStepKeywords(TypedDict, total=False):
-    """The options of ``@dag.step``."""
+class DagPlaceKeywords(TypedDict, total=False):
+    """The options of every step of a dag, of ``@dag.step`` and ``dag.remote``: where it stands in the graph."""
 
-    name: str | None
     after: After
     """The steps it comes after: their names, or their functions."""
     join: Literal["all", "any"]
@@ -82,28 +91,24 @@ class DagStepKeywords(TypedDict, total=False):
     """How many of the steps before it have to complete, if not all."""
     when: Callable[[Any], Any] | None
     """Decides, given the context, whether the step is done or skipped."""
+    catch: Catch | None
+    """Which step to go to on an error, instead of failing the run."""
+
+
+class DagStepKeywords(DagPlaceKeywords, total=False):
+    """The options of ``@dag.step``."""
+
+    name: str | None
     retries: int | None
     backoff: Backoff | None
     timeout: Seconds | None
     compensate: Callable[[Any], Any] | None
     """What undoes the step: called with the context."""
-    catch: Catch | None
-    """Which step to go to on an error, instead of failing the run."""
 
 
-class DagRemoteKeywords(TypedDict, total=False):
-    """The options of ``dag.remote``: those of a step of a dag, and those of ``ctx.remote``."""
+class DagRemoteKeywords(DagPlaceKeywords, ServedKeywords, total=False):
+    """The options of ``dag.remote``: those of a step of a dag, and those of a remote step."""
 
-    after: After
-    join: Literal["all", "any"]
-    at_least: int | None
-    when: Callable[[Any], Any] | None
-    catch: Catch | None
-    group: str | None
-    partition: str | None
-    retries: int
-    backoff: Backoff | None
-    timeout: Seconds | None
     type: Any
     compensate: str | None
     """The remote step that undoes it."""

@@ -16,12 +16,11 @@ from typing import (
     overload,
 )  # fmt: skip
 
-from ..model.backoff import Backoff
 from .children import ChildRun
 from .context_base import ContextBase
 from .durable_call import call_line
 from .execution import Execution
-from .options import ChildKeywords, RemoteKeywords
+from .options import ChildKeywords, RemoteKeywords, RemoteOptions
 from .step_call import EXITS, exited
 from .workflow import Workflow
 
@@ -134,33 +133,9 @@ class SyncContext(ContextBase):
         return self._wait(self._make_child_call(workflow, input, options, call_line(2)))
 
     @overload
-    def remote(
-        self,
-        name: str,
-        input: Any = None,
-        *,
-        type: type[T],
-        group: str | None = None,
-        partition: str | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        compensate: str | Callable[..., Any] | None = None,
-    ) -> T: ...
+    def remote(self, name: str, input: Any = None, *, type: type[T], **options: Unpack[RemoteOptions]) -> T: ...
     @overload
-    def remote(
-        self,
-        name: str,
-        input: Any = None,
-        *,
-        group: str | None = None,
-        partition: str | None = None,
-        retries: int = 0,
-        backoff: Backoff | None = None,
-        timeout: float | timedelta | None = None,
-        type: Any = Any,
-        compensate: str | Callable[..., Any] | None = None,
-    ) -> Any: ...
+    def remote(self, name: str, input: Any = None, **options: Unpack[RemoteKeywords]) -> Any: ...
     def remote(self, name: str, input: Any = None, **options: Any) -> Any:
         """A step that a worker elsewhere serves; see ``Context.remote``."""
         return self._wait(self._make_remote(name, input, cast(RemoteKeywords, options), call_line(2)))
