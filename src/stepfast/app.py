@@ -16,9 +16,9 @@ from .connected import Connected
 from .connecting import Connections
 from .debouncing import check_debounce, debounced
 from .engine.dag import Dag, dag_from_spec, dag_options
+from .engine.kinds import refuse_in_workflow
 from .engine.observing import Observer, check_observer, observers_of
 from .engine.options import ChildKeywords, DagKeywords, Seconds, StartKeywords, StartManyKeywords, WorkerKeywords
-from .engine.scope import refuse_in_workflow
 from .engine.sending import UNTOLD, starting
 from .engine.workflow import TASK, WORKFLOW, Workflow
 from .errors import ConfigurationError, ContextMisuse, UnknownWorkflow

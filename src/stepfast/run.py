@@ -12,9 +12,9 @@ import msgspec
 
 from . import nobody_serves
 from .engine.failure import decode_error
+from .engine.kinds import refuse_in_workflow
 from .engine.matching import PATCH
 from .engine.races import winners_of
-from .engine.scope import refuse_in_workflow
 from .engine.sending import UNTOLD, signalling
 from .engine.signals import misfit
 from .errors import InvalidInput, InvalidState, RunCancelled, RunFailed, RunNotFound

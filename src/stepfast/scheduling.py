@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
+from .engine.kinds import refuse_in_workflow
 from .engine.options import ScheduleKeywords
-from .engine.scope import refuse_in_workflow
 from .engine.workflow import Workflow
 from .errors import ConfigurationError, InvalidState, ScheduleNotFound
 from .model.backoff import moment

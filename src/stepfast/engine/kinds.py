@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..errors import AttemptEnded
+from ..errors import AttemptEnded, ContextMisuse
 from ..model import status
 from ..model.graph import DagStep
 from .context import Context
@@ -18,9 +18,10 @@ from .execution import Execution
 from .handler import InThread, call_code
 from .replay_only import replay
 from .run_logging import OfRun, ids_of
+from .scope import current_call, current_execution
 from .sync_context import SyncContext
 from .undo import undo_all
-from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow
+from .workflow import DAG, DAG_STEP, TASK, WORKFLOW, Workflow, spoken
 
 
 class Kind:
@@ -31,6 +32,8 @@ class Kind:
     """Whether its timeout and deadline bound an attempt."""
     heeds_first = True
     """Whether what was asked while nobody held the run is done before its code is called."""
+    called_again_by: str | None = None
+    """What calls the code once more that stands outside of its steps, if anything does."""
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the code; what it returns."""
@@ -72,6 +75,8 @@ class TaskKind(Kind):
 class WorkflowKind(Kind):
     """Code that is given a context, and does its work in steps."""
 
+    called_again_by = "every replay"
+
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the function with a context."""
         loop = execution.recorder.loop
@@ -81,6 +86,8 @@ class WorkflowKind(Kind):
 
 class DagStepKind(Kind):
     """A step of a dag run: code that is given a context, if the graph and its condition want it."""
+
+    called_again_by = "every further try and every replay"
 
     async def perform(self, execution: Execution, in_thread: InThread) -> Any:
         """Call the function of the step, as the graph of its run has it: by now the code may say something else of it,
@@ -138,6 +145,21 @@ KINDS: dict[str, Kind] = {
 def kind_of(workflow: Workflow[Any, Any]) -> Kind:
     """The kind of a workflow."""
     return KINDS[workflow.kind]
+
+
+def refuse_in_workflow(called: str, instead: str) -> None:
+    """Refuse a call in the body of a workflow, or of a step of a dag, where every replay would make it again. In a step
+    of theirs, or in a plain task, it may be made."""
+    execution = current_execution.get()
+    if execution is None or current_call.get() is not None:
+        return
+    workflow = execution.workflow
+    again = kind_of(workflow).called_again_by
+    if again is not None:
+        raise ContextMisuse(
+            f"{called} was called in the body of {spoken(workflow.kind)} {workflow.name!r}, where {again} would "
+            f"call it again. Use {instead}, or call it inside a ctx.step"
+        )
 
 
 def _code_for(execution: Execution, workflow: DagStepWorkflow, dag_step: DagStep) -> DagStepWorkflow:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ContextMisuse
 from ..model.status import ASK_CANCEL
 
 if TYPE_CHECKING:
@@ -60,21 +59,6 @@ def cancelled() -> bool:
         return True
     execution = current_execution.get()
     return execution is not None and (execution.closed is not None or execution.asked == ASK_CANCEL)
-
-
-def refuse_in_workflow(called: str, instead: str) -> None:
-    """In the body of a workflow, or of a step of a dag, every replay would call it again. In a step of theirs, or in a
-    plain task, it may be called."""
-    execution = current_execution.get()
-    if execution is None or current_call.get() is not None:
-        return
-    workflow, again = execution.workflow, None
-    if workflow.kind == "workflow":
-        again = f"workflow {workflow.name!r}, where every replay would call it again"
-    elif workflow.kind == "dag_step":
-        again = f"dag step {workflow.name!r}, where every further try and every replay would call it again"
-    if again is not None:
-        raise ContextMisuse(f"{called} was called in the body of {again}. Use {instead}, or call it inside a ctx.step")
 
 
 def wake(future: asyncio.Future[Any]) -> None:
