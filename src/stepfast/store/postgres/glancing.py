@@ -44,15 +44,15 @@ class PostgresGlance(BaseGlance):
             except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
                 raise TookTooLong(self._patience) from None
 
-        line = asyncio.timeout(self._patience)
+        patience = asyncio.timeout(self._patience)
         try:
-            async with line, self._room:
-                line.reschedule(None)
+            async with patience, self._room:
+                patience.reschedule(None)
                 found: list[Any] = await self._with_connection(put)
         except TimeoutError:
-            if not line.expired():
+            if not patience.expired():
                 raise
-            # Others wait for a slow database already: a longer line helps nobody.
+            # Others wait for a slow database already: one more who waits helps nobody.
             raise TookTooLong(self._patience) from None
         return found
 

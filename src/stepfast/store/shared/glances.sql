@@ -3,12 +3,12 @@
 
 -- name: glance_parents
 -- The runs above one ($1), the nearest first, up to $2.
-WITH RECURSIVE line AS (
+WITH RECURSIVE ancestors AS (
     SELECT parent_id, 1 AS n FROM {schema}.runs WHERE id = $1::uuid
     UNION ALL
-    SELECT r.parent_id, l.n + 1 FROM line l {join} {schema}.runs r ON r.id = l.parent_id WHERE l.n < $2::integer
+    SELECT r.parent_id, a.n + 1 FROM ancestors a {join} {schema}.runs r ON r.id = a.parent_id WHERE a.n < $2::integer
 )
-SELECT parent_id::text FROM line WHERE parent_id IS NOT NULL ORDER BY n;
+SELECT parent_id::text FROM ancestors WHERE parent_id IS NOT NULL ORDER BY n;
 
 -- name: glance_mailbox
 -- Signals that a run ($1) has not taken, the oldest first, up to $2; large values ($3 bytes) are left out.

@@ -27,14 +27,14 @@ SELECT id::text FROM chain ORDER BY n DESC LIMIT 1;
 -- name: heirs
 -- Several runs, and of each the last of the runs that it went on as; itself, if it did not.
 WITH RECURSIVE chain AS (
-    SELECT r.id AS asked, r.id, 0 AS n, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
+    SELECT r.id AS named, r.id, 0 AS n, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
     FROM unnest($1::uuid[]) AS u(id) {join} {schema}.runs r ON r.id = u.id
     UNION ALL
-    SELECT c.asked, r.id, c.n + 1, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    SELECT c.named, r.id, c.n + 1, CASE WHEN r.reason = 'continued' THEN {went_on} END
     FROM chain c {join} {schema}.runs r ON r.id = c.next
 )
-SELECT asked::text, id::text
-FROM (SELECT asked, id, row_number() OVER (PARTITION BY asked ORDER BY n DESC) AS back FROM chain) AS links
+SELECT named::text, id::text
+FROM (SELECT named, id, row_number() OVER (PARTITION BY named ORDER BY n DESC) AS back FROM chain) AS links
 WHERE back = 1;
 
 -- name: runs_named

@@ -68,11 +68,11 @@ SELECT r.workflow, r.key, r.id::text FROM unnest($1::text[], $2::text[]) AS u(wo
 -- name: open_runs
 -- Those of some runs that have not ended; one that went on as another ends with that one.
 WITH RECURSIVE chain AS (
-    SELECT r.id AS asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
+    SELECT r.id AS named, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END AS next
     FROM {schema}.runs r WHERE r.id = ANY($1::uuid[])
     UNION ALL
-    SELECT c.asked, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END
+    SELECT c.named, r.id, r.status, CASE WHEN r.reason = 'continued' THEN {went_on} END
     FROM chain c {join} {schema}.runs r ON r.id = c.next
 )
-SELECT DISTINCT asked::text FROM chain
+SELECT DISTINCT named::text FROM chain
 WHERE status NOT IN ({ended});

@@ -40,7 +40,7 @@ class SqliteGlance(BaseGlance):
 
     def _execute(self, database: sqlite3.Connection, sql: str, values: Sequence[Any], asked_until: float) -> list[Any]:
         now = time.monotonic()
-        if now > asked_until:  # others were slow before it: a longer line helps nobody
+        if now > asked_until:  # those who waited before it were slow: one more who waits helps nobody
             raise TookTooLong(self._patience)
         until = now + self._patience
         database.set_progress_handler(lambda: time.monotonic() > until, _OFTEN)

@@ -38,15 +38,15 @@ FROM {prefix}runs WHERE dag_id = ? AND dag_id IS NOT NULL ORDER BY rowid;
 -- The inputs of dag runs: [id, since] of each. One that is large is left out, here and below, and asked for by itself:
 -- all of them together might be more than a text can be.
 SELECT json_group_array(json_array(d.id, CASE WHEN octet_length(d.input) <= {large} THEN d.input END, d.format))
-FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS d ON d.id = json_extract(asked.value, '$[0]');
+FROM json_each(?) AS named CROSS JOIN {prefix}runs AS d ON d.id = json_extract(named.value, '$[0]');
 
 -- name: dag_outputs
 -- The outputs of their steps that completed at a time or after.
 SELECT json_group_array(json_array(s.dag_id, s.dag_step, CASE WHEN octet_length(s.output) <= {large} THEN s.output END,
                                    COALESCE(s.output_format, s.format), s.completed_at, s.output IS NOT NULL))
-FROM json_each(?) AS asked
+FROM json_each(?) AS named
 CROSS JOIN {prefix}runs AS s INDEXED BY {prefix}runs_outputs
-    ON s.dag_id = json_extract(asked.value, '$[0]') AND s.completed_at >= json_extract(asked.value, '$[1]')
+    ON s.dag_id = json_extract(named.value, '$[0]') AND s.completed_at >= json_extract(named.value, '$[1]')
 WHERE s.dag_id IS NOT NULL AND s.status = 'completed';
 
 -- name: dag_input

@@ -4,7 +4,7 @@
 -- name: counters
 -- What a look at mailboxes needs to know first, so that the mail it finds is never older than the numbers.
 SELECT json_group_array(json_array(r.id, r.wakes, r.ends))
-FROM json_each(?) AS asked CROSS JOIN {prefix}runs AS r ON r.id = asked.value;
+FROM json_each(?) AS named CROSS JOIN {prefix}runs AS r ON r.id = named.value;
 
 -- name: mail
 -- What lies in the mailboxes of some runs, delivered or not, and is new to who looks; a cancellation is not for the run's
@@ -15,10 +15,10 @@ SELECT json_group_array(json_array(sent_at, run_id, id, kind, name, CASE WHEN si
 FROM (
     SELECT b.*, row_number() OVER pile AS n, sum(b.size) OVER pile - b.size AS before FROM (
         SELECT m.*, COALESCE(octet_length(m.value), 0) + COALESCE(octet_length(m.error), 0) AS size,
-               CASE WHEN m.kind IN ('child', 'remote') OR json_type(asked.value, '$[1]') = 'null' THEN 2147483647
-                    ELSE (SELECT wanted.value FROM json_each(asked.value, '$[1]') AS wanted WHERE wanted.key = m.name)
+               CASE WHEN m.kind IN ('child', 'remote') OR json_type(named.value, '$[1]') = 'null' THEN 2147483647
+                    ELSE (SELECT wanted.value FROM json_each(named.value, '$[1]') AS wanted WHERE wanted.key = m.name)
                END AS most
-        FROM json_each(?) AS asked CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(asked.value, '$[0]')
+        FROM json_each(?) AS named CROSS JOIN {prefix}mailbox AS m ON m.run_id = json_extract(named.value, '$[0]')
         WHERE m.kind IN ('signal', 'child', 'remote') AND m.id NOT IN (SELECT seen.value FROM json_each(?) AS seen)
     ) AS b
     WHERE b.most IS NOT NULL
