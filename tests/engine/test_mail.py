@@ -144,7 +144,7 @@ async def test_who_waits_no_more_is_forgotten_and_others_for_the_same_are_not() 
     assert list(inbox._waiters["signal", "a"]) == [first, third]
     inbox.put(box(signal("a", "1"), signal("a", "2")))
     assert (first.result(), third.result()) == (signal("a", "1"), signal("a", "2"))
-    assert not inbox._waiters["signal", "a"], "who has mail is not asked again for each letter that comes with it"
+    assert not inbox._waiters["signal", "a"], "who has mail is not asked again for all that comes with it"
     for waiter in (first, third, third):
         inbox.wait_no_more("signal", "a", waiter)
     assert inbox._waiters == {}

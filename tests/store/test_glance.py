@@ -152,10 +152,10 @@ async def test_families_letters_and_records(scene: Scene, glance: BaseGlance) ->
     assert await glance.ancestors(children[1].id, 1) == [children[0].id]
     await scene.store.send(signal(parent.id, "go", '"' + "y" * 50 + '"'))
     await scene.store.send(signal(parent.id, "stop", "1"))
-    go, stop = await glance.letters(parent.id, 10, 20)
+    go, stop = await glance.unread_signals(parent.id, 10, 20)
     assert (go.name, go.size, go.value, go.delivered) == ("go", 52, None, True)
     assert (stop.name, stop.size, stop.value) == ("stop", 1, "1")
-    assert len(await glance.letters(parent.id, 1, 20)) == 1
+    assert len(await glance.unread_signals(parent.id, 1, 20)) == 1
     first, second = await glance.lean_steps(parent.id)
     assert (first.record.output, first.output_size) == ("1", 1)
     assert (second.record.output, second.output_size, second.record.arguments) == (None, 2002, "[1]")

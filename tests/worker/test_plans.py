@@ -142,7 +142,7 @@ plan does not know."""
 
 BY_ID = (
     "flush", "flush_telling", "send_usual",
-    "fence", "still_ours", "change", "lock_runs", "lock_free", "lock_own", "recorded", "letters",
+    "fence", "still_ours", "change", "lock_runs", "lock_free", "lock_own", "recorded", "still_undelivered",
     "delivered", "mail", "take_mail", "tell_parents", "traces", "which_exist", "dag_inputs",
 )  # fmt: skip
 """Statements that are given the ids of what they are about, and find it by them alone."""
@@ -444,7 +444,7 @@ async def test_delivering_looks_only_at_the_mail_in_hand(connection: Any, statem
     oldest = "SELECT run_id, id FROM stepfast.mailbox WHERE NOT delivered ORDER BY sent_at LIMIT 100"
     found = await connection.fetch(oldest)
     mail = [row["run_id"] for row in found], [row["id"] for row in found]
-    rows, pages = await looked_at(connection, statements["letters"], *mail)
+    rows, pages = await looked_at(connection, statements["still_undelivered"], *mail)
     assert rows <= 400
     assert pages <= 5000
 

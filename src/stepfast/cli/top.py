@@ -40,7 +40,7 @@ _SHOWN = 15
 """Rows of each table on a terminal; a file or a pipe gets all of them."""
 
 
-class Look(NamedTuple):
+class Screenful(NamedTuple):
     """What is shown at a time."""
 
     overview: Overview
@@ -83,7 +83,7 @@ class Watch:
         self._stats: Stats | None = None
         self._stats_at = 0.0
 
-    async def look(self) -> Look:
+    async def look(self) -> Screenful:
         """How everything stands now; what has happened lately as of a few seconds ago."""
         began = time.monotonic()
         async with asyncio.timeout(_PATIENCE):
@@ -91,7 +91,7 @@ class Watch:
         took = time.monotonic() - began
         if self._stats is None or began - self._stats_at >= _STATS_EVERY:
             self._stats, self._stats_at = await self._lately(), began
-        return Look(overview, self._stats, took)
+        return Screenful(overview, self._stats, took)
 
     async def _lately(self) -> Stats:
         """What has happened lately; where that takes too long, what was known before."""
@@ -143,7 +143,7 @@ async def screen(watch: Watch) -> RenderableType:
 # -- for people -----------------------------------------------------------------------------------------------------
 
 
-def _parts(where: str, found: Look, most: int) -> list[RenderableType]:
+def _parts(where: str, found: Screenful, most: int) -> list[RenderableType]:
     parts: list[RenderableType] = [_headline(where, found), Text(""), *_queues(found.overview, most)]
     parts += [Text(""), *_workers(found.overview.workers, most)]
     if found.stats.failures:
@@ -152,7 +152,7 @@ def _parts(where: str, found: Look, most: int) -> list[RenderableType]:
     return parts
 
 
-def _headline(where: str, found: Look) -> Text:
+def _headline(where: str, found: Screenful) -> Text:
     census = found.overview.census
     ready = sum(queue.ready for queue in found.overview.queues)
     numbers = {"ready": ready, **census.runs}
@@ -166,7 +166,7 @@ def _headline(where: str, found: Look) -> Text:
     if census.timer_lag >= 1:
         lines.append(f"something is due since {lasting(census.timer_lag)}, and no worker has made it ready")
     if census.undelivered:
-        lines.append(f"{_counted(census.undelivered)} letters are not delivered yet")
+        lines.append(f"{_counted(census.undelivered)} signals and ends of children have not reached their runs yet")
     lines += [f"schedule {name!r} is late by {lasting(late)}" for name, late in found.overview.late[:3]]
     text = Text(printable(lines[0]), style="bold")
     return text.append("\n" + "\n".join(printable(line) for line in lines[1:]), style="not bold")
@@ -219,7 +219,7 @@ def _ended(stats: Stats) -> dict[str, int]:
 # -- for scripts ----------------------------------------------------------------------------------------------------
 
 
-def _shape(found: Look) -> dict[str, Any]:
+def _shape(found: Screenful) -> dict[str, Any]:
     census, overview = found.overview.census, found.overview
     return {
         "at": datetime.now(UTC),

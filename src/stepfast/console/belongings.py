@@ -15,10 +15,10 @@ from .redacting import Veil, aside
 from .veiling import veiled_history
 from .visit import Visit
 
-_LETTERS = 20
+_MOST_SIGNALS = 20
 
 
-class Letter(NamedTuple):
+class ShownSignal(NamedTuple):
     """A signal that the run has not taken."""
 
     name: str
@@ -31,12 +31,12 @@ class Belongings(NamedTuple):
     """What belongs to a run, veiled."""
 
     values: dict[str, Any]
-    letters: list[Letter]
+    signals: list[ShownSignal]
 
 
 async def read_belongings(visit: Visit, info: RunInfo, veil: Veil) -> Belongings:
     """All that belongs to a run."""
-    return Belongings(await _values(visit, info.id, veil), await _letters(visit, info, veil))
+    return Belongings(await _values(visit, info.id, veil), await _signals(visit, info, veil))
 
 
 async def veiled_by_all(visit: Visit, history: History) -> History:
@@ -61,13 +61,13 @@ async def _values(visit: Visit, run_id: str, veil: Veil) -> dict[str, Any]:
     return await aside(veil, shown)
 
 
-async def _letters(visit: Visit, info: RunInfo, veil: Veil) -> list[Letter]:
+async def _signals(visit: Visit, info: RunInfo, veil: Veil) -> list[ShownSignal]:
     """What lies in its mailbox, the oldest first."""
     if info.completed_at is not None:
         return []
     found = []
-    for letter in await (await glance_of(visit.look)).letters(info.id, _LETTERS, BRIEF):
-        value = visit.look._payloads.plain(letter.value, letter.format, "a signal")
-        shown = veil.value(value, f"signals.{letter.name}")
-        found.append(Letter(letter.name, letter.sent_at, shown, letter.value is None and letter.size is not None))
+    for signal in await (await glance_of(visit.look)).unread_signals(info.id, _MOST_SIGNALS, BRIEF):
+        value = visit.look._payloads.plain(signal.value, signal.format, "a signal")
+        shown = veil.value(value, f"signals.{signal.name}")
+        found.append(ShownSignal(signal.name, signal.sent_at, shown, signal.value is None and signal.size is not None))
     return found

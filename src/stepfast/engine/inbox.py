@@ -116,7 +116,7 @@ class Inbox:
         for waiter, refused in waiting.items():
             if not waiter.done() and mail.id not in refused:
                 waiter.set_result(mail)
-                del waiting[waiter]  # before its task goes on: many letters may come at once
+                del waiting[waiter]  # before its task goes on: many signals may come at once
                 return True
         return False
 

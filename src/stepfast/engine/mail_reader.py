@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 
-class Letter(NamedTuple):
+class MailAnswer(NamedTuple):
     """The answer to one look into a mailbox."""
 
     look: Look
@@ -34,7 +34,7 @@ class MailReader:
         self._recorder = execution.recorder
         self._waits = waits
         self._looking: asyncio.Task[None] | None = None
-        self._rest: asyncio.Future[Letter] | None = None
+        self._rest: asyncio.Future[MailAnswer] | None = None
         """The answer that will bring what was too much for the last one."""
 
     # -- for the waits of the run ------------------------------------------------------------------------------
@@ -93,10 +93,10 @@ class MailReader:
         """There may be something new: ask."""
         self._recorder.look(self)
 
-    def take_in(self, letter: Letter) -> None:
+    def take_in(self, answer: MailAnswer) -> None:
         """The answer has come: into the inbox with it. What was too much for one look is asked for at once."""
         inbox = self._execution.inbox
-        inbox.looked_at = letter.asked_at
-        box = letter.box or Mailbox(inbox.wakes, inbox.ends)
-        inbox.put(box, letter.look, self._recorder.settings.mail_bytes)
+        inbox.looked_at = answer.asked_at
+        box = answer.box or Mailbox(inbox.wakes, inbox.ends)
+        inbox.put(box, answer.look, self._recorder.settings.mail_bytes)
         self._rest = self._recorder.look(self) if box.more and self._execution.closed is None else None

@@ -21,7 +21,7 @@ from .promise import Promise
 
 if TYPE_CHECKING:
     from .execution import Execution
-    from .mail_reader import Letter, MailReader
+    from .mail_reader import MailAnswer, MailReader
     from .observing import Observers
 
 
@@ -110,7 +110,7 @@ class Recorder:
         """Run a blocking call in a thread for steps, with the caller's context variables."""
         never()
 
-    def look(self, reader: MailReader) -> asyncio.Future[Letter]:
+    def look(self, reader: MailReader) -> asyncio.Future[MailAnswer]:
         """What is in the mailbox of a run."""
         never()
 

@@ -96,7 +96,7 @@ class SignalCall(DurableCall[T]):
     # -- values of another type ---------------------------------------------------------------------------------------
 
     def _misfit(self, mail: Mail) -> str | None:
-        """What is wrong with a value. It is not taken: the letter stays in the mailbox, and the run goes on waiting,
+        """What is wrong with a value. It is not taken: the signal stays in the mailbox, and the run goes on waiting,
         for whoever sent it may send the right one. To end the run would be a high price for a slip of the hand."""
         payloads, what = self._execution.recorder.payloads, f"the value of signal {self.name!r}"
         try:

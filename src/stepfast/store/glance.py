@@ -51,7 +51,7 @@ class Found(NamedTuple):
     """The run at which the look ended before there were enough; None: there were, or there is nothing beyond."""
 
 
-class Letter(NamedTuple):
+class UnreadSignal(NamedTuple):
     """A signal that a run has not taken."""
 
     id: str
@@ -215,10 +215,10 @@ class BaseGlance(BaseStore):
         """The runs above one, the nearest first."""
         return [row[0] for row in await self._fetch("glance_parents", run_id, most)]
 
-    async def letters(self, run_id: str, limit: int, largest: int) -> list[Letter]:
+    async def unread_signals(self, run_id: str, limit: int, largest: int) -> list[UnreadSignal]:
         """Signals that a run has not taken, the oldest first."""
         rows = await self._fetch("glance_mailbox", run_id, limit, largest)
-        return [Letter(*row)._replace(delivered=bool(row[3])) for row in rows]
+        return [UnreadSignal(*row)._replace(delivered=bool(row[3])) for row in rows]
 
     async def lean_steps(
         self, run_id: str, after: tuple[str, int] = ("", -1), limit: int = 1000, largest: int = 1024

@@ -159,7 +159,7 @@ def mailbox_full(run_id: str, most: int) -> InvalidState:
 
 def holds_all(mail: Sequence[Mail], most: int) -> bool:
     """Whether a look was not cut short by the bytes that it may bring. A character has up to four bytes."""
-    return 4 * sum(len(letter.value or "") + len(letter.error or "") for letter in mail) < most
+    return 4 * sum(len(each.value or "") + len(each.error or "") for each in mail) < most
 
 
 class Store(Keeper, ScheduleStore, DebounceStore, RemoteStepStore, CensusStore, StatisticsStore, AuditStore, Protocol):

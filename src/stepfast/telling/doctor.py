@@ -62,7 +62,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
     overdue = tick.due and not claiming_workers(found)
     suspects = await store.suspects()
     schedules = await store.schedules()
-    letters = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
+    dead = await store.runs(status=status.FAILED, reason=status.REASON_LOST, limit=1)
     return [
         _workers_check(found, bool(ready) or tick.suspects or overdue),
         _definitions_check(definitions, found, app),
@@ -71,7 +71,7 @@ async def _inhabitants(store: Store, app: Stepfast) -> list[Check]:
         *_namesakes_check(found),
         _suspects_check(suspects),
         _schedules_check(schedules, found),
-        Check("dead_letters", True, "there are some: `stepfast runs --dead`" if letters else "none"),
+        Check("dead_letters", True, "there are some: `stepfast runs --dead`" if dead else "none"),
     ]
 
 

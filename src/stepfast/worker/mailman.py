@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from ..engine.mail_reader import Letter, MailReader
+from ..engine.mail_reader import MailAnswer, MailReader
 from .kit import Kit
 
 _MARGIN = 1.0
 """Seconds a claim may take: news that came while it was under way may be missing in what it brought."""
 
-Answer = asyncio.Future[Letter]
+FutureAnswer = asyncio.Future[MailAnswer]
 
 
 class Mailman:
@@ -22,18 +22,18 @@ class Mailman:
         """Of runs in memory that wait for mail, in the order in which they asked."""
         self._news = 0.0
         """When we were last told that there may be something new."""
-        self._wanted: dict[str, tuple[MailReader, Answer]] = {}
+        self._wanted: dict[str, tuple[MailReader, FutureAnswer]] = {}
         """What goes into the next question, by run."""
-        self._under_way: list[tuple[MailReader, Answer]] = []
+        self._under_way: list[tuple[MailReader, FutureAnswer]] = []
         """What went into the question under way, or into the last one."""
         self._round: asyncio.Task[None] | None = None
 
-    def look(self, reader: MailReader) -> Answer:
+    def look(self, reader: MailReader) -> FutureAnswer:
         """What is in the mailbox of a run; the answer comes with the next question."""
         known = self._wanted.get(reader.run_id)
         if known is not None and known[0] is reader:
             return known[1]
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: FutureAnswer = asyncio.get_running_loop().create_future()
         self._wanted[reader.run_id] = (reader, answer)
         if self._round is None or self._round.done():
             self._round = asyncio.create_task(self._go_round(), name="stepfast-mail")
@@ -71,17 +71,17 @@ class Mailman:
                 continue
             for look, (reader, answer) in zip(looks, wanted, strict=True):
                 try:
-                    self._bring(Letter(look, found.get(look.run_id), asked_at), reader, answer)
+                    self._bring(MailAnswer(look, found.get(look.run_id), asked_at), reader, answer)
                 except Exception as error:
                     self._fail(error, [answer])
 
-    def _bring(self, letter: Letter, reader: MailReader, answer: Answer) -> None:
-        """Hand a letter over, before anybody who waits for it goes on."""
-        reader.take_in(letter)
+    def _bring(self, found: MailAnswer, reader: MailReader, answer: FutureAnswer) -> None:
+        """Hand over what was found, before anybody who waits for it goes on."""
+        reader.take_in(found)
         if not answer.done():
-            answer.set_result(letter)
+            answer.set_result(found)
 
-    def _fail(self, error: Exception, answers: list[Answer]) -> None:
+    def _fail(self, error: Exception, answers: list[FutureAnswer]) -> None:
         """A bug: those who wait for this question must not wait for ever, nor the others with them."""
         self._kit.logger.error("mail: unexpected error", exc_info=error)
         for answer in answers:

@@ -34,7 +34,7 @@ async def run(visit: Visit) -> Page:
     seen = await prints_of(visit, run_id) if after is None else None
     history = await visit.history(run_id, after)
     veil = visit.veil()
-    values, letters = await read_belongings(visit, history.info, veil)
+    values, signals = await read_belongings(visit, history.info, veil)
     history = await aside(veil, partial(veiled_history, history, veil))
     told = history.info
     family = await family_of(visit.look, told.id)
@@ -43,7 +43,7 @@ async def run(visit: Visit) -> Page:
     why = await explain(visit.look, told, history.steps, history.tries, children, _veiled(veil))
     why = await aside(veil, partial(veil.text, why))
     declared = await graph_of_run(visit, history)
-    mail = list(Counter(letter.name for letter in letters).items())
+    mail = list(Counter(signal.name for signal in signals).items())
     shown = {
         "run": told,
         "why": why,
@@ -51,7 +51,7 @@ async def run(visit: Visit) -> Page:
         "rows": step_rows(visit, history),
         "family": family,
         "values": values,
-        "letters": letters,
+        "signals": signals,
         "mail": unread(told, mail),
         "attempts": [call for call in history.tries if call.position is None and not call.branch],
         "traceback": "" if told.error is None else own_code_only(told.error.traceback or ""),

@@ -17,7 +17,7 @@ from .requests import COMMIT, Flow, Rows, ask, put
 from .settling import Settlement
 from .standings import change, found, lock_free, lock_run
 
-Letter = tuple[str, str]
+MailId = tuple[str, str]
 """A run, and the id of a piece of mail in its mailbox."""
 
 
@@ -68,8 +68,8 @@ def _forward_all(run: Standing) -> Flow[None]:
     """What was only inserted for a run that went on as others, or for one of these, goes on before the sender does: it
     was sent earlier. All of them are waited for in the order of their ids, so nothing else may be in hand."""
     yield COMMIT
-    letters: list[Letter] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
-    boxes, now = yield from _open(letters)
+    mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered_of", run.id))]
+    boxes, now = yield from _open(mail)
     if boxes:
         yield from _hand_over(boxes, now)
 
@@ -78,28 +78,28 @@ def _forward_all(run: Standing) -> Flow[None]:
 
 
 class _Box(NamedTuple):
-    """A run, locked in this transaction, and what has come for it: (id, kind) of each letter."""
+    """A run, locked in this transaction, and what has come for it: (id, kind) of each piece of mail."""
 
     run: Standing
-    letters: list[tuple[str, str]]
+    mail: list[tuple[str, str]]
 
     @property
     def cancels(self) -> bool:
         """Whether a cancellation is among it."""
-        return any(kind == MAIL_CANCEL for _, kind in self.letters)
+        return any(kind == MAIL_CANCEL for _, kind in self.mail)
 
     @property
     def resumes(self) -> bool:
         """Whether somebody lets it go on."""
-        return any(kind == MAIL_RESUME for _, kind in self.letters)
+        return any(kind == MAIL_RESUME for _, kind in self.mail)
 
 
 def deliver(limit: int) -> Flow[Delivery]:
     """The oldest mail that was only inserted, and whose runs nobody holds just now."""
-    letters: list[Letter] = [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
-    if not letters:
+    mail: list[MailId] = [(row[0], row[1]) for row in (yield from ask("undelivered", limit))]
+    if not mail:
         return Delivery(set(), False, False, len((yield from ask("remove_orphans", limit))))
-    boxes, now = yield from _open(letters)
+    boxes, now = yield from _open(mail)
     apart = [box.run.id for box in boxes if box.run.is_dag and (box.cancels or box.resumes)]
     done = yield from _hand_over([box for box in boxes if box.run.id not in apart], now)
     if not apart:
@@ -107,7 +107,7 @@ def deliver(limit: int) -> Flow[Delivery]:
     # To cancel or resume a dag run its steps are waited for, so nothing else may be in hand.
     yield COMMIT
     dags = yield from lock_free(apart)
-    boxes, now = yield from _open([letter for letter in letters if letter[0] in dags.runs])
+    boxes, now = yield from _open([each for each in mail if each[0] in dags.runs])
     more = yield from _hand_over(boxes, now)
     return Delivery(
         done.lanes | more.lanes,
@@ -118,11 +118,11 @@ def deliver(limit: int) -> Flow[Delivery]:
     )
 
 
-def _open(letters: Sequence[Letter]) -> Flow[tuple[list[_Box], int]]:
+def _open(mail: Sequence[MailId]) -> Flow[tuple[list[_Box], int]]:
     """Looked at again, now that their runs are locked: somebody else may have delivered some of them meanwhile."""
-    if not letters:
+    if not mail:
         return [], 0
-    rows = yield from ask("letters", Rows(letters))
+    rows = yield from ask("still_undelivered", Rows(mail))
     runs, now = found(row[2:] for row in rows)
     return [_Box(runs[row[3]], list(zip(row[0], row[1], strict=True))) for row in rows], now
 
@@ -134,15 +134,15 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     resumed = yield from resume_runs([after.get(box.run.id, box.run) for box in boxes if box.resumes], now)
     after |= {run.id: run for run in resumed.runs}
     lanes |= resumed.lanes
-    kept, gone, forwarded, woken = list[Letter](), list[Letter](), list[Letter](), list[Standing]()
+    kept, gone, forwarded, woken = list[MailId](), list[MailId](), list[MailId](), list[Standing]()
     for number, box in enumerate(boxes, 1):
         run = after.get(box.run.id, box.run)
         wanted = wanted_mail(run)
-        count = Counter(kind for _, kind in box.letters if kind in wanted)
+        count = Counter(kind for _, kind in box.mail if kind in wanted)
         if count:
             woken.append(wake(run, count[MAIL_SIGNAL], sum(count[kind] for kind in MAIL_ENDS), now, number))
             lanes |= {run.lane} if woken[-1].ready and not run.ready else set()
-        for mail_id, kind in box.letters:
+        for mail_id, kind in box.mail:
             (kept if kind in wanted else gone).append((run.id, mail_id))
             if kind not in wanted and kind not in MAIL_ENDS and run.reason == REASON_CONTINUED:
                 forwarded.append((run.id, mail_id))
@@ -154,12 +154,12 @@ def _hand_over(boxes: Sequence[_Box], now: int) -> Flow[Delivery]:
     return Delivery(lanes, ended, running, len(kept) + len(gone), asked)
 
 
-def _forward(letters: Sequence[Letter]) -> Flow[None]:
+def _forward(mail: Sequence[MailId]) -> Flow[None]:
     """Mail for runs that went on as others goes to the last of these."""
-    if not letters:
+    if not mail:
         return
-    heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in letters})))}
-    yield from put("forward", [(*letter, heirs[letter[0]]) for letter in letters if heirs[letter[0]] != letter[0]])
+    heirs = {row[0]: row[1] for row in (yield from ask("heirs", sorted({run_id for run_id, _ in mail})))}
+    yield from put("forward", [(*each, heirs[each[0]]) for each in mail if heirs[each[0]] != each[0]])
 
 
 def _cancel(runs: Sequence[Standing], now: int) -> Flow[tuple[dict[str, Standing], set[Lane], bool]]:

@@ -105,8 +105,8 @@ def reap(worker: str, limit: int, max_losses: int, silent: Sequence[str] | None)
     lanes, asked = {run.lane for run in moved if run.ready}, False
     if fatal:
         yield COMMIT
-        letters, done = yield from _bury_steps(fatal, max_losses)
-        moved, lanes, asked = moved + letters, lanes | done.lanes, bool(done.marked)
+        dead, done = yield from _bury_steps(fatal, max_losses)
+        moved, lanes, asked = moved + dead, lanes | done.lanes, bool(done.marked)
     if buried or 0 < len(ids) < limit:
         yield from ask("forget_dead")
     return Reaping(buried, lanes, _ended(moved), len(moved), asked)
@@ -131,9 +131,9 @@ def _bury_steps(fatal: Sequence[Standing], max_losses: int) -> Flow[tuple[list[S
     dags, _ = yield from lock_free({step.dag_id for step in fatal if step.dag_id is not None})
     steps = yield from lock_free(step.id for step in fatal if step.dag_id in dags)
     lost, now = yield from _lose(list(steps.runs), max_losses)
-    letters = [step for step in lost if step.ended]
-    yield from change(letters)
-    return letters, (yield from _lose_steps(letters, dags, now))
+    dead = [step for step in lost if step.ended]
+    yield from change(dead)
+    return dead, (yield from _lose_steps(dead, dags, now))
 
 
 def _recorded(ids: Collection[str]) -> Flow[set[str]]:

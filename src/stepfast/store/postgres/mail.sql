@@ -98,7 +98,7 @@ CROSS JOIN LATERAL (SELECT b.run_id, b.id FROM {schema}.mailbox b WHERE b.run_id
 ORDER BY r.id
 FOR NO KEY UPDATE OF r;
 
--- name: letters
+-- name: still_undelivered
 -- What of this mail ($1 its runs, locked in this transaction, $2 its ids) is still to be delivered: one row for each run,
 -- which says where it stands.
 SELECT b.ids, b.kinds, {now} AS now_ms, {standing}

@@ -26,8 +26,8 @@ FROM (
 )
 WHERE n = 1 OR (n <= most AND before < ?);
 
--- name: letter
--- The value of one.
+-- name: mail_value
+-- The value of one piece of mail.
 SELECT value FROM {prefix}mailbox WHERE run_id = ? AND id = ?;
 
 -- name: status_of
@@ -67,7 +67,7 @@ SELECT m.run_id, m.id
 FROM chain AS c CROSS JOIN {prefix}runs AS r ON r.id = c.id AND r.reason = 'continued'
 CROSS JOIN {prefix}mailbox AS m ON m.run_id = c.id AND m.delivered = 0;
 
--- name: letters
+-- name: still_undelivered
 -- What of this mail ([run, mail] of each) is to be delivered: one row for each run, which says where it stands.
 SELECT json_group_array(json_array(json(b.ids), json(b.kinds), {now}, {standing}))
 FROM (SELECT m.run_id, json_group_array(m.id) AS ids, json_group_array(m.kind) AS kinds
@@ -88,13 +88,13 @@ RETURNING 1;
 
 -- name: delivered
 -- Mail that its run has heard of.
-WITH letters(run_id, id) AS (VALUES (?, ?))
-UPDATE {prefix}mailbox SET delivered = 1 WHERE (run_id, id) IN (SELECT run_id, id FROM letters);
+WITH given(run_id, id) AS (VALUES (?, ?))
+UPDATE {prefix}mailbox SET delivered = 1 WHERE (run_id, id) IN (SELECT run_id, id FROM given);
 
 -- name: take_mail
 -- Mail that its run has taken, or that nobody can take.
-WITH letters(run_id, id) AS (VALUES (?, ?))
-DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (SELECT run_id, id FROM letters);
+WITH given(run_id, id) AS (VALUES (?, ?))
+DELETE FROM {prefix}mailbox WHERE (run_id, id) IN (SELECT run_id, id FROM given);
 
 -- name: tell_parents
 -- The ends of children go into their parents' mailboxes, in the transaction that ends them. One that was retried ends again.

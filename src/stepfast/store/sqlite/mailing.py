@@ -16,22 +16,22 @@ from .wide import fetch_wide
 
 
 def mail(database: sqlite3.Connection, sql: dict[str, str], looks: Sequence[Look], most: int) -> dict[str, Mailbox]:
-    """Two questions for all of them, the counters first: no snapshot holds them together. Large letters apart."""
+    """Two questions for all of them, the counters first: no snapshot holds them together. Large values apart."""
     ids = _json([look.run_id for look in looks])
     boxes = {run_id: Mailbox(wakes, ends) for run_id, wakes, ends in fetch_wide(database, sql["counters"], (ids,))}
     wanted = _json([(look.run_id, look.names) for look in looks])
     seen = _json([mail_id for look in looks for mail_id in look.seen])
-    letters = sorted(fetch_wide(database, sql["mail"], (wanted, seen, most)), key=lambda row: (row[0], row[2]))
-    for _, run_id, mail_id, kind, name, value, error, format_, trace, large in letters:
+    brought = sorted(fetch_wide(database, sql["mail"], (wanted, seen, most)), key=lambda row: (row[0], row[2]))
+    for _, run_id, mail_id, kind, name, value, error, format_, trace, large in brought:
         if large:
-            found = database.execute(sql["letter"], (run_id, mail_id)).fetchone()
+            found = database.execute(sql["mail_value"], (run_id, mail_id)).fetchone()
             if found is None:
                 continue  # taken meanwhile
             (value,) = found
         if run_id in boxes:
             boxes[run_id].mail.append(Mail(run_id, mail_id, kind, name, value, error, format_, trace))
     for box in boxes.values():
-        box.more = not holds_all([letter for letter in box.mail if letter.kind in status.MAIL_ENDS], most)
+        box.more = not holds_all([each for each in box.mail if each.kind in status.MAIL_ENDS], most)
     return boxes
 
 
