@@ -8,7 +8,7 @@ from typing import Any
 from stepfast.model.ids import child_id
 from stepfast.model.records import Claimed, StepWith
 from stepfast.model.remote_steps import Dispatch, RemoteStep, Result, Task
-from stepfast.store.remote_port import Due, Settling
+from stepfast.store.remote_port import Due, Judgement
 from tests.store.scene import Scene, completed, opened, retried, step, waiting
 
 SWEEP = 5_000
@@ -33,8 +33,8 @@ async def due(scene: Scene, carrier: str = "durable") -> Due:
     return await scene.store.due_remote(carrier, False, SWEEP, WAY, 100)
 
 
-async def settle(scene: Scene, *results: Result) -> Settling:
-    return await scene.store.settle_remote(results, False, SWEEP, Random(1))
+async def judge(scene: Scene, *results: Result) -> Judgement:
+    return await scene.store.judge_remote(results, False, SWEEP, Random(1))
 
 
 def result(run: Claimed, seq: int = 0, status: str = "completed", **columns: Any) -> Result:
@@ -125,8 +125,8 @@ async def test_a_result_settles_its_step_once_and_wakes_the_run(scene: Scene) ->
     run = await scene.running()
     await scene.flush(sent(run, 0), waiting(run, None, waiting_for="remote:echo", wakes=0, awaits=1))
     await due(scene)
-    assert await settle(scene, result(run)) == Settling(1, [])
-    assert await settle(scene, result(run, output="6")) == Settling(0, []), "a second copy"
+    assert await judge(scene, result(run)) == Judgement(1, [])
+    assert await judge(scene, result(run, output="6")) == Judgement(0, []), "a second copy"
     assert (await scene.deliver()).lanes
     box = await scene.mailbox(run.id)
     assert [(mail.kind, mail.name.split(":")[:2], mail.value) for mail in box.mail] == [
@@ -143,7 +143,7 @@ async def test_a_failure_is_a_try_and_the_next_attempt_is_due_after_its_backoff(
     run = await scene.running()
     await scene.flush(sent(run, 0, backoff='{"base": 60, "jitter": 0}'))
     await due(scene)
-    assert await settle(scene, result(run, status="failed", error='{"message": "no"}')) == Settling(0, [])
+    assert await judge(scene, result(run, status="failed", error='{"message": "no"}')) == Judgement(0, [])
     [row] = await rows(scene, run)
     assert (row.state, row.attempt) == ("outbox", 2)
     assert row.due_at is not None and row.due_at > row.dispatched_at + 50_000
@@ -157,7 +157,7 @@ async def test_results_that_are_not_ours_mean_nothing(scene: Scene) -> None:
     run = await scene.running()
     await scene.flush(sent(run, 0))
     strange = [Result(id_, "x", 0, "completed", "1", None, None) for id_ in ("x:0", "", f"{run.id}:7", f"{run.id}:z")]
-    assert await settle(scene, *strange) == Settling(0, [])
+    assert await judge(scene, *strange) == Judgement(0, [])
     assert [row.state for row in await rows(scene, run)] == ["outbox"]
 
 
@@ -174,7 +174,7 @@ async def test_what_nobody_waits_for_is_found_and_withdrawn(scene: Scene) -> Non
     everything = [*over, (alive.id, 0)]
     assert await scene.store.withdraw_remote(everything) == 2, "what is waited for stays, whoever asks"
     assert sorted((await due(scene)).over) == sorted(f"{run_id}:{seq}" for run_id, seq in over)
-    assert await settle(scene, result(ended)) == Settling(0, [])
+    assert await judge(scene, result(ended)) == Judgement(0, [])
     assert await scene.store.alive_remote(alive.id) == {(await rows(scene, alive))[0].id: None}
     assert await scene.store.alive_remote(ended.id) == {}
     await scene.store.clear_remote([f"{run_id}:{seq}" for run_id, seq in over])
@@ -185,7 +185,7 @@ async def test_the_rows_of_a_deleted_run_go_when_nothing_of_it_is_out(scene: Sce
     run = await scene.running()
     await scene.flush(sent(run, 0), sent(run, 1))
     await due(scene)
-    await settle(scene, result(run))
+    await judge(scene, result(run))
     await scene.store.clear_remote([f"{run.id}:0"])
     await scene.flush(completed(run))
     assert await scene.store.delete(run.id) is not None

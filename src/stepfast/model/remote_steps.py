@@ -203,16 +203,16 @@ def judge(step: RemoteStep, result: Result, now: int, random: _random.Random | N
     if result.status == COMPLETED:
         problem = _misfit(result.output)
         if problem is None:
-            return _settle(step, result, now, Outcome(COMPLETED, result.output or "null", None))
+            return _over(step, result, now, Outcome(COMPLETED, result.output or "null", None))
         said = error_text(f"the worker's output is not usable: {problem}", retryable=False)
-        return _settle(step, result, now, Outcome(FAILED, None, said))
+        return _over(step, result, now, Outcome(FAILED, None, said))
     if step.state == OUTBOX:
         return Judged(step)  # the next attempt is on its way, and this is a second word on the last one
     if is_stale(result, step.attempt, step.dispatched_at):
         return send_again(step, now, "old failures came in the place of its result")
     text, again = read_error(result.error)
     if not again or step.attempt > step.retries:
-        return _settle(step, result, now, Outcome(FAILED, None, text))
+        return _over(step, result, now, Outcome(FAILED, None, text))
     wait = int(read_backoff(step.backoff).delay(step.attempt, random) * 1000)
     return Judged(replace(step, state=OUTBOX, attempt=step.attempt + 1, due_at=now + wait), None, text)
 
@@ -256,13 +256,13 @@ def withdrawn(step: RemoteStep, now: int) -> RemoteStep:
 
 
 def to_be_cleared(judged: Judged, due_at: int) -> Judged:
-    """Let somebody see to a step that is settled at ``due_at``: its result has yet to be removed, from another
+    """Let somebody see to a step that is over, at ``due_at``: its result has yet to be removed, from another
     database."""
     return judged if judged.step.settled_at is None else judged._replace(step=replace(judged.step, due_at=due_at))
 
 
 def cleared(step: RemoteStep, now: int) -> RemoteStep:
-    """What was withdrawn, or is settled, has left nothing behind."""
+    """What was withdrawn, or is over, has left nothing behind."""
     return step if step.state in OPEN else _closed(step, step.state, step.settled_at or now)
 
 
@@ -324,7 +324,7 @@ def read_backoff(text: str) -> Backoff:
     return msgspec.json.decode(text, type=Backoff)
 
 
-def _settle(step: RemoteStep, result: Result, now: int, outcome: Outcome) -> Judged:
+def _over(step: RemoteStep, result: Result, now: int, outcome: Outcome) -> Judged:
     waited = queue_wait(result.started_at, step.dispatched_at)
     return Judged(replace(_closed(step, SETTLED, now), queue_ms=waited), outcome)
 

@@ -27,7 +27,7 @@ from .flows import limiting, mailing, operating, queueing, remote_steps, sweepin
 from .flows.requests import Flow, Rows, T, ask, put
 from .keeping import KeepsRuns
 from .protocol import Delivery, Promotion, Reaping
-from .remote_port import Carrier, Due, Key, Settling
+from .remote_port import Carrier, Due, Judgement, Key
 from .schedules import BaseSchedules
 from .shown import Shown, page, show
 from .statements import OLDEST
@@ -308,9 +308,9 @@ class BaseStore(KeepsRuns, BaseSchedules, BaseDebounces, BaseCensus, BaseStatist
         """The remote steps that somebody has to see to now."""
         return await self._drive(remote_steps.see_to_due, carrier, joined, sweep_ms, way_ms, limit)
 
-    async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:
+    async def judge_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Judgement:
         """Decide what results mean."""
-        return await self._drive(remote_steps.settle, results, joined, sweep_ms, random)
+        return await self._drive(remote_steps.judge_results, results, joined, sweep_ms, random)
 
     async def resend_remote(self, tasks: Sequence[Task], why: str) -> int:
         """Tasks that vanished are to be sent once more."""

@@ -25,7 +25,7 @@ class Due(NamedTuple):
     """How many were sent, by this transaction or by whoever has this."""
 
 
-class Settling(NamedTuple):
+class Judgement(NamedTuple):
     """What came of results of remote steps."""
 
     outcomes: int
@@ -77,7 +77,7 @@ class RemoteStepStore(Protocol):
         nobody misses a task while it may be on its way, which is ``way_ms``."""
         ...
 
-    async def settle_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Settling:
+    async def judge_remote(self, results: Sequence[Result], joined: bool, sweep_ms: int, random: Random) -> Judgement:
         """Decide what results mean, and leave the outcomes in mailboxes; ``joined``: and delete them with that. Else
         whoever has deleted them says so by ``clear_remote``, or they are due after ``sweep_ms``."""
         ...
@@ -95,4 +95,4 @@ class RemoteStepStore(Protocol):
         ...
 
     async def clear_remote(self, step_ids: Sequence[str]) -> None:
-        """Note that remote steps were withdrawn, or are settled, and have left nothing behind."""
+        """Note that remote steps were withdrawn, or are over, and have left nothing behind."""

@@ -16,6 +16,7 @@ from ..model.backoff import seconds
 from ..run import Run
 from ..standing_in import where_stands_in
 from ..worker.worker import Worker
+from .at_rest import RestCheck
 from .clock import LabClock
 from .doubles import Doubles, name_in_lab
 from .dying import bury, kill
@@ -23,7 +24,6 @@ from .hanging import Hanging
 from .lab_app import LabApp
 from .mortal import Cut, MortalStore
 from .results import LabError, be_patient
-from .settling import Settling
 
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
@@ -120,16 +120,16 @@ class Lab:
             async with limit:
                 while True:
                     await self._take_over()
-                    if await self._mortal.unless_dead(self._settling().once()):
+                    if await self._mortal.unless_dead(self._rest_check().once()):
                         return
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise LabError(self._settling().complaint(self._patience)) from None
+            raise LabError(self._rest_check().complaint(self._patience)) from None
 
-    def _settling(self) -> Settling:
+    def _rest_check(self) -> RestCheck:
         assert self._worker is not None
-        return Settling(self._worker, self._mortal, self.app.remote, self._hanging)
+        return RestCheck(self._worker, self._mortal, self.app.remote, self._hanging)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -157,13 +157,13 @@ class Lab:
 
     async def _move_to(self, passed_ms: int) -> None:
         self._clock.move_to(passed_ms)
-        await self._settling().beat()
+        await self._rest_check().beat()
         await self.settle()
 
     async def _due(self) -> int | None:
         """When something is due next, by the clock's own milliseconds. What is due and could not be moved is looked at
         again a moment later."""
-        due = await self._settling().next_due_ms(self._clock)
+        due = await self._rest_check().next_due_ms(self._clock)
         return None if due is None else self._clock.passed_ms + max(1, due)
 
     # -- what steps do -----------------------------------------------------------------------------------------------

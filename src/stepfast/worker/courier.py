@@ -232,17 +232,17 @@ class Courier:
             results = await self._ask(lambda: transport.results([_step_id(key) for key in keys]))  # noqa: B023
             self._looked += self._clock.now() - began
             if results:
-                await self._settle(results)
+                await self._judge(results)
                 found += len(results)
             if len(keys) < _PAGE:
                 return found, bool(keys) or after is not _FIRST
             after = keys[-1]
 
-    async def _settle(self, results: Sequence[Result]) -> None:
+    async def _judge(self, results: Sequence[Result]) -> None:
         """Record what they mean; then, if they are not in the same database, remove them: whoever comes in between
-        finds the steps settled."""
+        finds the steps over."""
         joined, transport, random = self._way.joined, self._carriage.transport, self._clock.random
-        done = await self._ask(lambda: self._store.settle_remote(results, joined, self._sweep_ms, random))
+        done = await self._ask(lambda: self._store.judge_remote(results, joined, self._sweep_ms, random))
         if done.outcomes:
             self._port.outcomes_left()
         if not joined:

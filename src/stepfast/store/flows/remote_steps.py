@@ -1,6 +1,6 @@
 """Remote steps: they go out with the record that they have begun, and what comes of them goes into mailboxes.
 
-The rows of runs are locked before those of remote steps, and these before what is the transport's. To settle a step its
+The rows of runs are locked before those of remote steps, and these before what is the transport's. To close a step its
 run is not locked: its outcome is only left in the mailbox, and delivered as other mail is.
 """
 
@@ -14,7 +14,7 @@ from ...model import remote_steps as remote
 from ...model.records import StepWith
 from ...model.remote_steps import Judged, RemoteStep, Result, Task
 from ...settings import FORMAT
-from ..remote_port import Due, Key, Settling
+from ..remote_port import Due, Judgement, Key
 from .requests import Carry, Flow, Remove, Rows, ask, put
 from .standings import lock_free
 
@@ -110,12 +110,12 @@ def _still_out(tasks: Sequence[Task]) -> Flow[tuple[list[RemoteStep], int]]:
 # -- back ----------------------------------------------------------------------------------------------------
 
 
-def settle(results: Sequence[Result], joined: bool, sweep_ms: int, random: _random.Random) -> Flow[Settling]:
+def judge_results(results: Sequence[Result], joined: bool, sweep_ms: int, random: _random.Random) -> Flow[Judgement]:
     """Decide what results mean. If they are in the same database they are deleted with that; else afterwards, and
-    whoever finds them a second time finds the step settled. If nobody deletes them, the next sweep does."""
+    whoever finds them a second time finds the step over. If nobody deletes them, the next sweep does."""
     found = {key: result for result in results if (key := remote.key_of(result.step_id)) is not None}
     if not found:
-        return Settling(0, [])
+        return Judgement(0, [])
     steps, now = _read((yield from ask("lock_remote", Rows(sorted(found)))))
     judged = [remote.judge(step, found[step.run_id, step.seq], now, random) for step in steps]
     if not joined:
@@ -124,7 +124,7 @@ def settle(results: Sequence[Result], joined: bool, sweep_ms: int, random: _rand
     if joined:
         yield Remove(results)
     again = [j.step for j in judged if j.outcome is not None and (j.step.attempt > 1 or j.step.resent)]
-    return Settling(told, [step.step_id for step in again])
+    return Judgement(told, [step.step_id for step in again])
 
 
 def withdraw(keys: Sequence[Key]) -> Flow[int]:
@@ -142,7 +142,7 @@ def withdraw(keys: Sequence[Key]) -> Flow[int]:
 
 
 def clear(step_ids: Collection[str]) -> Flow[None]:
-    """What was withdrawn, or is settled, has left nothing behind."""
+    """What was withdrawn, or is over, has left nothing behind."""
     if not step_ids:
         return
     steps, now = _read((yield from ask("lock_remote", _keys(step_ids))))

@@ -14,7 +14,7 @@ from .mortal import MortalStore
 from .transport import LabTransport
 
 
-class Settling:
+class RestCheck:
     """Looks at one worker. A wait gives its slot back at once in a lab, so what is in a slot is at work."""
 
     def __init__(self, worker: Worker, mortal: MortalStore, remote: LabTransport, hanging: Hanging) -> None:
