@@ -90,9 +90,9 @@ class MapCall(DurableCall[list[T]]):
         except asyncio.CancelledError:
             self.give_up()
             raise
-        released = [end for end in ends if isinstance(end, BaseException)]
-        if released:
-            raise released[0]
+        unwinding = [end for end in ends if isinstance(end, BaseException)]
+        if unwinding:
+            raise unwinding[0]
         return given(execution, self._cursor, results, self._return_errors)
 
     def give_up(self) -> None:
@@ -138,9 +138,9 @@ async def gather(
             if isinstance(call, (DurableCall, UnplacedCall)):
                 call.give_up()  # it may not have begun
         raise
-    released = [end for end in outcomes if isinstance(end, BaseException) and not isinstance(end, Exception)]
-    if released:
-        raise released[0]
+    unwinding = [end for end in outcomes if isinstance(end, BaseException) and not isinstance(end, Exception)]
+    if unwinding:
+        raise unwinding[0]
     results = [Failed(end) if isinstance(end, Exception) else end for end in outcomes]
     return given(execution, cursor, results, return_errors)
 

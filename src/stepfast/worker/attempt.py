@@ -218,7 +218,7 @@ class Attempts:
             return  # its time was up, and it is ended apart from its handler
         error = execution.diverged
         if execution.stage is Stage.LEAVING or (error is None and execution.successor is None):
-            self._leaving.released(execution)
+            self._leaving.has_left(execution)
         elif error is None:
             assert execution.successor is not None
             await self._leaving.leave(execution, endings.continued(execution, execution.successor))
@@ -233,7 +233,7 @@ class Attempts:
         told = "run %s: an internal error of Stepfast; please report it"
         self._logger.error(told, execution.run_id, exc_info=bug, extra=ids_of(execution))
         if execution.stage is Stage.LEAVING:
-            self._leaving.released(execution)
+            self._leaving.has_left(execution)
             return
         error = StepfastError(f"an internal error of Stepfast ended the run (please report it): {sentence(bug)}")
         move = endings.broken(execution, None, FORMAT)

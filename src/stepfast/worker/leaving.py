@@ -41,7 +41,7 @@ class Leaving:
         self._slots.give_back(execution)
         try:
             if execution.claimed.dag_step is not None:
-                move = await self._settled(execution, move)
+                move = await self._with_graph(execution, move)
             await execution.leave(move)
         except DatabaseRefused as refusal:
             await self._end_refused(execution, refusal)
@@ -50,7 +50,7 @@ class Leaving:
         finally:
             self._slots.leave(execution)
 
-    async def _settled(self, execution: Execution, move: Transition) -> Transition:
+    async def _with_graph(self, execution: Execution, move: Transition) -> Transition:
         """What follows from the end of a step is in the graph; one whose graph is not stored cannot end, and waits."""
         if move.status not in status.TERMINAL or await self._graphs.sees(execution):
             return move
@@ -66,7 +66,7 @@ class Leaving:
             told = "run %s: its outcome could not be recorded"
             self._kit.logger.exception(told, execution.run_id, extra=ids_of(execution))
 
-    def released(self, execution: Execution) -> None:
+    def has_left(self, execution: Execution) -> None:
         """The run has left by itself already; keep its records if it may come back here."""
         if isinstance(execution.closed, RunSuspended) and self._is_sure(execution):
             records = execution.ledger.whole_history()
