@@ -68,11 +68,11 @@ async def test_blocking_calls_go_on_side_by_side(threads: Threads) -> None:
 
 
 def test_a_line_stands_still_if_looks_that_come_in_time_find_it_so(threads: Threads) -> None:
-    threads._awake, threads._looked_at, threads._moved_at = 1, 10.0, 10.0
+    threads._awake, threads._counted_since, threads._moved_at = 1, 10.0, 10.0
     assert not threads._stands_still(10.002), "once may be chance"
-    threads._looked_at = 10.002
+    threads._counted_since = 10.002
     assert threads._stands_still(10.004)
-    threads._looked_at, threads._taken = 10.004, 1000
+    threads._counted_since, threads._taken = 10.004, 1000
     assert not threads._stands_still(10.006), "it has moved"
 
 
@@ -80,11 +80,11 @@ def test_looks_that_come_late_say_little_on_a_busy_machine(threads: Threads) -> 
     """The thread may have been kept from working by what kept the loop from looking; but not for ever."""
     threads._awake, threads._moved_at = 1, 10.0
     for late in (10.005, 10.01, 10.015, 10.02):
-        threads._looked_at = late - 0.005
+        threads._counted_since = late - 0.005
         assert not threads._stands_still(late)
-    threads._looked_at = 10.02
+    threads._counted_since = 10.02
     assert not threads._stands_still(10.03)
-    threads._looked_at = 10.03
+    threads._counted_since = 10.03
     assert threads._stands_still(10.04)
 
 
@@ -203,7 +203,7 @@ async def test_a_look_at_the_backlog_keeps_nothing_of_the_run_that_caused_it() -
     context.run(mine.set, ours)
     gone = weakref.ref(ours)
     waiting = [context.run(threads.submit, go_on.wait) for _ in range(3)]
-    assert threads._looking is not None
+    assert threads._watching is not None
     threads.close()
     go_on.set()
     async with asyncio.timeout(PATIENCE):

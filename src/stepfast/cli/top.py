@@ -67,9 +67,9 @@ async def top(
         watch = Watch(app)
         try:
             if once or session.json or not sys.stdout.isatty():
-                await _write_looks(watch, session.json, None if once else interval)
+                await _write_screenfuls(watch, session.json, None if once else interval)
             else:
-                await _show_looks(watch, interval)
+                await _show_screenfuls(watch, interval)
         except asyncio.CancelledError:  # ends here: Ctrl+C is how one leaves, and nothing is broken off by it
             if once:
                 raise
@@ -109,7 +109,7 @@ class Watch:
         return f"{database_shown(self._app.url)} · {self._app.namespace}"
 
 
-async def _write_looks(watch: Watch, as_json: bool, interval: float | None) -> None:
+async def _write_screenfuls(watch: Watch, as_json: bool, interval: float | None) -> None:
     """To a file, a pipe or a script."""
     while True:
         found = await watch.look()
@@ -123,7 +123,7 @@ async def _write_looks(watch: Watch, as_json: bool, interval: float | None) -> N
         await asyncio.sleep(interval)
 
 
-async def _show_looks(watch: Watch, interval: float) -> None:
+async def _show_screenfuls(watch: Watch, interval: float) -> None:
     """On a terminal, which is given back as it was."""
     with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
         while True:

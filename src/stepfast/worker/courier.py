@@ -29,8 +29,8 @@ _FIRST: Key = ("00000000-0000-0000-0000-000000000000", -(2**31))
 _SHARE = 4
 """While it finds no results, it looks for them one part of its time in so many and one; otherwise half of it."""
 _GROWTH = 1.5
-_LATE_LOOKS = 3
-"""How often it looks for leftovers after the last step was settled, a lease apart."""
+_LATE_ROUNDS = 3
+"""How often it looks for leftovers after the last step was over, a lease apart."""
 
 
 class CourierPort(Protocol):
@@ -51,9 +51,9 @@ class Courier:
         self._needed = asyncio.Event()
         self._bell = asyncio.Event()
         self._pace = 0.0
-        self._looked = 0.0
+        self._search_took = 0.0
         """Seconds that the last look for results took, without what was done with them."""
-        self._look_over_at = 0.0
+        self._withdraw_at = 0.0
         self._tidy_at = 0.0
         self._tidied = ""
         """The last of the leftovers that were looked at; the next page is beyond it."""
@@ -61,7 +61,7 @@ class Courier:
         self._spans = self._sweep_ms, int(max(kit.settings.sweep, kit.settings.lease) * 1000)
         """Milliseconds after which a task is looked for, and for which one may be on its way to another database:
         whoever sends it may be slow, but is dead after a lease."""
-        self._late_looks = 0
+        self._late_rounds = 0
         self.stopped = False
         """The worker stops: no further round."""
 
@@ -94,12 +94,12 @@ class Courier:
 
     async def _rest(self) -> None:
         """Until there is something to do: a step that waits, or, for a while after the last one, leftovers."""
-        while not self._needed.is_set() and self._late_looks:
+        while not self._needed.is_set() and self._late_rounds:
             try:
                 async with self._clock.timeout(self._settings.lease):
                     await self._needed.wait()
             except TimeoutError:
-                self._late_looks -= 1
+                self._late_rounds -= 1
                 while not await self._tidy():
                     pass
         await self._needed.wait()
@@ -108,18 +108,18 @@ class Courier:
         """Round after round, while steps wait."""
         await self._ask(self._carriage.open)
         self._pace = self._settings.busy_poll
-        self._late_looks = _LATE_LOOKS
+        self._late_rounds = _LATE_ROUNDS
         while not self.stopped:
             self._bell.clear()
             moved, waiting = await self.round()
             if not waiting and not moved:
                 return
             self._pace = self._settings.busy_poll if moved else min(self._pace * _GROWTH, self._settings.poll)
-            await self._pause(breather(self._pace, self._looked, bool(moved), self._settings.sweep))
+            await self._pause(breather(self._pace, self._search_took, bool(moved), self._settings.sweep))
 
     async def _pause(self, seconds: float) -> None:
         """Until the bell rings, but not less than the last look took."""
-        least = min(self._looked, seconds)
+        least = min(self._search_took, seconds)
         await self._clock.sleep(least)
         try:
             async with self._clock.timeout(seconds - least):
@@ -131,10 +131,10 @@ class Courier:
         """Once around: what nobody waits for any more, which need not be sent; what is due, what has come. How much was
         moved, and whether any step still waits."""
         moved, now = 0, self._clock.now()
-        if now >= self._look_over_at:
+        if now >= self._withdraw_at:
             moved += await self._withdraw()
             took = self._clock.now() - now
-            self._look_over_at = now + took + max(self._settings.poll, min(took * _SHARE, self._settings.lease))
+            self._withdraw_at = now + took + max(self._settings.poll, min(took * _SHARE, self._settings.lease))
         moved += await self._see_to_due()
         brought, waiting = await self._bring()
         if now >= self._tidy_at and await self._tidy():
@@ -225,12 +225,12 @@ class Courier:
     async def _bring(self) -> tuple[int, bool]:
         """How many results were found, and whether any step waits for one."""
         carrier, transport, found, after = self._way.carrier, self._carriage.transport, 0, _FIRST
-        self._looked = 0.0
+        self._search_took = 0.0
         while True:
             began = self._clock.now()
             keys = await self._ask(lambda: self._store.open_remote(carrier, after, _PAGE))  # noqa: B023
             results = await self._ask(lambda: transport.results([_step_id(key) for key in keys]))  # noqa: B023
-            self._looked += self._clock.now() - began
+            self._search_took += self._clock.now() - began
             if results:
                 await self._judge(results)
                 found += len(results)

@@ -26,7 +26,7 @@ from ..engine.promise import Promise, wake_all
 
 _KEEP_IDLE = 10.0
 """Seconds an idle thread waits for more work."""
-_LOOK = 0.002
+_WATCH = 0.002
 """Seconds after which somebody looks whether the backlog has moved."""
 _QUICK = 0.00025
 """Seconds that a call may take on average while few threads do them all. Blocking calls take longer."""
@@ -62,10 +62,10 @@ class Threads:
         self._closed = False
         self._taken = 0
         """Calls taken out of the backlog since somebody last looked."""
-        self._looking: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._nobodys = Context()
-        """Looks belong to no run: even a cancelled timer keeps its context, and with it the run that called."""
-        self._looked_at = 0.0
+        """Watching belongs to no run: even a cancelled timer keeps its context, and with it the run that called."""
+        self._counted_since = 0.0
         self._stalled = 0
         """How many looks in a row that came in time have found the backlog standing still."""
         self._moved_at = 0.0
@@ -85,14 +85,14 @@ class Threads:
             spawning = waking and self._wake()
         if spawning:
             self._spawn()
-        elif not waking and self._looking is None:
-            self._look_later(self._loop)
+        elif not waking and self._watching is None:
+            self._watch_backlog(self._loop)
         return promise
 
     def close(self) -> None:
         """Let idle threads go; busy ones go when they are done."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, 0
@@ -114,32 +114,32 @@ class Threads:
         self._count += 1
         threading.Thread(target=self._work, name=f"stepfast-{self._name}-{self._count}", daemon=True).start()
 
-    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _watch_backlog(self, loop: asyncio.AbstractEventLoop) -> None:
         """A first look at a backlog."""
         self._stalled, self._moved_at = 0, monotonic()
-        self._look_again(loop)
+        self._watch_on(loop)
 
-    def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._taken, self._looked_at = 0, monotonic()
-        self._looking = loop.call_later(_LOOK, self._look, loop, context=self._nobodys)
+    def _watch_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._taken, self._counted_since = 0, monotonic()
+        self._watching = loop.call_later(_WATCH, self._see_to_backlog, loop, context=self._nobodys)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _see_to_backlog(self, loop: asyncio.AbstractEventLoop) -> None:
         """If calls wait because others block, each gets a thread."""
-        self._looking = None
+        self._watching = None
         waiting = len(self._backlog)
         if not waiting:
             return
         now = monotonic()
         if self._stands_still(now):
             self._widen(now, waiting)
-        self._look_again(loop)
+        self._watch_on(loop)
 
     def _stands_still(self, now: float) -> bool:
         """Whether the backlog has not moved for so long that a call must block."""
-        passed = now - self._looked_at
+        passed = now - self._counted_since
         if passed * self._awake <= _QUICK * self._taken:
             self._stalled, self._moved_at = 0, now
-        elif passed < 2 * _LOOK or now - self._moved_at > _STALLED:
+        elif passed < 2 * _WATCH or now - self._moved_at > _STALLED:
             self._stalled += 1  # else the loop was kept from looking, and perhaps the thread from working
         return self._stalled > 1
 
@@ -157,7 +157,7 @@ class Threads:
         """Let those go on who wait for what is done by now; what they call meanwhile is handed back later."""
         assert self._loop is not None
         self._handing_back = False
-        wake_all(self._loop, iter([_settled(*self._done.popleft()) for _ in range(len(self._done))]))
+        wake_all(self._loop, iter([_fulfilled(*self._done.popleft()) for _ in range(len(self._done))]))
 
     # -- in the threads ------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Threads:
             pass  # the loop is closed: nobody waits any more
 
 
-def _settled(promise: Promise[Any], result: Any, error: BaseException | None) -> Promise[Any]:
+def _fulfilled(promise: Promise[Any], result: Any, error: BaseException | None) -> Promise[Any]:
     if error is None:
         promise.keep(result)
     elif isinstance(error, StopIteration):  # cannot be raised in a coroutine
