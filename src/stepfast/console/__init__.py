@@ -1,7 +1,7 @@
 """The web console: pages over the database of an application, and actions on its runs.
 
 ``console(app, …)`` gives an ASGI application, to be mounted in one's own or served by ``stepfast console``. Whatever
-comes in passes one gate (``gate.py``), and everything that can be asked for stands in one table (``routes.py``).
+comes in passes one entrance (``entrance.py``); everything that can be asked for stands in one table (``routes.py``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""``console(app, …)``: the ASGI application. It lets requests through the gate, finds who answers, and says what went
-wrong."""
+"""``console(app, …)``: the ASGI application. It lets requests in, finds who answers, and says what went wrong."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from .access import Auth, Door, OwnDoor, TokenDoor
 from .answers import Answer, Page, respond
 from .deeds import deed_of
 from .desk import Desk
+from .entrance import SAFE, Entrance
 from .forms import read_form, refuse_nul
-from .gate import SAFE, Gate
 from .headers import ALWAYS, NOT_KEPT
 from .origin import Hosts
 from .paths import parts_of
@@ -59,15 +58,15 @@ def console(
     if isinstance(hosts, str):
         raise ConfigurationError(f"hosts= takes a list of names, not the string {hosts!r}")
     door: Door = TokenDoor(os.environ.get(TOKEN) if token is None else token) if auth is None else OwnDoor(auth)
-    return Console(Desk(app, rule_of(redact), read_only), Gate(door, Hosts(hosts), read_only))
+    return Console(Desk(app, rule_of(redact), read_only), Entrance(door, Hosts(hosts), read_only))
 
 
 class Console:
     """The console as an ASGI application."""
 
-    def __init__(self, desk: Desk, gate: Gate) -> None:
+    def __init__(self, desk: Desk, entrance: Entrance) -> None:
         self._desk = desk
-        self._gate = gate
+        self._entrance = entrance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. There are no websockets, and a lifespan has nothing to do."""
@@ -119,7 +118,7 @@ class Console:
         return response
 
     async def _admitted(self, request: Request) -> Response:
-        who = await self._gate.admit(request)
+        who = await self._entrance.admit(request)
         if isinstance(who, Response):
             return who
         parts = parts_of(request.scope)

@@ -9,9 +9,9 @@ may ask again; parts of the page that change have an id and ``data-live``. A pag
 which its tabs first ask whether there is anything new (``outlook.py``).
 
 To add an action: write ``async def do(visit: Visit) -> Done`` in ``actions/``, which takes its fields from
-``visit.form``, acts, and says where to go on; and add ``Route("POST", "/things/do", do)``. The gate has already
-seen to it that the sender may (``gate.py``), for every method that is not safe: an action does not ask again. GET of it
-answers 405 by itself. Before it goes a page that names what will happen, with a form (``confirm.html``). Names
+``visit.form``, acts, and says where to go on; and add ``Route("POST", "/things/do", do)``. The entrance has already
+seen to it that the sender may (``entrance.py``), for every method that is not safe: an action does not ask again. GET
+of it answers 405 by itself. Before it goes a page that names what will happen, with a form (``confirm.html``). Names
 that people choose, of queues or schedules, may hold anything: they go into the form, or are made a part of an address
 by ``visit.url``.
 

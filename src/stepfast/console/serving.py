@@ -13,7 +13,7 @@ from ..app import Stepfast
 from .access import TokenDoor
 from .application import TOKEN, Console
 from .desk import Desk
-from .gate import Gate
+from .entrance import Entrance
 from .origin import Hosts, is_loopback, names_for
 from .redacting import Redact, rule_of
 from .routes import ROUTES
@@ -35,7 +35,7 @@ def standing_alone(
 ) -> Console:
     """The console of a database, for a server of its own."""
     hosts = Hosts([*names_for(host), *allowed], addresses=not is_loopback(host))
-    return Console(Desk(app, rule_of(redact or None), read_only), Gate(TokenDoor(token), hosts, read_only))
+    return Console(Desk(app, rule_of(redact or None), read_only), Entrance(TokenDoor(token), hosts, read_only))
 
 
 async def serve(console: Console, listener: socket.socket, root_path: str = "") -> None:

@@ -1,4 +1,4 @@
-"""One request that passed the gate, as pages and actions see it."""
+"""One request that passed the entrance, as pages and actions see it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Visit:
 
     @property
     def may_operate(self) -> bool:
-        """Whether actions are offered. The gate asks again when one is sent."""
+        """Whether actions are offered. The entrance asks again when one is sent."""
         return self.who.may(OPERATE) and not self.desk.read_only
 
     @property

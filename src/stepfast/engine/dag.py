@@ -78,10 +78,10 @@ class DagStepWorkflow(Workflow[Any, Any]):
         self.undo = code.undo
 
     def as_in(self, dag_step: DagStep) -> DagStepWorkflow | None:
-        """The code for a run whose graph has this step so. What is a gate there asks, on the terms of that graph,
-        whatever the code has under its name by now. None: the graph wants a function, and there is a gate."""
+        """The code for a run whose graph has this step so. What is an approval there asks, on the terms of that graph,
+        whatever the code has under its name by now. None: the graph wants a function, and there is an approval."""
         if dag_step.kind == APPROVAL:
-            return self if dag_step == self.dag_step else gate(self.dag, dag_step, self.options.queue)
+            return self if dag_step == self.dag_step else approval_step(self.dag, dag_step, self.options.queue)
         return self if self.dag_step.kind == dag_step.kind else None
 
 
@@ -176,7 +176,8 @@ class Dag(Workflow[Any, dict[str, Any]]):
         timeout: Seconds | None = None,
         on_timeout: Literal["fail", "skip", "approve"] = "fail",
     ) -> None:
-        """A human gate: it waits for ``run.signal(name, value)``. The value is the step's output; False fails it."""
+        """Somebody says yes or no: the step waits for ``run.signal(name, value)``. The value is its output; False fails
+        it."""
         check_name(name, f"the name of an approval of dag {self.name!r}", self._settings.max_name)
         with self._naming(name):
             check_signal(name, self._settings.max_name)
@@ -185,7 +186,7 @@ class Dag(Workflow[Any, dict[str, Any]]):
             limit = None if timeout is None else seconds(timeout, "the timeout of an approval")
             before = self._names(after)
         dag_step = DagStep(name, before, kind=APPROVAL, retries=0, timeout=limit, on_timeout=on_timeout)
-        self._add(gate(self.name, dag_step, self.queue))
+        self._add(approval_step(self.name, dag_step, self.queue))
 
     def remote(
         self, name: str, *, handler: str | None = None, input: Callable[[Any], Any] | None = None,
@@ -311,13 +312,13 @@ def check_takes_context(function: object, option: str) -> None:
         ) from None
 
 
-def gate(dag: str, dag_step: DagStep, queue: str | None) -> DagStepWorkflow:
-    """A human gate, as workers know it."""
+def approval_step(dag: str, dag_step: DagStep, queue: str | None) -> DagStepWorkflow:
+    """An approval, as workers know it."""
     return DagStepWorkflow(dag, dag_step, DagStepCode(approval_handler(dag_step)), WorkflowOptions(queue, 1))
 
 
 def approval_handler(dag_step: DagStep) -> Callable[[Any], Awaitable[Any]]:
-    """The code of a human gate: an ordinary wait for a signal."""
+    """The code of an approval: an ordinary wait for a signal."""
 
     async def approve(ctx: Any) -> Any:
         try:

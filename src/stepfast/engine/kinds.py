@@ -163,8 +163,8 @@ def refuse_in_workflow(called: str, instead: str) -> None:
 
 
 def _code_for(execution: Execution, workflow: DagStepWorkflow, dag_step: DagStep) -> DagStepWorkflow:
-    """The code that the graph of the run asks for. If the code has only a gate of that name now, the step is left to
-    workers that have its function: to ask somebody instead, or to fail, would be another graph."""
+    """The code that the graph of the run asks for. If the code has only an approval of that name now, the step is left
+    to workers that have its function: to ask somebody instead, or to fail, would be another graph."""
     code = workflow.as_in(dag_step)
     if code is not None:
         return code

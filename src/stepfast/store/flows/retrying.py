@@ -37,8 +37,9 @@ def _stood(step: Standing) -> Stood:
 
 
 def _forget(graph: Graph, begun: list[Standing]) -> Flow[None]:
-    """The records that are to be made anew: those that the error of a step belongs to. A gate asks again."""
-    gates = [step for step in begun if step.dag_step is not None and graph.dag_steps[step.dag_step].kind == APPROVAL]
-    yield from put("forget_all", [(step.id,) for step in gates])
-    yield from forget_steps([address for step in begun if step not in gates for address in forgotten(step)])
+    """The records that are to be made anew: those that the error of a step belongs to. An approval asks again."""
+    named = [(step, step.dag_step) for step in begun if step.dag_step is not None]
+    approvals = [step for step, name in named if graph.dag_steps[name].kind == APPROVAL]
+    yield from put("forget_all", [(step.id,) for step in approvals])
+    yield from forget_steps([address for step in begun if step not in approvals for address in forgotten(step)])
     yield from put("tell_again", [(step.id,) for step in begun])

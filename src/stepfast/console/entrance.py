@@ -1,4 +1,4 @@
-"""The one gate in front of every request: by which name it came, who sent it, and whether they may.
+"""The one entrance that every request comes by: by which name it came, who sent it, and whether they may.
 
 Nothing behind it asks again, and nothing passes beside it. Whatever is no safe method needs the role ``operate``, a
 console that is not read-only, and a page of our own as its sender, whichever route it is for.
@@ -20,8 +20,8 @@ SAFE = ("GET", "HEAD")
 _LOGIN = "token"
 
 
-class Gate:
-    """Lets a request in, or refuses it. There is one gate for each console."""
+class Entrance:
+    """Lets a request in, or refuses it. There is one entrance for each console."""
 
     def __init__(self, door: Door, hosts: Hosts, read_only: bool) -> None:
         self._door = door
