@@ -95,9 +95,9 @@ class Checker:
     ) -> None:
         self._store = store
         self._workflows = workflows
-        self._new_stage: Callable[[], Stage] = lambda: Stage(settings, payloads, logger)
+        self._new_replayer: Callable[[], Replayer] = lambda: Replayer(settings, payloads, logger)
         self._longest = longest
-        self._stage: Stage | None = None
+        self._replayer: Replayer | None = None
         self._blocked: Counter[str] = Counter()
 
     async def each(self, workflow: str | None, limit: int | None) -> AsyncGenerator[CheckedRun, None]:
@@ -112,8 +112,8 @@ class Checker:
                     left = None if left is None else left - 1
                     yield CheckedRun(row.id, row.workflow, row.status, *verdict)
         finally:
-            if self._stage is not None:
-                await self._stage.close()
+            if self._replayer is not None:
+                await self._replayer.close()
 
     async def _unfinished(self, workflow: str | None, limit: int | None) -> AsyncIterator[RunRow]:
         """Runs that have been executed and have not ended, newest first, each once though it may move meanwhile. Of dag
@@ -174,12 +174,12 @@ class Checker:
         name = workflow.name
         if self._blocked[name] >= _BLOCKED_OFTEN:
             return TOO_LONG, f"not tried: the code of {name!r} blocks, as {_BLOCKED_OFTEN} other runs have shown"
-        if self._stage is None:
-            self._stage = self._new_stage()
-        verdict = await self._stage.play(claimed, workflow, self._longest)
+        if self._replayer is None:
+            self._replayer = self._new_replayer()
+        verdict = await self._replayer.play(claimed, workflow, self._longest)
         if verdict is None:
             self._blocked[name] += 1
-            self._stage = None  # its thread is lost; the next run gets another
+            self._replayer = None  # its thread is lost; the next run gets another
             return TOO_LONG, f"the code blocked its thread for longer than {self._longest:g} s"
         return verdict
 
@@ -213,7 +213,7 @@ class Pages:
         return self._rows.popleft()
 
 
-class Stage(Recorder):
+class Replayer(Recorder):
     """A thread with an event loop of its own in which one run at a time is played, so that code which blocks can be
     left behind. To the code it looks like a worker; but it writes nothing."""
 

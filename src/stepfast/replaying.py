@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from .checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun, Stage, Verdict, as_claimed, judge
+from .checking import DIVERGES, FITS, TOO_LONG, UNKNOWN, CheckedRun, Replayer, Verdict, as_claimed, judge
 from .engine.execution import Execution
 from .engine.kinds import kind_of
 from .engine.options import Seconds
@@ -16,7 +16,7 @@ from .model import status
 from .model.backoff import seconds
 from .model.payload import Payloads
 from .model.records import Claimed
-from .replaying_dags import DagRehearsal
+from .replaying_dags import DagReplayer
 from .settings import Settings
 
 
@@ -41,17 +41,17 @@ class ReplayVerbs:
             return CheckedRun(row.id, row.workflow, row.status, UNKNOWN, detail)
         if refused := _unlike(export, workflow):
             return CheckedRun(row.id, row.workflow, row.status, *refused)
-        kind = Rehearsal if row.graph is None else DagRehearsal
-        stage = kind(self.settings, self._payloads, self.logger, export)
+        kind = RunReplayer if row.graph is None else DagReplayer
+        replayer = kind(self.settings, self._payloads, self.logger, export)
         try:
-            verdict = await stage.play(as_claimed(row, export.steps, export.seed), workflow, longest)
+            verdict = await replayer.play(as_claimed(row, export.steps, export.seed), workflow, longest)
         finally:
-            await stage.close()
+            await replayer.close()
         blocked = TOO_LONG, f"the code blocked its thread for longer than {longest:g} s"
         return CheckedRun(row.id, row.workflow, row.status, *(verdict or blocked))
 
 
-class Rehearsal(Stage):
+class RunReplayer(Replayer):
     """Plays one exported run; one that had completed, to the same end."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, export: Exported) -> None:

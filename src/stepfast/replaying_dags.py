@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, cast
 
-from .checking import DIVERGES, FITS, TOO_LONG, Stage, Verdict, as_claimed, fits_dag
+from .checking import DIVERGES, FITS, TOO_LONG, Replayer, Verdict, as_claimed, fits_dag
 from .engine.dag import Dag, DagStepWorkflow
 from .engine.dag_context import DagContext, DagSyncContext, DagView
 from .engine.dag_run import wanted
@@ -39,7 +39,7 @@ class _Differs(Exception):
         self.verdict = verdict
 
 
-class DagRehearsal(Stage):
+class DagReplayer(Replayer):
     """Plays one exported dag run."""
 
     def __init__(self, settings: Settings, payloads: Payloads, logger: logging.Logger, export: Exported) -> None:

@@ -15,10 +15,10 @@ from ..run import Run
 from ..telling.words import count
 from .choosing import Choice
 from .consent import Bar, consent
-from .ending import cancelled_by_sigterm
 from .exits import FAILED, OK, as_typed
 from .output import say, write_json
 from .session import Session
+from .sigterm import cancelled_by_sigterm
 
 _COUNTED = 10_000
 """Beyond so many it is not counted: that would take as long as the work."""

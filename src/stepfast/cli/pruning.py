@@ -11,10 +11,10 @@ from ..run import Run
 from ..telling.words import count, lasting
 from .batches import RunsArgument, Told, each_run
 from .consent import Bar, DryRunOption, YesOption, consent
-from .ending import cancelled_by_sigterm
 from .options import option, time_option
 from .output import say, write_json
 from .session import Session
+from .sigterm import cancelled_by_sigterm
 
 
 async def prune(

@@ -17,8 +17,8 @@ from ..engine.run_logging import tell_each
 from ..errors import DatabaseUnavailable, StepfastError
 from ..model.payload import Payloads
 from ..settings import Settings
+from ..worker.cleaning_up import bounded, ended
 from ..worker.clockwork import REAL, Clockwork
-from ..worker.ending import bounded, ended
 from ..worker.patience import dutifully
 from .database import Database
 from .handlers import Handler, Performer

@@ -15,7 +15,7 @@ from ..errors import ConfigurationError, InvalidState, WorkerBroken, sentence
 from ..model.names import nearest
 from ..model.redacting import redact
 from ..settings import Settings
-from ..worker.ending import to_the_end
+from ..worker.cleaning_up import to_the_end
 from ..worker.stopping import work_until_told
 from .database import Database, located, open_database
 from .handlers import Handler, declared

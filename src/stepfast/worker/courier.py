@@ -16,7 +16,7 @@ from ..errors import DatabaseRefused, StepfastError, sentence
 from ..model.remote_steps import Result, Task, Way, key_of
 from ..store.remote_port import Due, Key
 from .carriage import Carriage
-from .ending import to_the_end
+from .cleaning_up import to_the_end
 from .kit import Kit
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from ..engine.scope import current_execution
 from ..errors import StepfastError, WorkerBroken, sentence
 from ..model.vitals import Vitals
 from .carriage import Carriage
+from .cleaning_up import bounded, ended, to_the_end
 from .collector import collector, threshold_for
 from .duties import Duties
-from .ending import bounded, ended, to_the_end
 from .errands import NewChild
 from .kit import Kit
 from .patience import patiently
